@@ -1,0 +1,65 @@
+"""Predict and plan the communication of synchronous data-parallel training.
+
+>>> import osfmodel as osf
+>>> workload = osf.load_workload("resnet50-v100")
+>>> cluster = osf.load_cluster("v100-56gib")
+>>> osf.predict(workload, cluster, "optimal", 16).timeline.scaling_factor > 0.5
+True
+"""
+
+from __future__ import annotations
+
+from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.cost import COST_MODELS, cost_of
+from osfmodel.errors import CostError, DataError, OsfError, PlanError, UsageError
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.predict import NAMED_PLANS, Comparison, Prediction, compare, predict
+from osfmodel.profiles import load_cluster, load_plan, load_workload, save
+from osfmodel.solve import SOLVERS, Limits, Solution, Status
+from osfmodel.source import Source
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.timeline import Span, Timeline
+from osfmodel.tune import Outcome, Tuning, tune
+from osfmodel.workload import Layer, Workload
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CONFIG_TARGETS",
+    "COST_MODELS",
+    "NAMED_PLANS",
+    "SOLVERS",
+    "AlphaBeta",
+    "Block",
+    "Bucket",
+    "Cluster",
+    "Comparison",
+    "CostError",
+    "DataError",
+    "Layer",
+    "Limits",
+    "Link",
+    "OsfError",
+    "Outcome",
+    "Plan",
+    "PlanError",
+    "Prediction",
+    "Solution",
+    "Source",
+    "Span",
+    "Status",
+    "Table",
+    "Timeline",
+    "Tuning",
+    "UsageError",
+    "Workload",
+    "__version__",
+    "compare",
+    "cost_of",
+    "load_cluster",
+    "load_plan",
+    "load_workload",
+    "predict",
+    "save",
+    "tune",
+]

@@ -1,0 +1,117 @@
+"""What the wires between the workers can do: links, published fits, or measured tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from osfmodel.errors import DataError
+from osfmodel.source import Source
+from osfmodel.workload import require_count, require_time
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A point-to-point path: seconds of latency, seconds per byte sent, seconds per byte added up (reduced)."""
+
+    latency: float
+    seconds_per_byte: float
+    reduce_seconds_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_time(self.latency, "latency of a link")
+        require_time(self.seconds_per_byte, "seconds per byte of a link")
+        require_time(self.reduce_seconds_per_byte, "reduce seconds per byte of a link")
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBeta:
+    """A published or fitted Hockney line for one worker count: time = latency + seconds_per_byte * bytes."""
+
+    workers: int
+    latency: float
+    seconds_per_byte: float
+    collective: str = "all_reduce"
+
+    def __post_init__(self) -> None:
+        require_count(self.workers, "workers of an alpha-beta fit", least=2)
+        require_time(self.latency, f"latency of the fit for {self.workers} workers")
+        require_time(self.seconds_per_byte, f"seconds per byte of the fit for {self.workers} workers")
+        _require_collective(self.collective)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Measured times of one collective for one worker count: ``times[k]`` seconds for ``sizes[k]`` bytes."""
+
+    workers: int
+    sizes: tuple[int, ...]
+    times: tuple[float, ...]
+    collective: str = "all_reduce"
+
+    def __post_init__(self) -> None:
+        where = f"the {self.collective} table for {self.workers!r} workers"
+        require_count(self.workers, f"workers of {where}", least=2)
+        _require_collective(self.collective)
+        if len(self.sizes) != len(self.times) or len(self.sizes) < 2:
+            raise DataError(
+                f"{where} has {len(self.sizes)} sizes and {len(self.times)} times: it needs 2 or more of each"
+            )
+        for size, time in zip(self.sizes, self.times, strict=True):
+            require_count(size, f"a size in {where}", least=1)
+            require_time(time, f"the time of {size} bytes in {where}")
+        for before, after in zip(self.sizes, self.sizes[1:], strict=False):
+            if before >= after:
+                raise DataError(f"{where}: size {after} follows {before}, but sizes must increase")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the wires can do.
+
+    ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
+    the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, or ``tables``. ``nodes`` is the
+    number of nodes where there is a limit. Workers fill one node after the other.
+    """
+
+    name: str
+    cost_model: str
+    gpus_per_node: int = 1
+    nodes: int | None = None
+    between_nodes: Link | None = None
+    in_node: Link | None = None
+    fits: tuple[AlphaBeta, ...] = ()
+    tables: tuple[Table, ...] = ()
+    source: Source = Source()
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise DataError("the cluster has no name")
+        require_count(self.gpus_per_node, f"GPUs per node of cluster {self.name!r}", least=1)
+        if self.nodes is not None:
+            require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
+        if self.between_nodes is None and self.in_node is None and not self.fits and not self.tables:
+            raise DataError(f"cluster {self.name!r} has neither links, nor fits, nor tables")
+        for kind, keys in (
+            ("fits", [(row.collective, row.workers) for row in self.fits]),
+            ("tables", [(row.collective, row.workers) for row in self.tables]),
+        ):
+            if len(set(keys)) < len(keys):
+                raise DataError(f"cluster {self.name!r} has two {kind} for the same collective and worker count")
+
+    @property
+    def capacity(self) -> int | None:
+        """Most workers that fit, or None where no limit is stated."""
+        return None if self.nodes is None else self.nodes * self.gpus_per_node
+
+    @property
+    def measured_workers(self) -> tuple[int, ...]:
+        """Worker counts that have an all-reduce table or fit of their own, increasing; empty where links serve all."""
+        rows = {row.workers for row in self.tables if row.collective == "all_reduce"}
+        return tuple(sorted(rows | {row.workers for row in self.fits if row.collective == "all_reduce"}))
+
+
+def _require_collective(name: str) -> None:
+    if name not in COLLECTIVES:
+        raise DataError(f"unknown collective {name!r}: known are {', '.join(COLLECTIVES)}")

@@ -1,0 +1,206 @@
+"""Textbook algorithms over one kind of link: how many latencies, bytes sent and bytes reduced each takes.
+
+A message of M bytes between N workers costs  alpha * rounds + M * (beta * sent + gamma * reduced),  with alpha,
+beta, gamma of the slowest link on the way. All-reduce as in MG-WFBP (TPDS'21), Table 2; reduce-scatter and
+all-gather, and worker counts that are not powers of two, as in Thakur, Rabenseifner and Gropp, "Optimization of
+collective communication operations in MPICH", IJHPCA 19(1), 2005. Trees take ceil(log2 N) rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from osfmodel.cluster import Cluster, Link
+from osfmodel.cost.curves import AffineCost
+from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
+from osfmodel.errors import CostError
+
+
+class Load(NamedTuple):
+    """Rounds, and bytes sent and reduced per byte of message, on the busiest worker."""
+
+    rounds: float
+    sent: float
+    reduced: float
+
+
+Formula: TypeAlias = Callable[[int], Load]
+
+
+def ring(workers: int) -> Load:
+    """All-reduce around a ring: N-1 steps to reduce-scatter, N-1 to all-gather."""
+    part = (workers - 1) / workers
+    return Load(2 * (workers - 1), 2 * part, part)
+
+
+def ring_reduce_scatter(workers: int) -> Load:
+    """The first half of :func:`ring`."""
+    part = (workers - 1) / workers
+    return Load(workers - 1, part, part)
+
+
+def ring_all_gather(workers: int) -> Load:
+    """The second half of :func:`ring`."""
+    return Load(workers - 1, (workers - 1) / workers, 0)
+
+
+def binary_tree(workers: int) -> Load:
+    """Reduce to a root along a tree, then broadcast."""
+    depth = _depth(workers)
+    return Load(2 * depth, 2 * depth, depth)
+
+
+def binary_tree_reduce_scatter(workers: int) -> Load:
+    """Reduce to a root, then scatter the parts."""
+    depth = _depth(workers)
+    return Load(2 * depth, depth + (workers - 1) / workers, depth)
+
+
+def binary_tree_all_gather(workers: int) -> Load:
+    """Gather at a root, then broadcast the whole."""
+    depth = _depth(workers)
+    return Load(2 * depth, depth + (workers - 1) / workers, 0)
+
+
+def double_binary_tree(workers: int) -> Load:
+    """Two pipelined trees with half of the message each, as printed in the paper (beta + gamma per byte).
+
+    NCCL's tree sends 2 beta per byte, like the ring; the printed figure is what full duplex at every node would give.
+    """
+    return Load(2 * _depth(workers), 1, 1)
+
+
+def double_binary_tree_reduce_scatter(workers: int) -> Load:
+    """Reduce on both trees (half of the all-reduce's sending, all of its adding), then scatter."""
+    return Load(2 * _depth(workers), 0.5 + (workers - 1) / workers, 1)
+
+
+def double_binary_tree_all_gather(workers: int) -> Load:
+    """Gather at the roots, then broadcast on both trees."""
+    return Load(2 * _depth(workers), 0.5 + (workers - 1) / workers, 0)
+
+
+def recursive_doubling(workers: int) -> Load:
+    """Pairs exchange the whole message at doubling distance. Other counts fold the surplus workers in and out."""
+    power, fold = _fold(workers)
+    steps = _depth(power)
+    return Load(steps + fold.rounds, steps + fold.sent, steps + fold.reduced)
+
+
+def recursive_doubling_reduce_scatter(workers: int) -> Load:
+    """Thakur et al., section 4.2: like the all-reduce, less the part that stays home."""
+    steps, part = _depth(workers), (workers - 1) / workers
+    return Load(steps, max(steps - part, part), max(steps - part, part))
+
+
+def recursive_doubling_all_gather(workers: int) -> Load:
+    """Thakur et al., section 4.1: what is held doubles each round."""
+    return Load(_depth(workers), (workers - 1) / workers, 0)
+
+
+def halving_doubling(workers: int) -> Load:
+    """Rabenseifner: reduce-scatter by recursive halving, all-gather by recursive doubling."""
+    power, fold = _fold(workers)
+    part = (power - 1) / power
+    return Load(2 * _depth(power) + fold.rounds, 2 * part + fold.sent, part + fold.reduced)
+
+
+def halving_doubling_reduce_scatter(workers: int) -> Load:
+    """Recursive halving; surplus workers first hand their message over and last receive their part."""
+    power, _ = _fold(workers)
+    part, surplus = (power - 1) / power, power < workers
+    return Load(_depth(power) + 2 * surplus, part + surplus * (1 + 1 / workers), part + surplus)
+
+
+def halving_doubling_all_gather(workers: int) -> Load:
+    """Recursive doubling; surplus workers first hand their part over and last receive the whole."""
+    power, _ = _fold(workers)
+    part, surplus = (power - 1) / power, power < workers
+    return Load(_depth(power) + 2 * surplus, part + surplus * (1 + 1 / workers), 0)
+
+
+def _depth(workers: int) -> int:
+    """ceil(log2 workers)"""
+    return (workers - 1).bit_length()
+
+
+def _fold(workers: int) -> tuple[int, Load]:
+    """Largest power of two within ``workers``, and what it costs to fold the surplus workers in and out."""
+    power = 1 << (workers.bit_length() - 1)
+    return power, Load(2, 2, 1) if power < workers else Load(0, 0, 0)
+
+
+FORMULAS: Mapping[str, Mapping[str, Formula]] = {
+    "ring": {"all_reduce": ring, "reduce_scatter": ring_reduce_scatter, "all_gather": ring_all_gather},
+    "binary-tree": {
+        "all_reduce": binary_tree,
+        "reduce_scatter": binary_tree_reduce_scatter,
+        "all_gather": binary_tree_all_gather,
+    },
+    "double-binary-tree": {
+        "all_reduce": double_binary_tree,
+        "reduce_scatter": double_binary_tree_reduce_scatter,
+        "all_gather": double_binary_tree_all_gather,
+    },
+    "recursive-doubling": {
+        "all_reduce": recursive_doubling,
+        "reduce_scatter": recursive_doubling_reduce_scatter,
+        "all_gather": recursive_doubling_all_gather,
+    },
+    "halving-doubling": {
+        "all_reduce": halving_doubling,
+        "reduce_scatter": halving_doubling_reduce_scatter,
+        "all_gather": halving_doubling_all_gather,
+    },
+}
+
+
+def line(formula: Formula, link: Link, workers: int) -> tuple[float, float]:
+    """(latency, seconds per byte) of an algorithm over ``link``."""
+    load = formula(workers)
+    per_byte = link.seconds_per_byte * load.sent + link.reduce_seconds_per_byte * load.reduced
+    return link.latency * load.rounds, per_byte
+
+
+def slowest_link(cluster: Cluster, workers: int) -> Link:
+    """The link that holds everything up: between nodes once the workers leave the first node."""
+    within = workers <= cluster.gpus_per_node and cluster.in_node is not None
+    link = cluster.in_node if within else cluster.between_nodes
+    if link is None:
+        missing = "in_node" if within else "between_nodes"
+        raise CostError(
+            f"cluster {cluster.name!r} has no {missing} link, which this cost model needs for {workers} workers"
+        )
+    return link
+
+
+def cost(cluster: Cluster, workers: int, collective: str, algorithm: str) -> AffineCost:
+    """The price of ``algorithm`` (a key of FORMULAS). Raises CostError where ``cluster`` lacks the link."""
+    return AffineCost((line(FORMULAS[algorithm][collective], slowest_link(cluster, workers), workers),))
+
+
+def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
+    """Latency and seconds per byte of the links that explain all-reduce times at every worker count given.
+
+    Counts that fit on one node of several GPUs give the ``in_node`` link, all others ``between_nodes``. Sending and
+    reducing grow with the size alike, so they cannot be told apart: all is put down to sending. ``parameters`` = {"in_node":
+    Link or None, "between_nodes": Link or None}.
+    """
+    formula = FORMULAS[algorithm]["all_reduce"]
+
+    def regressors(workers: int, size: int) -> tuple[float, float]:
+        load = formula(workers)
+        return load.rounds, load.sent * size
+
+    if not samples:
+        raise CostError("there are no samples to fit")
+    links: dict[str, Link | None] = {"in_node": None, "between_nodes": None}
+    residuals: dict[int, float] = {}
+    within = {i for i, sample in enumerate(samples) if 1 < gpus_per_node >= sample.workers}
+    for name, chosen in (("in_node", sorted(within)), ("between_nodes", sorted(set(range(len(samples))) - within))):
+        if chosen:
+            (latency, per_byte), errors = fit_nonnegative([samples[i] for i in chosen], regressors)
+            links[name] = Link(latency, per_byte)
+            residuals.update(zip(chosen, errors, strict=True))
+    return Fit(links, tuple(residuals[i] for i in range(len(samples))))

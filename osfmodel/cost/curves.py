@@ -1,0 +1,149 @@
+"""The two shapes that a price can have: seconds of a collective as a function of the bytes in it.
+
+Every cost model ends in one of them, and the solvers know no others:
+
+* :class:`AffineCost`, the minimum of K lines a_k + b_k m: Hockney, every textbook algorithm, NCCL's choice
+  among algorithms and protocols. Nondecreasing, which the fast solver uses.
+* :class:`TableCost`, straight lines between measured points. It may jump up and down.
+
+Both take a number and give a number, or take an array and give an array. Exact (rational) parameters give exact
+times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from osfmodel.errors import CostError
+from osfmodel.workload import require_count, require_time
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AffineCost:
+    """min over k of latency_k + seconds_per_byte_k * bytes; ``pieces`` holds the pairs, all non-negative."""
+
+    pieces: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.pieces:
+            raise CostError("a cost needs one (latency, seconds per byte) pair or more")
+        for latency, seconds_per_byte in self.pieces:
+            require_time(latency, "the latency of a cost")
+            require_time(seconds_per_byte, "the seconds per byte of a cost")
+
+    @overload
+    def __call__(self, size: Array) -> Array: ...
+    @overload
+    def __call__(self, size: float) -> float: ...
+    def __call__(self, size: float | Array) -> float | Array:
+        """Seconds for a message of ``size`` bytes."""
+        times: list[Any] = [latency + seconds_per_byte * size for latency, seconds_per_byte in self.pieces]
+        shortest: float | Array = np.minimum.reduce(times) if isinstance(size, np.ndarray) else min(times)
+        return shortest
+
+    @property
+    def breakpoints(self) -> tuple[int, ...]:
+        """Sizes at which seconds per byte may reach a minimum: none, since larger is always better per byte."""
+        return ()
+
+    @property
+    def measured_range(self) -> tuple[int, int] | None:
+        """A formula holds everywhere."""
+        return None
+
+    @property
+    def floor(self) -> AffineCost:
+        """The cheapest that a message of at least that size can be: itself, since it never decreases."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class TableCost:
+    """Straight lines through the measured points (``sizes[k]``, ``times[k]``), jumps up and down kept as they are.
+
+    Beyond the largest size it goes on with ``asymptote`` seconds per byte; left out, this is the measured slope
+    from the last point at or below a quarter of the largest size to the largest. Below the smallest it stays at the
+    smallest size's time, since latency does not vanish.
+    """
+
+    sizes: tuple[int, ...]
+    times: tuple[float, ...]
+    asymptote: float = -1
+    _knots: Array = field(init=False, repr=False, compare=False)
+    _values: Array = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or len(self.sizes) != len(self.times):
+            raise CostError("a cost table needs two points or more, and as many times as sizes")
+        if any(before >= after for before, after in pairwise(self.sizes)):
+            raise CostError("the sizes of a cost table must increase")
+        require_count(self.sizes[0], "the smallest size of a cost table")
+        for time in self.times:
+            require_time(time, "a time of a cost table")
+        if self.asymptote < 0:
+            object.__setattr__(self, "asymptote", _last_slope(self.sizes, self.times))
+        far = self.sizes[-1] + 2**60
+        object.__setattr__(self, "_knots", np.array([*self.sizes, far], dtype=float))
+        object.__setattr__(self, "_values", np.array([*self.times, self._beyond(far)], dtype=float))
+
+    @overload
+    def __call__(self, size: Array) -> Array: ...
+    @overload
+    def __call__(self, size: float) -> float: ...
+    def __call__(self, size: float | Array) -> float | Array:
+        """Seconds for a message of ``size`` bytes."""
+        if isinstance(size, np.ndarray):
+            return np.interp(size, self._knots, self._values)
+        right = bisect_right(self.sizes, size)
+        if right == 0:
+            return self.times[0]
+        if right == len(self.sizes):
+            return self._beyond(size)
+        left_size, left_time = self.sizes[right - 1], self.times[right - 1]
+        slope = (self.times[right] - left_time) / (self.sizes[right] - left_size)
+        return left_time + slope * (size - left_size)
+
+    def _beyond(self, size: float) -> float:
+        return self.times[-1] + self.asymptote * (size - self.sizes[-1])
+
+    @property
+    def breakpoints(self) -> tuple[int, ...]:
+        """Sizes at which seconds per byte may reach a minimum: the measured ones."""
+        return self.sizes
+
+    @property
+    def measured_range(self) -> tuple[int, int] | None:
+        """Smallest and largest measured size; a price outside is extrapolated."""
+        return self.sizes[0], self.sizes[-1]
+
+    @property
+    def floor(self) -> TableCost:
+        """Nowhere above the cheapest price of any message of at least that size; it never decreases.
+
+        Through the running minimum from the right of the measured times, which lies on or below the exact
+        envelope (on a rising stretch the envelope bends above the chord).
+        """
+        lowest, times = self.times[-1], []
+        for time in reversed(self.times):
+            lowest = min(lowest, time)
+            times.append(lowest)
+        return TableCost(self.sizes, tuple(reversed(times)), self.asymptote)
+
+
+def _last_slope(sizes: tuple[int, ...], times: tuple[float, ...]) -> float:
+    anchor = max(bisect_right(sizes, sizes[-1] / 4) - 1, 0)
+    return max(times[-1] - times[anchor], 0) / (sizes[-1] - sizes[anchor])
+
+
+Cost: TypeAlias = AffineCost | TableCost
+
+FREE = AffineCost(((0.0, 0.0),))
+"""What one worker alone pays."""

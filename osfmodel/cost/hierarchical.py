@@ -1,0 +1,63 @@
+"""Two levels: reduce-scatter inside each node, all-reduce of the parts between nodes, all-gather inside.
+
+T(M) = T_rs(g, M) + T_ar(n, M / g) + T_ag(g, M) with rings at both levels, g GPUs in a node and n nodes; what
+Horovod's and NCCL's hierarchical paths do. Workers spread evenly over as few nodes as hold them; where they do
+not divide, the fullest node paces the phases inside and the emptiest sends the largest parts between nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from osfmodel.cluster import Cluster, Link
+from osfmodel.cost.collectives import FORMULAS, line
+from osfmodel.cost.curves import AffineCost
+from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
+from osfmodel.errors import CostError
+
+RING = FORMULAS["ring"]
+
+
+def layout(workers: int, gpus_per_node: int) -> tuple[int, int, int]:
+    """(nodes, workers on the fullest node, workers on the emptiest node)."""
+    nodes = -(-workers // gpus_per_node)
+    return nodes, -(-workers // nodes), workers // nodes
+
+
+def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
+    """The price of the two-level collective. Raises CostError where ``cluster`` lacks a link that it needs."""
+    nodes, fullest, emptiest = layout(workers, cluster.gpus_per_node)
+    latency, per_byte = 0.0, 0.0
+    for phase in ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,):
+        if fullest > 1:
+            a, b = line(RING[phase], _link(cluster, "in_node"), fullest)
+            latency, per_byte = latency + a, per_byte + b
+    if nodes > 1:
+        a, b = line(RING[collective], _link(cluster, "between_nodes"), nodes)
+        latency, per_byte = latency + a, per_byte + b / emptiest
+    return AffineCost(((latency, per_byte),))
+
+
+def _link(cluster: Cluster, which: str) -> Link:
+    link = cluster.in_node if which == "in_node" else cluster.between_nodes
+    if link is None:
+        raise CostError(f"cluster {cluster.name!r} has no {which} link, which the hierarchical cost model needs")
+    return link
+
+
+def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
+    """Both links from all-reduce times at several worker counts, on one node and on more.
+
+    ``parameters`` = {"in_node": Link, "between_nodes": Link}. Raises CostError where the samples do not show both.
+    """
+    layouts = [layout(sample.workers, gpus_per_node) for sample in samples]
+    if not any(nodes > 1 for nodes, _, _ in layouts) or not any(fullest > 1 for _, fullest, _ in layouts):
+        raise CostError("a hierarchical fit needs all-reduce times inside one node and between several")
+
+    def regressors(workers: int, size: int) -> tuple[float, float, float, float]:
+        nodes, fullest, emptiest = layout(workers, gpus_per_node)
+        inside, between = RING["all_reduce"](fullest), RING["all_reduce"](nodes)
+        return inside.rounds, inside.sent * size, between.rounds, between.sent * size / emptiest
+
+    (in_latency, in_per_byte, latency, per_byte), residuals = fit_nonnegative(samples, regressors)
+    return Fit({"in_node": Link(in_latency, in_per_byte), "between_nodes": Link(latency, per_byte)}, residuals)

@@ -1,0 +1,38 @@
+"""The exceptions of osfmodel.
+
+::
+
+    OsfError
+    ├── UsageError   an argument is wrong: unknown name, bad unit, impossible count
+    ├── DataError    a file or a figure in it is wrong (says which file, where, and what)
+    ├── PlanError    a plan does not fit its workload, or an engine or target cannot carry it out
+    └── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
+
+Every message is one line and says what to do next where there is something to do.
+"""
+
+from __future__ import annotations
+
+
+class OsfError(Exception):
+    """Base of every error that osfmodel raises on purpose. ``exit_code`` is what the command line returns."""
+
+    exit_code = 1
+
+
+class UsageError(OsfError):
+    """An argument is wrong: an unknown name, a missing unit, an impossible count."""
+
+    exit_code = 2
+
+
+class DataError(OsfError):
+    """A file cannot be read, or a figure in it is impossible."""
+
+
+class PlanError(OsfError):
+    """A plan does not belong to its workload, or cannot be carried out as asked."""
+
+
+class CostError(OsfError):
+    """A cluster cannot price the collective that was asked for."""

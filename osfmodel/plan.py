@@ -1,0 +1,127 @@
+"""What we decide: which gradients travel together, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from osfmodel.errors import PlanError
+from osfmodel.workload import Workload, require_count, require_time
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``bytes`` bytes of the gradient of ``layer``, from ``offset`` on."""
+
+    layer: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The blocks of one collective. It starts when all of them are ready, and not before ``release_time`` (seconds
+    after the start of the iteration), which is how a framework's own clock, such as Horovod's cycle, enters a plan."""
+
+    blocks: tuple[Block, ...]
+    release_time: float = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message."""
+        return sum(block.bytes for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A complete communication schedule for one workload: the buckets in the order in which they are sent.
+
+    channels:        collectives in flight at once
+    forward_overlap: whether the next forward may start before all communication has ended
+    split:           whether each all-reduce is a reduce-scatter in backward and an all-gather in forward
+    """
+
+    workload: str
+    buckets: tuple[Bucket, ...]
+    channels: int = 1
+    forward_overlap: bool = False
+    split: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.channels, bool) or not isinstance(self.channels, int) or self.channels < 1:
+            raise PlanError(f"the plan has {self.channels!r} channels: it needs a whole number, 1 or more")
+
+    def require_valid(self, workload: Workload) -> None:
+        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once."""
+        if self.workload != workload.name:
+            raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
+        sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+        if sum(bucket.size for bucket in self.buckets) == sum(sizes.values()) and self._whole(sizes):
+            return
+        self._explain(sizes)
+
+    def _whole(self, sizes: dict[str, int]) -> bool:
+        """Whether the plan sends each tensor in one piece (the common case, checked without sorting)."""
+        blocks = [block for bucket in self.buckets for block in bucket.blocks]
+        return (
+            len(blocks) == len(sizes) == len({block.layer for block in blocks})
+            and all(block.offset == 0 and sizes.get(block.layer) == block.bytes for block in blocks)
+            and all(bucket.blocks for bucket in self.buckets)
+        )
+
+    def _explain(self, sizes: dict[str, int]) -> None:
+        """The careful check, for plans that cut tensors, and for the wrong ones: it names the place."""
+        pieces: dict[str, list[Block]] = {name: [] for name in sizes}
+        for number, bucket in enumerate(self.buckets):
+            if not bucket.blocks:
+                raise PlanError(f"bucket {number} of the plan is empty")
+            for block in bucket.blocks:
+                if block.layer not in pieces:
+                    raise PlanError(
+                        f"bucket {number} names {block.layer!r}, which has no gradient in {self.workload!r}"
+                    )
+                require_count(block.bytes, f"bytes of a block of {block.layer!r} in bucket {number}", least=1)
+                pieces[block.layer].append(block)
+        for name, blocks in pieces.items():
+            position = 0
+            for block in sorted(blocks, key=lambda block: block.offset):
+                if block.offset != position:
+                    fault = "twice" if block.offset < position else "not at all"
+                    raise PlanError(f"bytes {min(position, block.offset)} on of {name!r} are sent {fault}")
+                position += block.bytes
+            if position != sizes[name]:
+                raise PlanError(f"the plan sends {position} bytes of {name!r}, whose gradient has {sizes[name]}")
+
+
+def contiguous_plan(workload: Workload, ends: Sequence[int]) -> Plan:
+    """The plan whose bucket k holds the gradients ``ends[k-1]`` up to, not including, ``ends[k]`` in ready order."""
+    return grouped_plan(workload, [range(start, end) for start, end in pairwise([0, *ends])])
+
+
+def grouped_plan(
+    workload: Workload, groups: Iterable[Iterable[int]], release_times: Sequence[float] | None = None
+) -> Plan:
+    """The plan whose bucket k holds the whole gradients ``groups[k]``, given as positions in ready order."""
+    blocks = [
+        Block(name, 0, size) for name, size in zip(workload.gradients.names, workload.gradients.sizes, strict=True)
+    ]
+    buckets = [tuple(blocks[i] for i in group) for group in groups]
+    if release_times is None:
+        return Plan(workload.name, tuple(Bucket(bucket) for bucket in buckets))
+    for time in release_times:
+        require_time(time, "release time of a bucket")
+    return Plan(workload.name, tuple(map(Bucket, buckets, release_times)))
+
+
+def contiguous_ends(plan: Plan, workload: Workload) -> tuple[int, ...] | None:
+    """Inverse of :func:`contiguous_plan`; None where the buckets are not runs of whole tensors in ready order."""
+    order = [block.layer for bucket in plan.buckets for block in bucket.blocks]
+    whole = sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
+    if not whole or tuple(order) != workload.gradients.names:
+        return None
+    ends, position = [], 0
+    for bucket in plan.buckets:
+        position += len(bucket.blocks)
+        ends.append(position)
+    return tuple(ends)

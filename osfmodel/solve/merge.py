@@ -1,0 +1,255 @@
+"""The exact optimum over all plans of whole tensors in ready order, on one channel.
+
+With F(i) the earliest time at which the first i gradients can have been communicated, r_i the ready time of the i-th
+and P_i the bytes of the first i,
+
+    F(0) = 0,   F(i) = min_{j < i} max(F(j), r_i) + T(P_i - P_j)
+
+A plan's last bucket holds gradients j+1..i; it starts when they are ready and the channel is free, and an earlier F(j)
+never hurts, so an optimal plan extends an optimal plan (model.md section 5.1; holds for any T >= 0, also one that
+falls). Limits and dtype changes only restrict j.
+
+Two methods give the same plan value:
+
+* a minimum of K affine pieces is nondecreasing, so F is too; a pointer and one monotone queue per piece give O(K L);
+* anything else is searched row by row over the j that can still win (numpy), O(L * backlog).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from osfmodel.cost import AffineCost, Cost, TableCost
+from osfmodel.plan import contiguous_plan
+from osfmodel.recursion import predict_timeline
+from osfmodel.solve.bounds import iteration_bound
+from osfmodel.solve.solution import Limits, Solution, Status
+from osfmodel.workload import Gradients, Workload
+
+NEVER = float("inf")
+TIDY_CELLS = 256
+"""Candidate boundaries times buckets that the search for early buckets tries. The optimum does not hang on it."""
+
+
+def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
+    """The fastest plan of whole tensors in ready order within ``limits``."""
+    bound = iteration_bound(workload, cost)
+    ends = optimal_ends(workload.gradients, cost, limits)
+    if ends is None:
+        return Solution(None, None, bound, Status.INFEASIBLE)
+    plan = contiguous_plan(workload, ends)
+    return Solution(plan, predict_timeline(workload, plan, cost), bound, Status.OPTIMAL)
+
+
+def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) -> tuple[int, ...] | None:
+    """The end of each bucket of an optimal plan, in ready order; None where the limits allow no plan.
+
+    Many plans share the optimal finish, since only the last buckets decide it. Among them this is one with few
+    buckets (a message too many costs more in practice than a model says), whose parts end as early as so few allow
+    (what is sent late has no slack).
+    """
+    problem = Problem.of(gradients, limits)
+    row = sweep(problem, cost)
+    if row.finish[-1] == NEVER:
+        return None
+    few = _few_buckets(problem, cost, row)
+    if limits.max_buckets is not None and len(few) > limits.max_buckets:
+        return _at_most(problem, cost, limits.max_buckets)
+    trace = _trace(row)
+    candidates = sorted({*trace[:: 1 + len(trace) * len(few) // TIDY_CELLS], *few})
+    if len(candidates) == len(few) or len(few) > TIDY_CELLS:
+        return few
+    early = _at_most(problem.contracted(candidates), cost, len(few))
+    return few if early is None else tuple(candidates[end - 1] for end in early)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Ready times and prefix sums of the sizes, and for each i the smallest j from which a bucket may reach i."""
+
+    ready: Sequence[float]
+    prefix: Sequence[int]
+    earliest: Sequence[int]
+
+    @staticmethod
+    def of(gradients: Gradients, limits: Limits) -> Problem:
+        prefix = [0]
+        for size in gradients.sizes:
+            prefix.append(prefix[-1] + size)
+        earliest = [0]
+        for i in range(1, len(prefix)):
+            start = earliest[-1]
+            if i > 1 and gradients.dtypes[i - 1] != gradients.dtypes[i - 2]:
+                start = i - 1
+            if limits.max_bucket_bytes is not None:
+                start = max(start, bisect_left(prefix, prefix[i] - limits.max_bucket_bytes))
+            earliest.append(start)
+        return Problem(gradients.ready_times, prefix, earliest)
+
+    def contracted(self, ends: Sequence[int]) -> Problem:
+        """The same problem where buckets may end at ``ends`` only (increasing, the last one at the end of all)."""
+        bounds = [0, *ends]
+        return Problem(
+            [self.ready[end - 1] for end in ends],
+            [self.prefix[bound] for bound in bounds],
+            [bisect_left(bounds, self.earliest[bound]) for bound in bounds],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """F(0..L), and for each i the j that attains it (-1 where no plan reaches i)."""
+
+    finish: list[float]
+    previous: list[int]
+
+
+def sweep(problem: Problem, cost: Cost, base: list[float] | None = None) -> Row:
+    """F(0..L). With ``base``, the row of plans with at most k buckets, the row of those with at most k + 1."""
+    if isinstance(cost, AffineCost):
+        return _affine_row(problem, cost, base)
+    return _general_row(problem, cost, base)
+
+
+def _affine_row(problem: Problem, cost: AffineCost, base: list[float] | None) -> Row:
+    """All F(i) for a minimum of affine pieces.
+
+    F is nondecreasing, so the j with F(j) <= r_i form a growing prefix. Among them the largest gives the smallest
+    bucket and wins. For those behind, max(F(j), r_i) = F(j), and piece (a, b) costs a + b P_i + min (F(j) - b P_j): a
+    sliding-window minimum, one monotone queue per piece.
+    """
+    ready, prefix, earliest = problem.ready, problem.prefix, problem.earliest
+    finish: list[float] = [0]
+    previous = [-1]
+    source = finish if base is None else base
+    queues: list[deque[tuple[float, int]]] = [deque() for _ in cost.pieces]
+    free = -1
+    for i in range(1, len(prefix)):
+        now, position = ready[i - 1], prefix[i]
+        value = source[i - 1]
+        if value < NEVER:
+            for (_, per_byte), queue in zip(cost.pieces, queues, strict=True):
+                key = value - per_byte * prefix[i - 1]
+                while queue and queue[-1][0] >= key:
+                    queue.pop()
+                queue.append((key, i - 1))
+        while free + 1 < i and source[free + 1] <= now:
+            free += 1
+        best, choice = NEVER, -1
+        if free >= earliest[i]:
+            best, choice = now + cost(position - prefix[free]), free
+        oldest = max(free + 1, earliest[i])
+        for (latency, per_byte), queue in zip(cost.pieces, queues, strict=True):
+            while queue and queue[0][1] < oldest:
+                queue.popleft()
+            if queue:
+                candidate = queue[0][0] + latency + per_byte * position
+                if candidate < best:
+                    best, choice = candidate, queue[0][1]
+        finish.append(best)
+        previous.append(choice)
+    return Row(finish, previous)
+
+
+def _general_row(problem: Problem, cost: TableCost, base: list[float] | None) -> Row:
+    """All F(i) for any cost, trying only the j that a known candidate does not rule out.
+
+    A bucket of m bytes takes at least floor(m), so no j whose bucket is so large that r_i + floor(m) reaches the best
+    candidate can win; and while F has not decreased so far, no j with F(j) + (cheapest message) above it can.
+    """
+    ready, prefix, earliest = problem.ready, problem.prefix, problem.earliest
+    count = len(prefix)
+    positions = np.array(prefix, dtype=float)
+    finish = np.full(count, np.inf)
+    finish[0] = 0
+    source = finish if base is None else np.array(base, dtype=float)
+    floor = cost.floor
+    cheapest = floor.times[0]
+    previous = [-1] * count
+    known = [float(source[0])]
+    monotone = True
+    guess = 0
+    for i in range(1, count):
+        now, low, high = ready[i - 1], earliest[i], i
+        best, choice = NEVER, -1
+        for j in (max(guess, low), i - 1) if low < i else ():
+            candidate = max(known[j], now) + cost(prefix[i] - prefix[j])
+            if candidate < best:
+                best, choice = candidate, j
+        if best < NEVER:
+            low = max(low, bisect_left(prefix, prefix[i] - _largest_within(floor, best - now)))
+            if monotone:
+                high = min(high, bisect_right(known, best - cheapest))
+        if low < high:
+            times = np.maximum(source[low:high], now) + cost(positions[i] - positions[low:high])
+            winner = int(times.argmin())
+            if times[winner] < best:
+                best, choice = float(times[winner]), low + winner
+        if choice >= 0:
+            guess = choice
+        finish[i], previous[i] = best, choice
+        known.append(float(source[i]))
+        monotone = monotone and known[-1] >= known[-2]
+    return Row(finish.tolist(), previous)
+
+
+def _largest_within(floor: TableCost, budget: float) -> float:
+    """A message larger than this many bytes takes more than ``budget`` seconds for certain."""
+    index = bisect_right(floor.times, budget)
+    if index < len(floor.times):
+        return floor.sizes[index]
+    if not floor.asymptote:
+        return NEVER
+    return floor.sizes[-1] + (budget - floor.times[-1]) / floor.asymptote + 1
+
+
+def _trace(row: Row) -> list[int]:
+    """The bucket ends behind F(L), last to first."""
+    end, ends = len(row.finish) - 1, []
+    while end > 0:
+        ends.append(end)
+        end = row.previous[end]
+    return ends
+
+
+def _few_buckets(problem: Problem, cost: Cost, row: Row) -> tuple[int, ...]:
+    """An optimal plan in which, from the end, each bucket reaches back as far as the optimum allows.
+
+    A bucket (j, i] that must end by
+    ``deadline`` may be taken if its gradients are ready and the first j can be sent in time for it to start; the j that
+    attains F(i) always may.
+    """
+    end = len(row.finish) - 1
+    deadline = row.finish[end]
+    kind = float if isinstance(deadline, float) else object
+    prefix, finish = np.array(problem.prefix, dtype=kind), np.array(row.finish, dtype=kind)
+    ends = []
+    while end > 0:
+        ends.append(end)
+        first, choice = problem.earliest[end], row.previous[end]
+        starts = deadline - cost(prefix[end] - prefix[first : choice + 1])
+        fits = np.flatnonzero((problem.ready[end - 1] <= starts) & (finish[first : choice + 1] <= starts))
+        # The choice of the sweep fits but for rounding, so it is taken where nothing before it fits.
+        end = first + int(fits[0]) if len(fits) else choice
+        deadline = max(starts[end - first], finish[end])
+    return tuple(reversed(ends))
+
+
+def _at_most(problem: Problem, cost: Cost, buckets: int) -> tuple[int, ...] | None:
+    """The fastest plan with at most so many buckets; None where there is none."""
+    rows = [Row([0] + [NEVER] * (len(problem.prefix) - 1), [])]
+    for _ in range(buckets):
+        rows.append(sweep(problem, cost, rows[-1].finish))
+    end = len(problem.prefix) - 1
+    if rows[-1].finish[end] == NEVER:
+        return None
+    ends = []
+    while end > 0:
+        ends.append(end)
+        end = rows.pop().previous[end]
+    return tuple(reversed(ends))

@@ -1,0 +1,56 @@
+"""What every solver takes beside a workload and a cost, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from osfmodel.errors import PlanError, UsageError
+from osfmodel.plan import Plan
+from osfmodel.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on the buckets: most bytes in one, most buckets in all; None for no bound."""
+
+    max_bucket_bytes: int | None = None
+    max_buckets: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("largest bucket", self.max_bucket_bytes), ("number of buckets", self.max_buckets)):
+            if value is not None and value < 1:
+                raise UsageError(f"the limit on the {name} is {value}: it must be 1 or more")
+
+
+class Status(Enum):
+    """How a solver ended."""
+
+    OPTIMAL = "optimal: no plan of whole tensors in ready order within the limits is faster"
+    HEURISTIC = "heuristic: a rule made this plan; the gap says how far from the bound it is"
+    INFEASIBLE = "infeasible: the limits allow no plan; raise the limit on bucket size or on bucket count"
+    TOO_LARGE = "too large for this solver: take the exact solver, optimal"
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A plan, the timeline that an engine gives it, a bound that no plan can beat, and how the search ended.
+
+    ``plan`` and ``timeline`` are None exactly where ``status`` says that there is none.
+    """
+
+    plan: Plan | None
+    timeline: Timeline | None
+    lower_bound: float
+    status: Status
+
+    @property
+    def gap(self) -> float | None:
+        """iteration_time / lower_bound - 1: how much faster any schedule could be, at most."""
+        return None if self.timeline is None else self.timeline.iteration_time / self.lower_bound - 1
+
+    def require(self) -> tuple[Plan, Timeline]:
+        """The plan and its timeline. Raises PlanError with the status where there is none."""
+        if self.plan is None or self.timeline is None:
+            raise PlanError(self.status.value)
+        return self.plan, self.timeline

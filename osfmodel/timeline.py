@@ -1,0 +1,80 @@
+"""What happens: spans of computation and communication in one iteration, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that keeps a stream busy from ``start`` to ``end`` (seconds after the start of the iteration).
+
+    kind:   ``forward``, ``backward``, ``all_reduce`` or ``update``
+    stream: ``compute`` or ``channel 0``, ``channel 1`` ...
+    layers: the layers concerned (empty for the update, which concerns all)
+    """
+
+    kind: str
+    stream: str
+    layers: tuple[str, ...]
+    start: float
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One iteration. ``compute_time`` is what it would take one worker alone, ``iteration_time`` what it takes."""
+
+    spans: tuple[Span, ...]
+    compute_time: float
+    iteration_time: float
+
+    @property
+    def communication(self) -> tuple[Span, ...]:
+        """The spans that are not on the compute stream, in the order in which they were started."""
+        return tuple(span for span in self.spans if span.stream != "compute")
+
+    @property
+    def communication_time(self) -> float:
+        """Seconds spent in collectives, added up."""
+        return sum(span.duration for span in self.communication)
+
+    @property
+    def exposed_communication(self) -> float:
+        """Seconds by which communication lengthens the iteration: iteration_time - compute_time."""
+        return self.iteration_time - self.compute_time
+
+    @property
+    def scaling_factor(self) -> float:
+        """compute_time / iteration_time, the papers' SF: 1 is perfect scaling."""
+        return self.compute_time / self.iteration_time
+
+    @property
+    def overlap_ratio(self) -> float:
+        """The part of the communication that is hidden behind computation, 0 to 1; 1 where there is none."""
+        total = self.communication_time
+        return max(0.0, 1 - self.exposed_communication / total) if total else 1.0
+
+    @property
+    def critical_path(self) -> tuple[Span, ...]:
+        """The chain of spans, first to last, in which each starts when its predecessor ends and the last ends last.
+
+        It stops short of time 0 where something other than a span held a collective back (a release time).
+        """
+        path: list[Span] = []
+        span: Span | None = max(self.spans, key=lambda span: span.end, default=None)
+        by_end: dict[float, list[Span]] = {}
+        for candidate in self.spans:
+            by_end.setdefault(candidate.end, []).append(candidate)
+        while span is not None:
+            path.append(span)
+            stream = span.stream
+            before = [other for other in by_end.get(span.start, ()) if other.start < span.start]
+            # Where both end just then, the stream's own predecessor comes first.
+            span = next((other for other in before if other.stream == stream), before[0] if before else None)
+        return tuple(reversed(path))

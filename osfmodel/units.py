@@ -1,0 +1,127 @@
+"""Quantities with units, parsed strictly and written back without loss.
+
+Inside osfmodel there are only seconds, bytes and bytes per second. Units appear at the edges: in what a
+person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in what a person reads. ``25MiB`` is 26,214,400 bytes and
+``25MB`` is 25,000,000; a bare number is an error, because guessing the unit is how clusters get mistuned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from osfmodel.errors import UsageError
+
+BYTE_UNITS: Mapping[str, int] = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+TIME_UNITS: Mapping[str, Fraction] = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
+_BITS = {prefix: Fraction(10**power, 8) for prefix, power in {"": 0, "k": 3, "M": 6, "G": 9, "T": 12}.items()}
+BANDWIDTH_UNITS: Mapping[str, Fraction] = {
+    **{f"{prefix}bps": factor for prefix, factor in _BITS.items()},
+    **{f"{prefix}bit/s": factor for prefix, factor in _BITS.items()},
+    **{f"{unit}/s": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
+}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: str) -> Fraction:
+    """``text`` as an exact number of base units, or a :class:`UsageError` that names the right spelling."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a {kind}: write a non-negative number and a unit, for example {example}")
+    number, unit = match.groups()
+    if unit == "":
+        raise UsageError(f"{text!r} has no unit: write for example {example} ({', '.join(units)})")
+    if unit not in units:
+        near = [known for known in units if known.lower() == unit.lower()]
+        advice = f"did you mean {' or '.join(near)}?" if near else f"known units: {', '.join(units)}"
+        raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}, {advice}")
+    return Fraction(number) * units[unit]
+
+
+def parse_bytes(text: str) -> int:
+    """``"25MiB"`` -> 26214400 bytes. Raises UsageError for a bare number, an unknown unit or a part of a byte."""
+    size = _parse(text, BYTE_UNITS, "size", "25MiB")
+    if size.denominator != 1:
+        raise UsageError(f"{text!r} is not a whole number of bytes")
+    return int(size)
+
+
+def parse_time(text: str) -> float:
+    """``"3.2ms"`` -> 0.0032 seconds. Raises UsageError for a bare number or an unknown unit."""
+    return float(_parse(text, TIME_UNITS, "time", "3.2ms"))
+
+
+def parse_bandwidth(text: str) -> float:
+    """``"10Gbps"`` -> 1.25e9 bytes per second (bits with ``bps``, bytes with ``B/s``). Raises UsageError."""
+    return float(_parse(text, BANDWIDTH_UNITS, "bandwidth", "10Gbps or 1.25GB/s"))
+
+
+def format_bytes(size: int) -> str:
+    """The shortest binary spelling that :func:`parse_bytes` reads back to exactly ``size``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        scaled = Fraction(size, BYTE_UNITS[unit])
+        text = f"{float(scaled):.6g}"
+        if scaled >= 1 and "e" not in text and Fraction(text) == scaled:
+            return f"{text}{unit}"
+    return f"{size}B"
+
+
+def show_bytes(size: float) -> str:
+    """``size`` for a person's eye, rounded: ``"14.4 MiB"``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size >= BYTE_UNITS[unit]:
+            return f"{_four_digits(size / BYTE_UNITS[unit])} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_time(seconds: float) -> str:
+    """A spelling that :func:`parse_time` reads back to exactly ``seconds``, in the largest unit that is below it."""
+    exact = Fraction(repr(float(seconds)))
+    for unit in ("s", "ms", "us", "ns"):
+        scaled = exact / TIME_UNITS[unit]
+        text = f"{float(scaled):.12g}"
+        if (scaled >= 1 or unit == "ns") and parse_time(f"{text}{unit}") == seconds:
+            return f"{text}{unit}"
+    return f"{float(seconds)!r}s"
+
+
+def show_time(seconds: float) -> str:
+    """``seconds`` for a person's eye, rounded: ``"95.6 ms"``."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{_four_digits(seconds * scale)} {unit}"
+    return f"{_four_digits(seconds * 1e9)} ns" if seconds else "0 s"
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:,.0f}"
+
+
+def format_bandwidth(bytes_per_second: float) -> str:
+    """A decimal bit rate that :func:`parse_bandwidth` reads back to exactly ``bytes_per_second``."""
+    for prefix in ("T", "G", "M", "k", ""):
+        scaled = float(Fraction(float(bytes_per_second)) / _BITS[prefix])
+        text = f"{scaled:.12g}"
+        if (scaled >= 1 or not prefix) and parse_bandwidth(f"{text}{prefix}bps") == bytes_per_second:
+            return f"{text}{prefix}bps"
+    return f"{float(bytes_per_second)!r}B/s"

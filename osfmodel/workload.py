@@ -1,0 +1,151 @@
+"""What one worker computes in one iteration, layer by layer, and when each gradient is ready."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from osfmodel.errors import DataError
+from osfmodel.source import Source
+
+
+def require_time(value: float, what: str) -> None:
+    """Raise DataError unless ``value`` is a finite, non-negative number (of seconds)."""
+    if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(value) or value < 0:
+        raise DataError(f"{what} is {value!r}: it must be a finite number, zero or more")
+
+
+def require_count(value: int, what: str, least: int = 0) -> None:
+    """Raise DataError unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DataError(f"{what} is {value!r}: it must be a whole number, {least} or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One parameter tensor, or one layer where the profile has no finer grain.
+
+    forward_time:     seconds of forward computation
+    backward_time:    seconds of backward computation, after which its gradient is ready
+    gradient_bytes:   size of its gradient; 0 for a layer without parameters, which is never communicated
+    dtype:            element type of the gradient; tensors of different types never share a bucket
+    activation_bytes: bytes kept from forward to backward, where known
+    enqueue_time:     seconds after the start of the iteration at which the *host* submits the gradient, where
+                      the host runs ahead of the device; unknown means together with the gradient
+    """
+
+    name: str
+    forward_time: float
+    backward_time: float
+    gradient_bytes: int
+    dtype: str = "float32"
+    activation_bytes: int | None = None
+    enqueue_time: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise DataError("a layer has no name")
+        require_time(self.forward_time, f"forward time of layer {self.name!r}")
+        require_time(self.backward_time, f"backward time of layer {self.name!r}")
+        require_count(self.gradient_bytes, f"gradient bytes of layer {self.name!r}")
+        if not self.dtype:
+            raise DataError(f"layer {self.name!r} has an empty dtype")
+        if self.activation_bytes is not None:
+            require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
+        if self.enqueue_time is not None:
+            require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of a workload in the order in which they become ready: what a planner plans.
+
+    Parallel tuples, one entry per layer that has parameters. ``ready_times`` are seconds after the start of
+    the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times where the
+    profile does not say).
+    """
+
+    names: tuple[str, ...]
+    ready_times: tuple[float, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    enqueue_times: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What one worker computes: layers from the input to the output, then an update of all parameters.
+
+    Backward visits the layers in reverse, so ``layers`` stand in the reverse of the order in which their
+    gradients become ready. ``update_time`` is seconds of optimizer step per iteration; ``batch_size`` is
+    samples per worker and iteration, where known.
+
+    Raises DataError for no layers, duplicate names, and times or sizes that cannot be.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    batch_size: int | None = None
+    update_time: float = 0
+    source: Source = Source()
+    forward_time: float = field(init=False, repr=False, compare=False)
+    backward_time: float = field(init=False, repr=False, compare=False)
+    gradients: Gradients = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise DataError("the workload has no name")
+        if not self.layers:
+            raise DataError(f"workload {self.name!r} has no layers")
+        require_time(self.update_time, f"update time of workload {self.name!r}")
+        if self.batch_size is not None:
+            require_count(self.batch_size, f"batch size of workload {self.name!r}", least=1)
+        _require_unique([layer.name for layer in self.layers], self.name)
+        forward_time = sum(layer.forward_time for layer in self.layers)
+        backward_time, gradients = _backward(self.layers, forward_time)
+        if not forward_time + backward_time + self.update_time > 0:
+            raise DataError(f"workload {self.name!r} takes no time at all: at least one time must be above 0")
+        object.__setattr__(self, "forward_time", forward_time)
+        object.__setattr__(self, "backward_time", backward_time)
+        object.__setattr__(self, "gradients", gradients)
+
+    @property
+    def compute_time(self) -> float:
+        """Seconds of one iteration of one worker alone: forward + backward + update."""
+        return self.forward_time + self.backward_time + self.update_time
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes that every worker contributes to all-reduce per iteration."""
+        return sum(self.gradients.sizes)
+
+
+def _require_unique(names: Sequence[str], workload: str) -> None:
+    if len(set(names)) < len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise DataError(f"workload {workload!r} has two layers named {twice!r}: names must be unique")
+
+
+def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Gradients]:
+    """Total backward time, and the gradients in ready order.
+
+    The clock starts at the integer 0 and only adds, so exact (rational) times stay exact.
+    """
+    elapsed: float = 0
+    ready: list[tuple[Layer, float]] = []
+    for layer in reversed(layers):
+        elapsed += layer.backward_time
+        if layer.gradient_bytes:
+            ready.append((layer, forward_time + elapsed))
+    return elapsed, Gradients(
+        names=tuple(layer.name for layer, _ in ready),
+        ready_times=tuple(time for _, time in ready),
+        sizes=tuple(layer.gradient_bytes for layer, _ in ready),
+        dtypes=tuple(layer.dtype for layer, _ in ready),
+        enqueue_times=tuple(time if layer.enqueue_time is None else layer.enqueue_time for layer, time in ready),
+    )

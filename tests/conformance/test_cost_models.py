@@ -1,0 +1,99 @@
+"""Every entry of COST_MODELS, the moment it is listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from osfmodel import COST_MODELS, AlphaBeta, Cluster, CostError, Link, Table, UsageError, cost_of
+from osfmodel.cluster import COLLECTIVES
+from osfmodel.cost import Sample
+
+COUNTS = (2, 3, 4, 6, 8, 12, 16, 32)
+SIZES = tuple(4**k for k in range(4, 15))
+
+
+def cluster_for(model: str) -> Cluster:
+    """A cluster with everything that any model reads."""
+    lines = [(n, 1e-5 * n, 1e-9 * (2 - 1 / n)) for n in COUNTS]
+    return Cluster(
+        "everything",
+        model,
+        gpus_per_node=4,
+        between_nodes=Link(2e-5, 1e-9),
+        in_node=Link(3e-6, 1e-10),
+        fits=tuple(AlphaBeta(n, a, b, c) for n, a, b in lines for c in COLLECTIVES),
+        tables=tuple(Table(n, SIZES, tuple(a + b * s for s in SIZES), c) for n, a, b in lines for c in COLLECTIVES),
+    )
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("workers", COUNTS)
+def test_prices_are_sane(model, collective, workers):
+    """Positive, not falling with size here, and the same for a number as for an array."""
+    cost = cost_of(cluster_for(model), workers, collective)
+    array = cost(np.array(SIZES, dtype=float))
+    assert array == pytest.approx([cost(size) for size in SIZES], rel=1e-12)
+    assert (array > 0).all()
+    assert (np.diff(array) > 0).all()
+    assert (cost.floor(np.array(SIZES, dtype=float)) <= array * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_one_worker_pays_nothing(model):
+    assert cost_of(cluster_for(model), 1)(10**9) == 0
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_a_fit_of_its_own_prices_finds_them_again(model):
+    """Without noise the residuals vanish and the fitted cluster prices as the true one."""
+    true = cluster_for(model)
+    samples = [Sample(n, size, cost_of(true, n)(size)) for n in COUNTS for size in SIZES]
+    found = COST_MODELS[model].fit(samples, true.gpus_per_node)
+    assert found.worst_abs_residual < 1e-6
+    assert len(found.residuals) == len(samples)
+    fitted = replace(true, **found.parameters)
+    for sample in samples:
+        assert cost_of(fitted, sample.workers)(sample.size) == pytest.approx(sample.time, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_residuals_show_noise(model):
+    """Repeated samples that disagree by 10 % leave residuals of that order, and they are fitted / measured - 1."""
+    true = cluster_for(model)
+    samples = [
+        Sample(n, size, cost_of(true, n)(size) * factor) for n in COUNTS for size in SIZES for factor in (0.9, 1.0, 1.1)
+    ]
+    found = COST_MODELS[model].fit(samples, true.gpus_per_node)
+    assert 0.05 < found.worst_abs_residual < 0.2
+    fitted = replace(true, **found.parameters)
+    for sample, residual in zip(samples, found.residuals, strict=True):
+        assert cost_of(fitted, sample.workers)(sample.size) / sample.time - 1 == pytest.approx(residual, abs=1e-9)
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_without_samples_there_is_no_fit_and_no_price(model):
+    if model not in ("hockney", "tabulated"):
+        with pytest.raises(CostError):
+            COST_MODELS[model].fit([], 4)
+    bare = Cluster("bare", model, tables=(Table(64, (1, 2), (1.0, 1.0)),))
+    with pytest.raises(CostError, match="bare"):
+        cost_of(bare, 5)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2", True])
+def test_impossible_worker_counts(workers):
+    with pytest.raises(UsageError, match="whole number"):
+        cost_of(cluster_for("ring"), workers)
+
+
+def test_unknown_names_and_too_many_workers():
+    with pytest.raises(UsageError, match="unknown collective"):
+        cost_of(cluster_for("ring"), 2, "broadcast")
+    with pytest.raises(CostError, match="known are hockney"):
+        cost_of(replace(cluster_for("ring"), cost_model="torus"), 2)
+    with pytest.raises(CostError, match="has 8"):
+        cost_of(replace(cluster_for("ring"), nodes=2), 9)

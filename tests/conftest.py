@@ -1,0 +1,71 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from osfmodel import Cluster, Layer, Link, Table, Workload
+from osfmodel.workload import Gradients
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of published figures; tests that need it skip where OSFMODEL_DATA does not name it."""
+    folder = os.environ.get("OSFMODEL_DATA", "")
+    if not folder or not (Path(folder) / "sources.json").is_file():
+        pytest.skip("OSFMODEL_DATA does not name the folder of published figures")
+    return Path(folder)
+
+
+@pytest.fixture
+def small_workload() -> Workload:
+    """Three tensors; ready order c, b, a at 6, 8, 11 seconds."""
+    layers = (
+        Layer("a", 1.0, 3.0, 400),
+        Layer("b", 1.0, 2.0, 200),
+        Layer("c", 2.0, 2.0, 100),
+    )
+    return Workload("small", layers, batch_size=8, update_time=0.5)
+
+
+@pytest.fixture
+def small_cluster() -> Cluster:
+    """A ring with easy numbers: 2 workers pay 0.2 s + 0.01 s per byte."""
+    return Cluster("easy", "ring", between_nodes=Link(0.1, 0.01))
+
+
+@pytest.fixture
+def table_cluster() -> Cluster:
+    """Measured with 2 and 4 workers."""
+    return Cluster(
+        "measured",
+        "tabulated",
+        gpus_per_node=4,
+        nodes=1,
+        tables=(Table(2, (100, 1000), (0.1, 0.4)), Table(4, (100, 1000), (0.2, 0.6))),
+    )
+
+
+def gradients(ready: Sequence[float], sizes: Sequence[int], dtypes: Sequence[str] | None = None) -> Gradients:
+    """Gradients by their numbers alone."""
+    return Gradients(
+        tuple(f"t{i}" for i in range(len(sizes))),
+        tuple(ready),
+        tuple(sizes),
+        tuple(dtypes or ["float32"] * len(sizes)),
+        tuple(ready),
+    )
+
+
+def workload_of(ready: Sequence[float], sizes: Sequence[int], dtypes: Sequence[str] | None = None) -> Workload:
+    """A workload without forward time whose gradients become ready at these times, in this order."""
+    kinds = dtypes or ["float32"] * len(sizes)
+    steps = [after - before for before, after in zip([0, *ready], ready, strict=False)]
+    layers = [Layer(f"t{i}", 0, steps[i], sizes[i], kinds[i]) for i in range(len(sizes))]
+    return Workload("made", tuple(reversed(layers)))

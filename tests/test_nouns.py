@@ -1,0 +1,111 @@
+"""The nouns refuse what cannot be, and derive what they say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Plan, PlanError, Table, Workload
+from osfmodel.plan import Block, Bucket, contiguous_ends, contiguous_plan
+
+
+def test_gradients_stand_in_ready_order(small_workload):
+    gradients = small_workload.gradients
+    assert gradients.names == ("c", "b", "a")
+    assert gradients.ready_times == (6.0, 8.0, 11.0)
+    assert gradients.sizes == (100, 200, 400)
+    assert small_workload.compute_time == 11.5
+    assert small_workload.gradient_bytes == 700
+
+
+def test_layers_without_parameters_take_time_but_send_nothing():
+    workload = Workload("w", (Layer("conv", 1, 1, 8), Layer("relu", 1, 2, 0), Layer("fc", 1, 1, 8)))
+    assert workload.gradients.names == ("fc", "conv")
+    assert workload.gradients.ready_times == (4, 7)
+
+
+def test_nouns_are_values(small_workload):
+    assert small_workload == Workload("small", small_workload.layers, 8, 0.5)
+    with pytest.raises(FrozenInstanceError):
+        small_workload.name = "other"
+    assert not hasattr(small_workload, "__dict__")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "1", None, True])
+@pytest.mark.parametrize("field", ["forward_time", "backward_time"])
+def test_impossible_times(field, value):
+    times = {"forward_time": 1.0, "backward_time": 1.0, field: value}
+    with pytest.raises(DataError, match="finite number, zero or more"):
+        Layer("a", gradient_bytes=4, **times)
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "4", True, None])
+def test_impossible_sizes(size):
+    with pytest.raises(DataError, match="whole number"):
+        Layer("a", 1.0, 1.0, size)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Workload("w", ()), "no layers"),
+        (lambda: Workload("w", (Layer("a", 1, 1, 4), Layer("a", 1, 1, 4))), "two layers named 'a'"),
+        (lambda: Workload("w", (Layer("a", 0, 0, 4),)), "no time at all"),
+        (lambda: Workload("", (Layer("a", 1, 1, 4),)), "no name"),
+        (lambda: Workload("w", (Layer("a", 1, 1, 4),), batch_size=0), "batch size"),
+        (lambda: Workload("w", (Layer("a", 1, 1, 4),), update_time=math.nan), "update time"),
+        (lambda: Layer("", 1, 1, 4), "no name"),
+        (lambda: Layer("a", 1, 1, 4, dtype=""), "dtype"),
+        (lambda: Layer("a", 1, 1, 4, activation_bytes=-1), "activation"),
+        (lambda: Layer("a", 1, 1, 4, enqueue_time=-1.0), "enqueue"),
+        (lambda: Cluster("c", "ring"), "neither links"),
+        (lambda: Cluster("c", "ring", gpus_per_node=0, in_node=Link(1, 1)), "GPUs per node"),
+        (lambda: Cluster("c", "ring", nodes=0, in_node=Link(1, 1)), "nodes"),
+        (lambda: Cluster("c", "hockney", fits=(AlphaBeta(2, 1, 1), AlphaBeta(2, 1, 2))), "two fits"),
+        (lambda: Link(-1, 1), "latency"),
+        (lambda: AlphaBeta(1, 1, 1), "workers"),
+        (lambda: AlphaBeta(2, 1, 1, "broadcast"), "unknown collective"),
+        (lambda: Table(2, (1, 2), (1.0,)), "2 sizes and 1 times"),
+        (lambda: Table(2, (2, 1), (1.0, 1.0)), "sizes must increase"),
+        (lambda: Table(2, (1, 2), (1.0, math.inf)), "finite"),
+        (lambda: Plan("w", (), channels=0), "channels"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(make, message):
+    with pytest.raises((DataError, PlanError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("buckets", "message"),
+    [
+        ([[("a", 0, 400)], [("b", 0, 200)]], "0 bytes of 'c'"),
+        ([[("a", 0, 400), ("b", 0, 200), ("c", 0, 100), ("c", 0, 100)]], "sent twice"),
+        ([[("a", 0, 400), ("b", 0, 200), ("c", 10, 100)]], "not at all"),
+        ([[("a", 0, 400), ("b", 0, 200), ("c", 0, 101)]], "101 bytes of 'c'"),
+        ([[("a", 0, 400), ("b", 0, 200), ("d", 0, 100)]], "'d', which has no gradient"),
+        ([[("a", 0, 400), ("b", 0, 200), ("c", 0, 100)], []], "bucket 1 of the plan is empty"),
+        ([[("a", 0, 500), ("b", 0, 200), ("c", 0, 100)]], "500 bytes of 'a'"),
+    ],
+)
+def test_a_plan_sends_every_byte_once(small_workload, buckets, message):
+    plan = Plan("small", tuple(Bucket(tuple(Block(*block) for block in blocks)) for blocks in buckets))
+    with pytest.raises(PlanError, match=message):
+        plan.require_valid(small_workload)
+
+
+def test_a_plan_belongs_to_its_workload(small_workload):
+    plan = Plan("large", contiguous_plan(small_workload, [3]).buckets)
+    with pytest.raises(PlanError, match="'large', not for 'small'"):
+        plan.require_valid(small_workload)
+
+
+def test_contiguous_plans_and_their_ends(small_workload):
+    plan = contiguous_plan(small_workload, [1, 3])
+    assert [bucket.size for bucket in plan.buckets] == [100, 600]
+    assert contiguous_ends(plan, small_workload) == (1, 3)
+    backwards = Plan("small", tuple(reversed(plan.buckets)))
+    backwards.require_valid(small_workload)
+    assert contiguous_ends(backwards, small_workload) is None

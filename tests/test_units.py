@@ -1,0 +1,84 @@
+"""Units: strict both ways."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osfmodel import UsageError
+from osfmodel.units import (
+    format_bandwidth,
+    format_bytes,
+    format_time,
+    parse_bandwidth,
+    parse_bytes,
+    parse_time,
+    show_bytes,
+    show_time,
+)
+
+
+def test_binary_and_decimal_sizes_differ():
+    assert parse_bytes("25MiB") == 26_214_400
+    assert parse_bytes("25MB") == 25_000_000
+    assert parse_bytes("1.5 KiB") == 1536
+    assert parse_bytes("0B") == 0
+
+
+def test_times_and_bandwidths():
+    assert parse_time("3.2ms") == 0.0032
+    assert parse_time("10us") == parse_time("10µs") == 1e-5
+    assert parse_bandwidth("10Gbps") == 1.25e9
+    assert parse_bandwidth("10Gbit/s") == 1.25e9
+    assert parse_bandwidth("10GB/s") == 1e10
+    assert parse_bandwidth("1GiB/s") == 2**30
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "hint"),
+    [
+        (parse_bytes, "25", "no unit"),
+        (parse_bytes, "25mb", "did you mean MB"),
+        (parse_bytes, "25M", "known units"),
+        (parse_bytes, "0.3B", "whole number of bytes"),
+        (parse_bytes, "-1MiB", "non-negative"),
+        (parse_bytes, "", "not a size"),
+        (parse_bytes, "nanMiB", "not a size"),
+        (parse_bytes, "1e400MiBs", "unknown size unit"),
+        (parse_bytes, "10Gbps", "unknown size unit"),
+        (parse_time, "5", "no unit"),
+        (parse_time, "5MS", "did you mean ms"),
+        (parse_time, "5MiB", "unknown time unit"),
+        (parse_bandwidth, "10G", "unknown bandwidth unit"),
+        (parse_bandwidth, "10gbps", "did you mean Gbps"),
+        (parse_bandwidth, "10", "no unit"),
+    ],
+)
+def test_what_is_not_a_quantity_says_how_to_write_it(parse, text, hint):
+    with pytest.raises(UsageError, match=hint):
+        parse(text)
+
+
+@given(st.integers(0, 2**60))
+def test_sizes_survive_the_round_trip(size):
+    assert parse_bytes(format_bytes(size)) == size
+
+
+@given(st.floats(0, 1e12, allow_nan=False))
+def test_times_survive_the_round_trip(seconds):
+    assert parse_time(format_time(seconds)) == seconds
+
+
+@given(st.floats(0, 1e15, allow_nan=False))
+def test_bandwidths_survive_the_round_trip(rate):
+    assert parse_bandwidth(format_bandwidth(rate)) == rate
+
+
+def test_what_a_person_reads():
+    assert format_bytes(26_214_400) == "25MiB"
+    assert format_time(0.0032) == "3.2ms"
+    assert format_bandwidth(1.25e9) == "10Gbps"
+    assert show_bytes(26_214_401) == "25.00 MiB"
+    assert show_time(0.0956) == "95.60 ms"
+    assert show_time(0) == "0 s"

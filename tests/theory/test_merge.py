@@ -1,0 +1,163 @@
+"""The exact solver against exhaustive search, and the properties that its proof rests on."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osfmodel.cost import AffineCost, Cost, TableCost
+from osfmodel.solve import Limits, Status, exhaustive, merge
+from osfmodel.workload import Gradients
+from tests.conftest import gradients, workload_of
+
+
+def oracle(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
+    """The smallest end of communication over all contiguous plans; infinite where none is within the limits."""
+    finishes = [
+        exhaustive.finish(ends, problem.ready_times, problem.sizes, cost)
+        for ends in exhaustive.all_ends(len(problem))
+        if exhaustive.within(ends, problem.sizes, problem.dtypes, limits)
+    ]
+    return min(finishes, default=float("inf"))
+
+
+def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
+    """The end of communication of the solver's plan, priced by the same code as the oracle's."""
+    ends = merge.optimal_ends(problem, cost, limits)
+    if ends is None:
+        return float("inf")
+    assert exhaustive.within(ends, problem.sizes, problem.dtypes, limits)
+    return exhaustive.finish(ends, problem.ready_times, problem.sizes, cost)
+
+
+def random_problem(rng: np.random.Generator) -> Gradients:
+    """1 to 9 tensors, with ties in ready times, zero-byte ones and runs of dtypes, each now and then."""
+    count = int(rng.integers(1, 10))
+    steps = rng.exponential(1.0, count) * rng.choice([0.0, 0.3, 1.0], count)
+    sizes = (rng.pareto(1.0, count) * 20).astype(int) * rng.choice([0, 1, 1, 1], count)
+    dtypes = ["float32"] * count
+    if rng.random() < 0.3:
+        dtypes = list(rng.choice(["float32", "bfloat16"], count))
+    return gradients(np.cumsum(steps).tolist(), np.minimum(sizes, 200).tolist(), dtypes)
+
+
+def affine(rng: np.random.Generator) -> AffineCost:
+    return AffineCost(((float(rng.exponential(0.5)), float(rng.exponential(0.02))),))
+
+
+def min_of_affine(rng: np.random.Generator) -> AffineCost:
+    count = int(rng.integers(2, 5))
+    return AffineCost(
+        tuple(
+            (float(a), float(b)) for a, b in zip(rng.exponential(1, count), rng.exponential(0.02, count), strict=False)
+        )
+    )
+
+
+def jumping(rng: np.random.Generator) -> TableCost:
+    """Any time at any size, up and down: a table with a point at nearly every byte."""
+    sizes = np.unique(rng.integers(1, 1800, 400))
+    return TableCost(tuple(sizes.tolist()), tuple(rng.exponential(1.0, len(sizes)).tolist()))
+
+
+def coarse_table(rng: np.random.Generator) -> TableCost:
+    """A few points, rising on the whole with noise, as measured tables are."""
+    sizes = np.unique(rng.integers(1, 600, 8))
+    while len(sizes) < 2:
+        sizes = np.unique(rng.integers(1, 600, 8))
+    times = 0.3 + 0.01 * sizes + rng.normal(0, 0.3, len(sizes))
+    return TableCost(tuple(sizes.tolist()), tuple(np.abs(times).tolist()))
+
+
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+def test_equals_exhaustive_search(make_cost):
+    """700 random instances of each kind of cost: 2,800 in all."""
+    rng = np.random.default_rng(20_210_707)
+    for _ in range(700):
+        problem, cost = random_problem(rng), make_cost(rng)
+        assert solved(problem, cost) == pytest.approx(oracle(problem, cost), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping])
+def test_equals_exhaustive_search_within_limits(make_cost):
+    """Largest bucket and number of buckets, alone and together, also where they allow no plan."""
+    rng = np.random.default_rng(7)
+    infeasible = 0
+    for _ in range(300):
+        problem, cost = random_problem(rng), make_cost(rng)
+        size = int(rng.integers(20, 300)) if rng.random() < 0.6 else None
+        count = int(rng.integers(1, 5)) if rng.random() < 0.6 else None
+        limits = Limits(size, count)
+        best = oracle(problem, cost, limits)
+        infeasible += best == float("inf")
+        assert solved(problem, cost, limits) == pytest.approx(best, rel=1e-12, abs=1e-12)
+    assert infeasible > 5
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.fractions(0, 3), st.integers(0, 50)), min_size=1, max_size=7),
+    st.lists(st.tuples(st.fractions(0, 2), st.fractions(0, 1)), min_size=1, max_size=3),
+)
+def test_is_exact_in_rational_arithmetic(tensors, pieces):
+    """No tolerance: with fractions in, the solver's optimum equals the oracle's to the last digit."""
+    ready, clock = [], Fraction(0)
+    for step, _ in tensors:
+        clock += step
+        ready.append(clock)
+    problem, cost = gradients(ready, [size for _, size in tensors]), AffineCost(tuple(pieces))
+    assert solved(problem, cost) == oracle(problem, cost)
+
+
+def test_the_oracle_can_tell_a_worse_plan():
+    """An oracle that never disagrees proves nothing: merging everything and merging nothing both lose here."""
+    problem = gradients([0.0, 0.9, 1.95], [500, 1, 1])
+    cost = AffineCost(((1.0, 0.001),))
+    best = oracle(problem, cost)
+    for ends in [(3,), (1, 2, 3), (2, 3)]:
+        assert exhaustive.finish(ends, problem.ready_times, problem.sizes, cost) > best + 0.1
+    assert exhaustive.finish((1, 3), problem.ready_times, problem.sizes, cost) == best
+
+
+def test_both_methods_agree_on_a_long_problem():
+    """The queue method and the row method on the same affine cost, once as a formula and once as a table."""
+    rng = np.random.default_rng(3)
+    ready = np.cumsum(rng.exponential(1e-4, 400)).tolist()
+    sizes = (rng.pareto(1.2, 400) * 20_000).astype(int).tolist()
+    problem = gradients(ready, sizes)
+    formula = AffineCost(((2e-4, 1e-9),))
+    points = (1, 10**9)
+    table = TableCost(points, tuple(formula(size) for size in points))
+    assert solved(problem, table) == pytest.approx(solved(problem, formula), rel=1e-9)
+
+
+def test_few_and_early_buckets_among_the_optimal():
+    """Eight tiny tensors that hide behind computation in any grouping, and a last one that decides the finish."""
+    ready = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 10.0]
+    ends = merge.optimal_ends(gradients(ready, [10] * 9), AffineCost(((0.01, 0.001),)))
+    assert ends == (8, 9)
+
+
+def test_dtypes_are_never_mixed():
+    problem = gradients([0, 0, 0, 0], [1, 1, 1, 1], ["a", "a", "b", "b"])
+    assert merge.optimal_ends(problem, AffineCost(((1.0, 0.0),))) == (2, 4)
+
+
+def test_limits_that_allow_no_plan_are_a_status_with_a_remedy():
+    workload = workload_of([1.0, 2.0], [100, 300])
+    solution = merge.solve(workload, AffineCost(((1.0, 0.1),)), Limits(max_bucket_bytes=200))
+    assert solution.status is Status.INFEASIBLE
+    assert solution.plan is None
+    assert "raise the limit" in solution.status.value
+
+
+def test_nothing_to_send_is_an_empty_plan():
+    workload = workload_of([1.0], [0])
+    solution = merge.solve(workload, AffineCost(((1.0, 0.1),)))
+    assert solution.plan is not None
+    assert solution.plan.buckets == ()
+    assert solution.timeline.iteration_time == workload.compute_time
