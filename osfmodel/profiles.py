@@ -84,21 +84,32 @@ def read(path: Path, decode: Callable[[bytes], Noun]) -> Noun:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write all of ``text`` or nothing: to a temporary name beside ``path``, then renamed. Raises DataError."""
-    target = Path(path)
-    temporary = ""
+    """Write all of ``text`` or nothing: to a temporary name beside ``path``, then renamed. Raises DataError.
+
+    What is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to as it is.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _replace(target: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, target)
-    except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise DataError(f"{target} cannot be written: {error.strerror or error}") from None
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _folders() -> list[Path]:
@@ -118,7 +129,7 @@ def _locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
         if candidate.is_file():
             return candidate
     known = list(names(kind))
-    near = get_close_matches(text, known, n=3)
+    near = [name for name in known if text in name][:3] or get_close_matches(text, known, n=3)
     advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
     raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}")
 

@@ -184,8 +184,8 @@ def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
     """Latency and seconds per byte of the links that explain all-reduce times at every worker count given.
 
     Counts that fit on one node of several GPUs give the ``in_node`` link, all others ``between_nodes``. Sending and
-    reducing grow with the size alike, so they cannot be told apart: all is put down to sending. ``parameters`` = {"in_node":
-    Link or None, "between_nodes": Link or None}.
+    reducing grow with the size alike, so they cannot be told apart: all is put down to sending. ``parameters`` =
+    {"in_node": Link or None, "between_nodes": Link or None}.
     """
     formula = FORMULAS[algorithm]["all_reduce"]
 

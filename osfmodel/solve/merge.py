@@ -78,6 +78,7 @@ class Problem:
 
     @staticmethod
     def of(gradients: Gradients, limits: Limits) -> Problem:
+        """The problem of merging these gradients, with dtype changes and ``limits`` as bounds on j."""
         prefix = [0]
         for size in gradients.sizes:
             prefix.append(prefix[-1] + size)

@@ -1,0 +1,64 @@
+"""Every entry of SOLVERS, the moment it is listed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from osfmodel import SOLVERS, Limits, Status
+from osfmodel.recursion import predict_timeline
+from osfmodel.solve import exhaustive
+from tests.conftest import workload_of
+from tests.theory.test_merge import affine, coarse_table, jumping, min_of_affine, random_problem
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+def test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum(name, make_cost):
+    rng = np.random.default_rng(21)
+    for _ in range(60):
+        problem, cost = random_problem(rng), make_cost(rng)
+        workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
+        solution = SOLVERS[name](workload, cost, Limits())
+        plan, timeline = solution.require()
+        plan.require_valid(workload)
+        assert timeline == predict_timeline(workload, plan, cost)
+        assert solution.lower_bound <= timeline.iteration_time * (1 + 1e-12)
+        assert solution.gap >= -1e-12
+        best = exhaustive.solve(workload, cost).require()[1].iteration_time
+        assert timeline.iteration_time >= best * (1 - 1e-12)
+        if solution.status is Status.OPTIMAL:
+            assert timeline.iteration_time == pytest.approx(best, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_limits_are_kept_or_refused(name):
+    rng = np.random.default_rng(22)
+    for _ in range(60):
+        problem, cost = random_problem(rng), affine(rng)
+        workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
+        limits = Limits(max_bucket_bytes=int(rng.integers(10, 300)), max_buckets=int(rng.integers(1, 5)))
+        solution = SOLVERS[name](workload, cost, limits)
+        if solution.plan is None:
+            assert solution.status is Status.INFEASIBLE
+            assert solution.gap is None
+            continue
+        assert len(solution.plan.buckets) <= limits.max_buckets
+        assert all(bucket.size <= limits.max_bucket_bytes for bucket in solution.plan.buckets)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_same_question_gets_the_same_answer(name):
+    rng = np.random.default_rng(23)
+    problem, cost = random_problem(rng), min_of_affine(rng)
+    workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
+    assert SOLVERS[name](workload, cost, Limits()) == SOLVERS[name](workload, cost, Limits())
+
+
+def test_statuses_are_sentences_and_failures_carry_a_remedy():
+    for status in Status:
+        assert len(status.value.split()) > 5
+    workload = workload_of([float(i + 1) for i in range(20)], [10] * 20)
+    solution = exhaustive.solve(workload, affine(np.random.default_rng(1)))
+    assert solution.status is Status.TOO_LARGE
+    assert "optimal" in solution.status.value

@@ -1,0 +1,169 @@
+"""The rules of the house, enforced: floors, no cycles, late heavy imports, sizes, names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "osfmodel"
+FLOORS = [
+    ("errors", "source"),
+    ("units",),
+    ("workload",),
+    ("cluster", "plan", "timeline"),
+    ("cost.curves",),
+    ("cost.fitting",),
+    ("cost.collectives",),
+    ("cost.hockney", "cost.hierarchical", "cost.tabulated"),
+    ("cost",),
+    ("recursion", "solve.bounds"),
+    ("solve.solution",),
+    ("solve.merge", "solve.mg_wfbp", "solve.exhaustive"),
+    ("solve",),
+    ("targets.target", "targets.ddp_caps"),
+    ("targets.ddp", "targets.horovod"),
+    ("targets",),
+    ("predict", "economics"),
+    ("tune",),
+    ("documents",),
+    ("profiles",),
+    ("catalogue", "screen"),
+    ("output",),
+    ("cli",),
+]
+"""Lowest first. A module imports only from floors below its own."""
+HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
+SCREENS = {"cli", "screen", "output"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its name inside the package; the package's own __init__ and __main__ stand above all."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+        if name not in ("__init__", "__main__"):
+            found[name] = path
+    return found
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    """Absolute names of the modules that a file imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def inner(name: str) -> str | None:
+    """The module of the package that an imported name belongs to; None for others and for the package itself."""
+    if name.partition(".")[0] != "osfmodel":
+        return None
+    parts = name.split(".")[1:]
+    while parts and ".".join(parts) not in modules():
+        parts.pop()
+    return ".".join(parts) or None
+
+
+def test_every_module_has_a_floor():
+    listed = [name for floor in FLOORS for name in floor]
+    assert sorted(listed) == sorted(modules())
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_go_down(name):
+    height = {module: number for number, floor in enumerate(FLOORS) for module in floor}
+    for imported in sorted(imports(modules()[name])):
+        below = inner(imported)
+        if below not in (None, name):
+            assert height[below] < height[name], (
+                f"{name} (floor {height[name]}) imports {below} (floor {height[below]})"
+            )
+
+
+def test_the_check_of_floors_can_fail():
+    """An oracle shown failing: an upward import is seen as one."""
+    assert inner("osfmodel.cli.main") == "cli"
+    assert inner("osfmodel.cost.curves.Cost") == "cost.curves"
+    assert inner("numpy.linalg") is None
+
+
+@pytest.mark.parametrize("name", modules())
+def test_heavy_packages_are_imported_late(name):
+    top = {imported.partition(".")[0] for imported in imports(modules()[name], top_level_only=True)}
+    assert not (top & HEAVY) or name == "screen"
+
+
+@pytest.mark.parametrize("name", modules())
+def test_only_screens_know_click_and_rich(name):
+    used = {imported.partition(".")[0] for imported in imports(modules()[name])}
+    if name not in SCREENS:
+        assert not used & {"click", "rich"}
+
+
+@pytest.mark.parametrize("name", modules())
+def test_modules_stay_small(name):
+    assert len(modules()[name].read_text(encoding="utf-8").splitlines()) <= 350
+
+
+def functions(path: Path) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+
+
+def code_lines(function: ast.FunctionDef) -> int:
+    """Physical lines, docstring left out."""
+    docstring = function.body[0] if ast.get_docstring(function) else None
+    skipped = docstring.end_lineno - docstring.lineno + 1 if docstring else 0
+    return function.end_lineno - function.lineno + 1 - skipped
+
+
+def test_functions_stay_short():
+    lengths = sorted(code_lines(function) for path in modules().values() for function in functions(path))
+    assert lengths[len(lengths) // 2] <= 8
+    assert lengths[int(len(lengths) * 0.95)] <= 30
+
+
+def test_public_functions_have_docstrings():
+    missing = []
+    for name, path in modules().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        for node in [*tree.body, *classes, *(member for item in classes for member in item.body)]:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if public and not ast.get_docstring(node):
+                missing.append(f"{name}.{node.name}")
+    overloads = {"cost.curves.__call__"}
+    shown = {"output.document", "output.rows", "output.show", "output.warnings"}  # said once, on output.Result
+    assert sorted(set(missing) - overloads - shown) == []
+
+
+def test_no_clock_and_no_chance_in_the_model():
+    """Deterministic: nothing below the screens reads a clock or draws a random number."""
+    for name, path in modules().items():
+        if name not in SCREENS:
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(
+                r"\b(import (time|random|datetime)\b|np\.random|from (time|random|datetime) )", text
+            ), name
+
+
+def test_every_test_asserts_something():
+    """Directly, by pytest.raises, or by a check that raises (require_valid, check=True)."""
+    checks = ("assert", "pytest.raises", "require_valid(")
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        for function in functions(path):
+            if function.name.startswith("test_"):
+                body = ast.get_source_segment(source, function)
+                assert any(check in body for check in checks), f"{path.name}: {function.name}"

@@ -1,0 +1,336 @@
+"""The command line: the contract, and every kind of bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli import main, parse_workers
+from osfmodel.plan import contiguous_plan
+from tests.conftest import ROOT
+
+PREDICT = ["predict", "googlenet-k80", "--cluster", "k80-10gbe-ring"]
+TUNE = ["tune", "resnet50-v100", "--cluster", "v100-10gbe"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def run_json(*arguments):
+    result = run(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_scaling_factors_of_the_reference_table():
+    """model.md 4.5, to +-0.002, and MG-WFBP's bucket counts."""
+    names = ("wfbp", "single", "mg-wfbp", "optimal")
+    expected = {
+        8: (0.871, 0.594, 0.969, 0.970),
+        16: (0.742, 0.576, 0.915, 0.916),
+        32: (0.598, 0.567, 0.848, 0.880),
+        64: (0.437, 0.560, 0.755, 0.837),
+        128: (0.286, 0.552, 0.582, 0.781),
+        256: (0.169, 0.540, 0.540, 0.726),
+        512: (0.093, 0.519, 0.519, 0.640),
+        1024: (0.049, 0.481, 0.481, 0.540),
+    }
+    plans = [word for name in names for word in ("--plan", name)]
+    sweep = run_json(*PREDICT, "--workers", ",".join(map(str, expected)), *plans)["sweep"]
+    assert [entry["workers"] for entry in sweep] == list(expected)
+    for entry in sweep:
+        rows = {row["plan"]: row for row in entry["predictions"]}
+        found = [rows[name]["scaling_factor"] for name in names]
+        assert found == pytest.approx(expected[entry["workers"]], abs=0.002)
+    counts = [row["buckets"] for entry in sweep for row in entry["predictions"] if row["plan"] == "mg-wfbp"]
+    assert counts == [6, 6, 5, 3, 2, 1, 1, 1]
+
+
+def test_predict_json_is_the_contract():
+    document = run_json(*PREDICT, "--workers", 16)
+    assert {"schema_version", "workload", "cluster", "workers", "compute_time_s", "lower_bound_s"} <= set(document)
+    assert document["schema_version"] == 1
+    assert [row["plan"] for row in document["predictions"]] == list(osf.NAMED_PLANS)
+    for row in document["predictions"]:
+        assert row["engine"] == "recursion"
+        assert row["iteration_time_s"] >= document["lower_bound_s"]
+        assert row["exposed_communication_s"] == pytest.approx(row["iteration_time_s"] - document["compute_time_s"])
+        assert row["scaling_factor"] == pytest.approx(document["compute_time_s"] / row["iteration_time_s"])
+
+
+def test_tune_json_is_the_contract(tmp_path):
+    document = run_json(*TUNE, "--workers", 64)
+    assert document["target"] == "ddp"
+    assert document["improvement"] is True
+    assert document["gap"] == pytest.approx(document["tuned_iteration_time_s"] / document["lower_bound_s"] - 1)
+    assert document["optimal_iteration_time_s"] <= document["tuned_iteration_time_s"]
+    assert document["tuned_iteration_time_s"] < document["default_iteration_time_s"]
+    sizes = [sum(block["bytes"] for block in bucket["blocks"]) for bucket in document["plan"]["buckets"]]
+    assert [int(cap * 2**20) for cap in document["config"]["bucket_cap_mb_list"]] == sizes
+    assert "bucket_cap_mb_list" in document["rendered"]
+
+
+def test_the_output_of_tune_is_a_plan_that_predict_reads(tmp_path):
+    plan = tmp_path / "plan.json"
+    assert run(*TUNE, "--workers", 64, "--format", "json", "-o", plan).exit_code == 0
+    tuned = json.loads(plan.read_text())["tuned_iteration_time_s"]
+    document = run_json("predict", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", 64, "--plan", plan)
+    assert document["predictions"][0]["iteration_time_s"] == tuned
+    assert document["predictions"][0]["plan"] == str(plan)
+
+
+def test_no_improvement_is_said_in_words_and_the_plan_still_emitted():
+    """One worker has nothing to communicate, so there is nothing to gain."""
+    document = run_json(*TUNE, "--workers", 1)
+    assert document["improvement"] is False
+    assert document["verdict"].startswith("No improvement")
+    assert document["plan"]["buckets"]
+    assert document["config"]["bucket_cap_mb_list"]
+
+
+def test_one_plan_for_a_range_of_worker_counts():
+    document = run_json(*TUNE, "--workers", "8..64")
+    assert document["workers"] == [8, 16, 32, 64]
+    assert [row["workers"] for row in document["sweep"]] == [8, 16, 32, 64]
+    regret = max(row["tuned_iteration_time_s"] / row["optimal_iteration_time_s"] for row in document["sweep"])
+    for workers in (8, 16, 32, 64):
+        alone = run_json(*TUNE, "--workers", workers)["plan"]
+        plan = osf.documents.decode_plan(json.dumps(alone).encode())
+        workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+        other = max(
+            osf.predict(workload, cluster, plan, row["workers"]).iteration_time / row["optimal_iteration_time_s"]
+            for row in document["sweep"]
+        )
+        assert regret <= other * (1 + 1e-12)
+
+
+def test_limits_on_buckets():
+    document = run_json(*TUNE, "--workers", 64, "--max-bucket", "16MiB")
+    sizes = [sum(block["bytes"] for block in bucket["blocks"]) for bucket in document["plan"]["buckets"]]
+    assert max(sizes) <= 16 * 2**20
+    assert len(run_json(*TUNE, "--workers", 64, "--max-buckets", 2)["plan"]["buckets"]) <= 2
+
+
+def test_money_and_the_knee():
+    document = run_json(
+        *PREDICT, "--workers", "8..1024", "--plan", "single", "--samples", 1.28e6, "--price-per-gpu-hour", 2
+    )
+    for entry in document["sweep"]:
+        row = entry["predictions"][0]
+        hours = 1.28e6 / (64 * entry["workers"]) * row["iteration_time_s"] / 3600
+        assert row["hours"] == pytest.approx(hours)
+        assert row["cost"] == pytest.approx(2 * hours * entry["workers"])
+    slow = run_json(*PREDICT, "--workers", "8..1024", "--plan", "wfbp", "--samples", 1000)
+    rows = [(entry["workers"], entry["predictions"][0]) for entry in slow["sweep"]]
+    turns = [
+        n for (n, row), (_, after) in itertools.pairwise(rows)
+        if after["gpu_hours"] / row["gpu_hours"] - 1 > 1 - after["hours"] / row["hours"]
+    ]  # fmt: skip
+    assert slow["knee_workers"]["wfbp"] == turns[0]
+    assert rows[-1][1]["cost"] is None
+
+
+@pytest.mark.parametrize("command", [[*PREDICT, "--workers", "8,16"], [*TUNE, "--workers", "8,16"], ["list"]])
+def test_all_formats_say_the_same(command):
+    document = json.loads(run(*command, "-f", "json").stdout)
+    assert yaml.safe_load(run(*command, "-f", "yaml").stdout) == document
+    assert json.loads(run(*command, "--json").stdout) == document
+    rows = list(csv.DictReader(io.StringIO(run(*command, "-f", "csv").stdout)))
+    assert rows
+    table = run(*command).stdout
+    assert table.strip()
+    assert "\x1b" not in table
+    if command[0] != "list":
+        assert {row["workers"] for row in rows} == {"8", "16"}
+
+
+def test_list_shows_sources():
+    document = run_json("list")
+    assert {"workloads", "clusters", "plans", "targets"} <= set(document)
+    for kind in ("workloads", "clusters"):
+        for row in document[kind]:
+            assert row["source"]
+            assert row["conditions"]
+            assert row["licence"]
+    text = run("list", "clusters").stdout
+    for row in document["clusters"]:
+        assert row["name"] in text
+    assert "shyhuai/B-Caffe" in text
+
+
+@pytest.mark.parametrize("command", ["predict", "tune", "list"])
+def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
+    """Every example line of every help text is executed."""
+    monkeypatch.chdir(tmp_path)
+    text = run(command, "--help").output
+    examples = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("osf ")]
+    assert examples
+    for example in examples:
+        result = CliRunner().invoke(main, example)
+        assert result.exit_code == 0, (example, result.output)
+
+
+def test_version_and_completion():
+    assert run("--version").stdout == f"osf {osf.__version__}\n"
+    script = subprocess.run(
+        [sys.executable, "-m", "osfmodel"],
+        env={**os.environ, "_OSF_COMPLETE": "bash_source"},
+        capture_output=True,
+        text=True,
+    )
+    assert "_osf_completion" in script.stdout
+    words = {"_OSF_COMPLETE": "bash_complete", "COMP_WORDS": "osf predict googl", "COMP_CWORD": "2"}
+    names = subprocess.run(
+        [sys.executable, "-m", "osfmodel"], env={**os.environ, **words}, capture_output=True, text=True
+    )
+    assert names.stdout.strip() == "plain,googlenet-k80"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4", [4]), ("4,8", [4, 8]), ("4..16", [4, 8, 16]), ("3..10", [3, 6, 10]), ("5..5", [5]), ("2,2..4", [2, 4])],
+)
+def test_worker_counts(text, expected, small_cluster):
+    assert parse_workers(text, small_cluster) == expected
+
+
+def test_a_range_over_a_measured_cluster_takes_what_was_measured(table_cluster):
+    assert parse_workers("2..64", table_cluster) == [2, 4]
+    with pytest.raises(osf.UsageError, match="measured with 2, 4"):
+        parse_workers("5..64", table_cluster)
+
+
+def test_extrapolation_is_warned_about_on_stderr():
+    """The H100 table ends at 512 MiB, half of large GNMT's gradients; the 25 Gb/s pair begins at 256 KiB."""
+    large = run(
+        "predict", "gnmt-large-pipedream", "--cluster", "h100-node", "--workers", 8, "--plan", "single", "--json"
+    )
+    assert "osf: warning: 8 workers (single): messages above 512.0 MiB, the largest measured" in large.stderr
+    assert json.loads(large.stdout)["predictions"][0]["notes"]
+    small = run(
+        "predict", "resnet50-v100", "--cluster", "aws-g5-25g-pair", "--workers", 2, "--plan", "wfbp", "-f", "json"
+    )
+    assert "messages below 256.0 KiB, the smallest measured" in small.stderr
+    assert json.loads(small.stdout)["predictions"][0]["notes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([*PREDICT, "--workers", "0"], 2, "counts go from 1"),
+        ([*PREDICT, "--workers", "-3"], 2, "-3"),
+        ([*PREDICT, "--workers", "8..4"], 2, "the smaller one first"),
+        ([*PREDICT, "--workers", "8GiB"], 2, "write counts such as"),
+        ([*PREDICT, "--workers", "many"], 2, "write counts such as"),
+        ([*PREDICT], 2, "--workers"),
+        ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best': known are wfbp"),
+        ([*PREDICT, "--workers", "8", "--plan", "none.json"], 1, "none.json cannot be read"),
+        ([*PREDICT, "--workers", "8", "--price-per-gpu-hour", "2"], 2, "needs --samples"),
+        ([*PREDICT, "--workers", "8", "--samples", "nan"], 2, "above 0"),
+        ([*PREDICT, "--workers", "8", "--samples", "5", "--batch-size", "0"], 2, "--batch-size 0"),
+        (["predict", "gnmt-pipedream", "--cluster", "v100-10gbe", "--workers", "8", "--samples", "5"], 2, "batch size"),
+        (["predict", "resnet", "--cluster", "v100-10gbe", "--workers", "8"], 2, "no workload named 'resnet'"),
+        (["predict", "none.json", "--cluster", "v100-10gbe", "--workers", "8"], 1, "none.json cannot be read"),
+        (
+            ["predict", "googlenet-k80", "--cluster", "v100", "--workers", "8"],
+            2,
+            "did you mean dgx1-v100-roce or v100-10gbe",
+        ),
+        (
+            ["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"],
+            1,
+            "measured with 2, 4, 8, 32, 64",
+        ),
+        (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1, "has 8"),
+        ([*PREDICT, "--workers", "8", "--cost-model", "tabulated"], 1, "has no such table"),
+        (["predict", "googlenet-k80", "--cluster", "ring:50us,10", "--workers", "8"], 2, "no unit"),
+        ([*TUNE, "--workers", "8", "--for", "mpi"], 2, "'mpi' is not one of"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "25"], 2, "'25' has no unit"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "did you mean MB"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "1B"], 1, "raise the limit"),
+        ([*TUNE, "--workers", "8", "--max-buckets", "0"], 2, "1 or more"),
+        ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 1, "cannot be written"),
+        (["list", "everything"], 2, "'everything' is not one of"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_bad_input_is_one_line_and_an_exit_code(arguments, code, message):
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert result.stderr.startswith("osf: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_plan_for_another_workload_is_refused(tmp_path):
+    workload = osf.load_workload("resnet50-v100")
+    osf.save(contiguous_plan(workload, [161]), tmp_path / "plan.json")
+    result = run(*PREDICT, "--workers", 8, "--plan", tmp_path / "plan.json")
+    assert result.exit_code == 1
+    assert "for workload 'resnet50-v100', not for 'googlenet-k80'" in result.stderr
+
+
+def test_output_files_are_whole_or_not_there(tmp_path):
+    target = tmp_path / "out.json"
+    assert run(*PREDICT, "--workers", 8, "-f", "json", "-o", target).exit_code == 0
+    assert json.loads(target.read_text())["workers"] == 8
+    before = target.read_text()
+    assert run(*PREDICT, "--workers", 8, "--plan", "best", "-o", target).exit_code == 2
+    assert target.read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    assert stat.S_IMODE(target.stat().st_mode) & 0o400
+
+
+def test_a_device_is_written_to_not_replaced():
+    assert run(*PREDICT, "--workers", 8, "-o", os.devnull).exit_code == 0
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m osfmodel list -f json | head -c 10"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert result.stderr == ""
+
+
+def test_heavy_packages_stay_out_of_predict():
+    """osf predict runs on numpy: no scipy, cvxpy, torch or matplotlib; and no rich unless a table is shown."""
+    code = (
+        "import sys\n"
+        "from osfmodel.cli import main\n"
+        "try:\n"
+        "    main(['predict', 'googlenet-k80', '--cluster', 'k80-10gbe-ring', '--workers', '8', '-f', 'json'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = ('scipy', 'cvxpy', 'torch', 'matplotlib', 'rich', 'yaml')\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in heavy), file=sys.stderr)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stderr.strip() == "[]"
+
+
+def test_library_and_command_line_agree():
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
+    document = run_json(*PREDICT, "--workers", 32)
+    for row in document["predictions"]:
+        assert osf.predict(workload, cluster, row["plan"], 32).iteration_time == row["iteration_time_s"]
+    with pytest.raises(osf.UsageError, match="unknown plan"):
+        osf.predict(workload, cluster, "fastest", 32)
+    with pytest.raises(osf.UsageError, match="unknown target"):
+        osf.tune(workload, cluster, 32, "mpi")
+    with pytest.raises(osf.UsageError, match="no worker count"):
+        osf.tune(workload, cluster, [])
+    assert np.isfinite(osf.tune(workload, cluster, 32).outcomes[0].gap)

@@ -1,0 +1,187 @@
+"""Profile files: round trips, provenance, bad input."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import osfmodel as osf
+from osfmodel import DataError, UsageError, profiles
+from osfmodel.plan import Block, Bucket, Plan
+from tests.conftest import ROOT
+
+WORKLOADS = list(profiles.names("workload"))
+CLUSTERS = list(profiles.names("cluster"))
+
+
+def test_enough_of_them():
+    assert len(WORKLOADS) >= 14
+    assert len(CLUSTERS) >= 12
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_says_where_it_is_from(name):
+    workload = osf.load_workload(name)
+    assert workload.name == name
+    for text in (workload.source.origin, workload.source.conditions, workload.source.licence):
+        assert text not in ("", "not stated")
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_cluster_says_where_it_is_from_and_prices_what_it_claims(name):
+    cluster = osf.load_cluster(name)
+    assert cluster.name == name
+    for text in (cluster.source.origin, cluster.source.conditions, cluster.source.licence):
+        assert text not in ("", "not stated")
+    for workers in cluster.measured_workers or (2, 3, 64):
+        assert osf.cost_of(cluster, workers)(2**20) > 0
+
+
+def test_profiles_are_what_the_converter_makes(data_folder, tmp_path):
+    """Byte for byte, so every figure can be traced to the published file."""
+    environment = {**os.environ, "OSFMODEL_DATA": str(data_folder)}
+    subprocess.run(
+        [sys.executable, ROOT / "profiles/make.py", tmp_path], check=True, env=environment, capture_output=True
+    )
+    for folder in ("workloads", "clusters"):
+        made, kept = (sorted(p.name for p in (base / folder).iterdir()) for base in (tmp_path, ROOT / "profiles"))
+        assert made == kept
+        _, different, unreadable = filecmp.cmpfiles(tmp_path / folder, ROOT / "profiles" / folder, made, shallow=False)
+        assert different == unreadable == []
+
+
+def test_googlenet_k80_is_as_described():
+    workload = osf.load_workload("googlenet-k80")
+    assert len(workload.layers) == 64
+    assert workload.update_time == 0
+    assert all(layer.forward_time == layer.backward_time / 2 for layer in workload.layers)
+    assert workload.layers[0].gradient_bytes == 4 * 9472
+    assert workload.layers[0].backward_time == pytest.approx(15143.7e-6)
+
+
+def test_resnet50_v100_is_as_described():
+    workload = osf.load_workload("resnet50-v100")
+    assert len(workload.gradients) == 161
+    assert workload.compute_time == pytest.approx(95.6e-3)
+    assert workload.update_time == 0
+    assert workload.gradients.names[:2] == ("fc.bias", "fc.weight")
+    assert workload.gradient_bytes == 4 * 25_557_032
+
+
+def test_h100_profiles_count_every_parameter():
+    assert osf.load_workload("resnet50-h100").gradient_bytes == 4 * 25_557_032
+    assert osf.load_workload("vgg13-h100").gradient_bytes == 4 * 133_047_848
+
+
+@pytest.mark.parametrize("name", [*WORKLOADS[:3], *CLUSTERS])
+def test_what_is_saved_is_what_is_loaded(name, tmp_path):
+    load = osf.load_workload if name in WORKLOADS else osf.load_cluster
+    osf.save(load(name), tmp_path / "copy.json")
+    assert load(tmp_path / "copy.json") == load(name)
+
+
+def test_plan_files_round_trip_and_tolerate_further_fields(tmp_path):
+    plan = Plan("w", (Bucket((Block("a", 0, 4),)), Bucket((Block("b", 0, 8), Block("c", 0, 4)), 0.25)), 2, True, True)
+    osf.save(plan, tmp_path / "plan.json")
+    assert osf.load_plan(tmp_path / "plan.json") == plan
+    document = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "more.json").write_text(json.dumps({**document, "comment": "mine", "gap": 0.1}))
+    assert osf.load_plan(tmp_path / "more.json") == plan
+    (tmp_path / "tuned.json").write_text(json.dumps({"schema_version": 1, "plan": document, "workers": 4}))
+    assert osf.load_plan(tmp_path / "tuned.json") == plan
+
+
+def test_absent_optional_fields_of_a_plan_take_their_defaults(tmp_path):
+    bare = {"schema_version": 1, "workload": "w", "buckets": [{"blocks": [{"layer": "a", "offset": 0, "bytes": 4}]}]}
+    (tmp_path / "plan.json").write_text(json.dumps(bare))
+    assert osf.load_plan(tmp_path / "plan.json") == Plan("w", (Bucket((Block("a", 0, 4),)),))
+
+
+LAYER = {"name": "a", "forward_time_s": 1, "backward_time_s": 1, "gradient_bytes": 4}
+GOOD = {"schema_version": 1, "name": "w", "layers": [LAYER]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ('{"schema_version": 1,\n  "name": oops}', "line 2, column 11"),
+        ("[1]", "a JSON list"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        ({**GOOD, "schema_version": 2}, "schema_version 2: this osfmodel reads version 1"),
+        ({"name": "w", "layers": [LAYER]}, "no schema_version"),
+        ({**GOOD, "layers": []}, "no layers"),
+        ({**GOOD, "layers": [LAYER, LAYER]}, "two layers named 'a'"),
+        ({**GOOD, "layers": [{**LAYER, "forward_time_s": -1}]}, "forward time of layer 'a'"),
+        ({**GOOD, "layers": [{**LAYER, "forward_time_s": "1ms"}]}, r"layers\[0\].forward_time_s"),
+        ({**GOOD, "layers": [{**LAYER, "gradient_bytes": 1.5}]}, r"layers\[0\].gradient_bytes"),
+        ({**GOOD, "layers": [{"name": "a"}]}, "missing required field"),
+        ({**GOOD, "update_time": 3}, "unknown field 'update_time'"),
+        (json.dumps(GOOD).replace('"forward_time_s": 1', '"forward_time_s": NaN'), "not valid JSON"),
+        (
+            json.dumps(GOOD).replace('"forward_time_s": 1', '"forward_time_s": 1e999'),
+            "out of range|not valid JSON|finite",
+        ),
+        ({**GOOD, "kind": "cluster"}, "is a cluster, but a workload is needed"),
+        ({"schema_version": 1, "name": "c", "cost_model": "ring"}, "is a cluster, but a workload is needed"),
+    ],
+)
+def test_bad_workload_files_name_file_place_and_fault(tmp_path, content, message):
+    path = tmp_path / "bad.json"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(DataError, match=message) as caught:
+        osf.load_workload(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_names(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        osf.load_workload(tmp_path / "none.json")
+    with pytest.raises(DataError, match="cannot be read"):
+        osf.load_workload(tmp_path)
+    with pytest.raises(UsageError, match="did you mean resnet50-v100"):
+        osf.load_workload("resnet50-v10")
+    with pytest.raises(UsageError, match="osf list clusters"):
+        osf.load_cluster("zzzzzz")
+
+
+def test_own_profiles_come_before_bundled_ones(tmp_path, monkeypatch, small_workload):
+    (tmp_path / "workloads").mkdir()
+    osf.save(small_workload, tmp_path / "workloads" / "mine.json")
+    monkeypatch.setenv("OSFMODEL_PROFILES", str(tmp_path))
+    assert osf.load_workload("mine") == small_workload
+    assert "mine" in profiles.names("workload")
+
+
+def test_a_cluster_in_words():
+    cluster = osf.load_cluster("ring:50us,10Gbps")
+    assert osf.cost_of(cluster, 2)(10**6) == pytest.approx(2 * 50e-6 + 10**6 / 1.25e9)
+    for words, message in [
+        ("ring:50us", "LATENCY,BANDWIDTH"),
+        ("ring:50,10Gbps", "no unit"),
+        ("ring:50us,10", "no unit"),
+        ("ring:50us,0Gbps", "moves nothing"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            osf.load_cluster(words)
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, small_workload):
+    target = tmp_path / "kept.json"
+    target.write_text("before")
+    with pytest.raises(DataError, match="cannot be written"):
+        profiles.write_text(tmp_path / "no" / "such" / "folder.json", "text")
+    with pytest.raises(UnicodeEncodeError):
+        profiles.write_text(target, "half \udc80")
+    assert target.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]

@@ -1,0 +1,38 @@
+"""The wheel carries everything: installed elsewhere, it lists its profiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+from osfmodel import profiles
+from tests.conftest import ROOT
+
+
+def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path), "."]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "osfmodel/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.endswith("make.py") for name in names)
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    elsewhere = {**os.environ, "PYTHONPATH": str(site)}
+
+    def osf(*arguments):
+        command = [sys.executable, "-m", "osfmodel", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=elsewhere, check=True, capture_output=True, text=True).stdout
+
+    where = [sys.executable, "-c", "import osfmodel; print(osfmodel.__file__)"]
+    found = subprocess.run(where, cwd=tmp_path, env=elsewhere, check=True, capture_output=True, text=True).stdout
+    assert found.startswith(str(site))
+    listed = json.loads(osf("list", "--json"))
+    assert {row["name"] for row in listed["workloads"]} == set(profiles.names("workload"))
+    assert {row["name"] for row in listed["clusters"]} == set(profiles.names("cluster"))
+    assert "optimal" in osf("predict", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8")
