@@ -32,6 +32,8 @@ from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.workload import Gradients, Workload
 
 NEVER = float("inf")
+NARROW = 192
+"""Up to so many choices it is faster to price all than to rule some out."""
 TIDY_CELLS = 256
 """Candidate boundaries times buckets that the search for early buckets tries. The optimum does not hang on it."""
 
@@ -158,10 +160,11 @@ def _affine_row(problem: Problem, cost: AffineCost, base: list[float] | None) ->
 
 
 def _general_row(problem: Problem, cost: TableCost, base: list[float] | None) -> Row:
-    """All F(i) for any cost, trying only the j that a known candidate does not rule out.
+    """All F(i) for any cost, trying only the j that a known candidate, the last row's winner, does not rule out.
 
-    A bucket of m bytes takes at least floor(m), so no j whose bucket is so large that r_i + floor(m) reaches the best
-    candidate can win; and while F has not decreased so far, no j with F(j) + (cheapest message) above it can.
+    A bucket of m bytes takes at least floor(m), so no j whose bucket is so large that r_i + floor(m) passes the
+    candidate can win; and while F has not decreased so far, no j with F(j) + (cheapest message) above it can. Where few
+    j are left anyway, all are tried.
     """
     ready, prefix, earliest = problem.ready, problem.prefix, problem.earliest
     count = len(prefix)
@@ -177,23 +180,19 @@ def _general_row(problem: Problem, cost: TableCost, base: list[float] | None) ->
     guess = 0
     for i in range(1, count):
         now, low, high = ready[i - 1], earliest[i], i
-        best, choice = NEVER, -1
-        for j in (max(guess, low), i - 1) if low < i else ():
-            candidate = max(known[j], now) + cost(prefix[i] - prefix[j])
-            if candidate < best:
-                best, choice = candidate, j
-        if best < NEVER:
-            low = max(low, bisect_left(prefix, prefix[i] - _largest_within(floor, best - now)))
+        if high - low > NARROW:
+            likely = max(guess, low)
+            candidate = max(known[likely], now) + cost(prefix[i] - prefix[likely])
+            # The candidate itself stays in, whatever the rounding of the differences says.
+            low = min(likely, max(low, bisect_left(prefix, prefix[i] - _largest_within(floor, candidate - now))))
             if monotone:
-                high = min(high, bisect_right(known, best - cheapest))
+                high = max(likely + 1, bisect_right(known, candidate - cheapest))
         if low < high:
             times = np.maximum(source[low:high], now) + cost(positions[i] - positions[low:high])
             winner = int(times.argmin())
-            if times[winner] < best:
-                best, choice = float(times[winner]), low + winner
-        if choice >= 0:
-            guess = choice
-        finish[i], previous[i] = best, choice
+            finish[i] = times[winner]
+            if times[winner] < NEVER:
+                guess = previous[i] = low + winner
         known.append(float(source[i]))
         monotone = monotone and known[-1] >= known[-2]
     return Row(finish.tolist(), previous)

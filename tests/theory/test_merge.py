@@ -73,18 +73,22 @@ def coarse_table(rng: np.random.Generator) -> TableCost:
     return TableCost(tuple(sizes.tolist()), tuple(np.abs(times).tolist()))
 
 
+@pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
-def test_equals_exhaustive_search(make_cost):
-    """700 random instances of each kind of cost: 2,800 in all."""
+def test_equals_exhaustive_search(make_cost, narrow, monkeypatch):
+    """600 random instances of each kind of cost, with choices ruled out only in long problems, and always."""
+    monkeypatch.setattr(merge, "NARROW", narrow)
     rng = np.random.default_rng(20_210_707)
-    for _ in range(700):
+    for _ in range(600):
         problem, cost = random_problem(rng), make_cost(rng)
         assert solved(problem, cost) == pytest.approx(oracle(problem, cost), rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.parametrize("narrow", [merge.NARROW, 0])
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping])
-def test_equals_exhaustive_search_within_limits(make_cost):
+def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch):
     """Largest bucket and number of buckets, alone and together, also where they allow no plan."""
+    monkeypatch.setattr(merge, "NARROW", narrow)
     rng = np.random.default_rng(7)
     infeasible = 0
     for _ in range(300):
@@ -133,6 +137,22 @@ def test_both_methods_agree_on_a_long_problem():
     points = (1, 10**9)
     table = TableCost(points, tuple(formula(size) for size in points))
     assert solved(problem, table) == pytest.approx(solved(problem, formula), rel=1e-9)
+
+
+@pytest.mark.parametrize("load", [0.3, 1.0, 3.0])
+def test_equals_the_plain_recursion_on_long_problems(load):
+    """400 tensors under a table that jumps, from light traffic to deep backlog, against F(i) as it is written."""
+    rng = np.random.default_rng(9)
+    ready = np.cumsum(rng.exponential(1.0, 400)).tolist()
+    problem = gradients(ready, rng.integers(1, 100, 400).tolist())
+    sizes = np.unique(rng.integers(1, 30_000, 60))
+    times = load * (3.0 + sizes / 50) * rng.uniform(0.6, 1.4, len(sizes))
+    cost = TableCost(tuple(sizes.tolist()), tuple(times.tolist()))
+    prefix = [0, *np.cumsum(problem.sizes).tolist()]
+    finish = [0.0]
+    for i in range(1, 401):
+        finish.append(min(max(finish[j], ready[i - 1]) + cost(prefix[i] - prefix[j]) for j in range(i)))
+    assert solved(problem, cost) == pytest.approx(finish[-1], rel=1e-9)
 
 
 def test_few_and_early_buckets_among_the_optimal():
