@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, cost_of
 from osfmodel.errors import UsageError
-from osfmodel.plan import Plan
+from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
 from osfmodel.predict import extrapolation
 from osfmodel.recursion import predict_timeline
-from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve import SOLVERS, Limits, Solution
+from osfmodel.solve.robust import robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.workload import Workload
 
@@ -85,8 +86,8 @@ def tune(
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
-    For several worker counts, the one plan whose worst slow-down against the best plan of each count is smallest,
-    among the best plans of all counts and the default. Raises UsageError for an unknown target or no worker count,
+    For several worker counts, one configuration whose worst slow-down against the best plan of each count is as small
+    as was found (solve/robust.py). Raises UsageError for an unknown target or no worker count,
     CostError where the cluster cannot price one, PlanError where the limits allow no plan.
     """
     chosen = _target(target or "ddp")
@@ -95,30 +96,52 @@ def tune(
         raise UsageError("no worker count was given")
     costs = [cost_of(cluster, count) for count in counts]
     solutions = [SOLVERS["optimal"](workload, cost, limits) for cost in costs]
-    optima = [solution.require() for solution in solutions]
-    candidates: list[Any] = [
-        chosen.project(plan, workload, cost) for (plan, _), cost in _distinct(zip(optima, costs, strict=True))
-    ]
-    if limits == Limits():
-        candidates += _from_default(chosen, workload, costs[0])
+    optima = [solution.require()[1].iteration_time for solution in solutions]
+    candidates = _candidates(chosen, workload, costs, solutions, limits)
     times = [[_time(chosen, knobs, workload, cost) for cost in costs] for knobs in candidates]
-    regrets = [
-        max(time / timeline.iteration_time for time, (_, timeline) in zip(row, optima, strict=True)) for row in times
-    ]
+    regrets = [max(time / best for time, best in zip(row, optima, strict=True)) for row in times]
     best = min(range(len(candidates)), key=regrets.__getitem__)
     default = [_time(chosen, chosen.default_knobs(), workload, cost) for cost in costs]
-    outcomes = tuple(
-        Outcome(count, time, before, timeline.iteration_time, solution.lower_bound)
-        for count, time, before, (_, timeline), solution in zip(
-            counts, times[best], default, optima, solutions, strict=True
-        )
-    )
-    knobs, plan = candidates[best], chosen.realise(candidates[best], workload, costs[0])
+    bounds = [solution.lower_bound for solution in solutions]
+    outcomes = tuple(map(Outcome, counts, times[best], default, optima, bounds))
+    return _report(workload, cluster, target or "ddp", candidates[best], costs, outcomes)
+
+
+def _report(
+    workload: Workload, cluster: Cluster, target: str, knobs: Any, costs: Sequence[Cost], outcomes: tuple[Outcome, ...]
+) -> Tuning:
+    chosen = _target(target)
+    plan = chosen.realise(knobs, workload, costs[0])
     notes = dict.fromkeys(note for cost in costs for note in extrapolation(plan, cost))
     return Tuning(
-        workload, cluster, target or "ddp", knobs, plan, chosen.config(knobs), chosen.render(knobs, workload), outcomes,
+        workload,
+        cluster,
+        target,
+        knobs,
+        plan,
+        chosen.config(knobs),
+        chosen.render(knobs, workload),
+        outcomes,
         (*notes, *_shortfall(outcomes)),
-    )  # fmt: skip
+    )
+
+
+def _candidates(
+    target: Target, workload: Workload, costs: Sequence[Cost], solutions: Sequence[Solution], limits: Limits
+) -> list[Any]:
+    """Knobs to choose among: for the best plan of each count, for one made for all of them, and the defaults."""
+    plans = [solution.require()[0] for solution in solutions]
+    if len(costs) > 1:
+        optima = [solution.require()[1].iteration_time for solution in solutions]
+        starts = [ends for plan in plans if (ends := contiguous_ends(plan, workload)) is not None]
+        plans.append(contiguous_plan(workload, robust_ends(workload, costs, optima, starts, limits)))
+    paired = dict(zip(plans, [*costs, *costs[:1]], strict=False))
+    candidates = [target.project(plan, workload, cost) for plan, cost in paired.items()]
+    if limits == Limits():
+        default = target.default_knobs()
+        # Spelled out where the target can spell it, so that the recommendation is a complete one.
+        candidates += [target.project(target.realise(default, workload, costs[0]), workload, costs[0]), default]
+    return candidates
 
 
 def _target(name: str) -> Target:
@@ -127,27 +150,15 @@ def _target(name: str) -> Target:
     return CONFIG_TARGETS[name]
 
 
-def _distinct(pairs: Iterable[tuple[tuple[Plan, Any], Cost]]) -> list[tuple[tuple[Plan, Any], Cost]]:
-    """The pairs with different plans; the last of equal ones."""
-    return list({plan: ((plan, timeline), cost) for (plan, timeline), cost in pairs}.values())
-
-
-def _from_default(target: Target, workload: Workload, cost: Cost) -> list[Any]:
-    """The default plan, spelled out where the target can spell it, and the untouched default."""
-    default = target.default_knobs()
-    return [target.project(target.realise(default, workload, cost), workload, cost), default]
-
-
 def _time(target: Target, knobs: Any, workload: Workload, cost: Cost) -> float:
     return predict_timeline(workload, target.realise(knobs, workload, cost), cost).iteration_time
 
 
 def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the target cannot say that the exact plan could."""
-    lost = [(outcome.tuned_time / outcome.optimal_time - 1, outcome.workers) for outcome in outcomes]
-    worst, workers = max(lost)
+    """What is lost against the best plan, and why."""
+    worst, workers = max((outcome.tuned_time / outcome.optimal_time - 1, outcome.workers) for outcome in outcomes)
     if worst < WORTHWHILE:
         return []
-    return [
-        f"the best plan of whole tensors would be {worst:.1%} faster at {workers} workers than what can be configured"
-    ]
+    if len(outcomes) > 1:
+        return [f"one configuration for all counts costs up to {worst:.1%} (at {workers} workers) against one for each"]
+    return [f"the best plan of whole tensors would be {worst:.1%} faster than what can be configured"]

@@ -13,7 +13,7 @@ from osfmodel import PlanError, cost_of
 from osfmodel.cost import AffineCost
 from osfmodel.plan import contiguous_ends, contiguous_plan
 from osfmodel.recursion import predict_timeline
-from osfmodel.solve import exhaustive
+from osfmodel.solve.contiguous import finish
 from osfmodel.targets import ddp, ddp_caps
 from tests.conftest import gradients, workload_of
 from tests.theory.test_merge import affine, coarse_table, min_of_affine
@@ -85,7 +85,7 @@ def layout_finish(found, limits, cost):
     for bucket in ddp.bucket_layout(found, limits):
         position += len(bucket)
         ends.append(position)
-    return exhaustive.finish(ends, found.ready_times, found.sizes, cost)
+    return finish(ends, found, cost)
 
 
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, coarse_table])

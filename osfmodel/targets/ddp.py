@@ -150,10 +150,12 @@ else:  # older: the first bucket has a cap of its own
 
 model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 
-# Accelerate does not know the list yet; on a torch that has it, wrap the model with the line above before training, or
-#   Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb={whole_mib})])
-# Lightning:  Trainer(strategy=DDPStrategy(**ddp_kwargs))
-# Hugging Face Trainer (one whole number for all buckets):  --ddp_bucket_cap_mb {whole_mib}
+# The same elsewhere, in the place of the line above:
+# Lightning:   Trainer(strategy=DDPStrategy(**ddp_kwargs))
+# Accelerate:  handler = DistributedDataParallelKwargs()
+#              handler.to_kwargs = lambda: ddp_kwargs
+#              accelerator = Accelerator(kwargs_handlers=[handler])
+# Hugging Face Trainer takes one whole number for all buckets; the best is  --ddp_bucket_cap_mb {whole_mib}
 """
 
 TARGET = Target(DdpKnobs, project, realise, config, render)

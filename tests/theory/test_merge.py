@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.solve import Limits, Status, exhaustive, merge
+from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.workload import Gradients
 from tests.conftest import gradients, workload_of
 
@@ -18,9 +19,7 @@ from tests.conftest import gradients, workload_of
 def oracle(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
     """The smallest end of communication over all contiguous plans; infinite where none is within the limits."""
     finishes = [
-        exhaustive.finish(ends, problem.ready_times, problem.sizes, cost)
-        for ends in exhaustive.all_ends(len(problem))
-        if exhaustive.within(ends, problem.sizes, problem.dtypes, limits)
+        finish(ends, problem, cost) for ends in exhaustive.all_ends(len(problem)) if allowed(ends, problem, limits)
     ]
     return min(finishes, default=float("inf"))
 
@@ -30,8 +29,8 @@ def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
     ends = merge.optimal_ends(problem, cost, limits)
     if ends is None:
         return float("inf")
-    assert exhaustive.within(ends, problem.sizes, problem.dtypes, limits)
-    return exhaustive.finish(ends, problem.ready_times, problem.sizes, cost)
+    assert allowed(ends, problem, limits)
+    return finish(ends, problem, cost)
 
 
 def random_problem(rng: np.random.Generator) -> Gradients:
@@ -123,8 +122,8 @@ def test_the_oracle_can_tell_a_worse_plan():
     cost = AffineCost(((1.0, 0.001),))
     best = oracle(problem, cost)
     for ends in [(3,), (1, 2, 3), (2, 3)]:
-        assert exhaustive.finish(ends, problem.ready_times, problem.sizes, cost) > best + 0.1
-    assert exhaustive.finish((1, 3), problem.ready_times, problem.sizes, cost) == best
+        assert finish(ends, problem, cost) > best + 0.1
+    assert finish((1, 3), problem, cost) == best
 
 
 def test_both_methods_agree_on_a_long_problem():
@@ -149,10 +148,10 @@ def test_equals_the_plain_recursion_on_long_problems(load):
     times = load * (3.0 + sizes / 50) * rng.uniform(0.6, 1.4, len(sizes))
     cost = TableCost(tuple(sizes.tolist()), tuple(times.tolist()))
     prefix = [0, *np.cumsum(problem.sizes).tolist()]
-    finish = [0.0]
+    plain = [0.0]
     for i in range(1, 401):
-        finish.append(min(max(finish[j], ready[i - 1]) + cost(prefix[i] - prefix[j]) for j in range(i)))
-    assert solved(problem, cost) == pytest.approx(finish[-1], rel=1e-9)
+        plain.append(min(max(plain[j], ready[i - 1]) + cost(prefix[i] - prefix[j]) for j in range(i)))
+    assert solved(problem, cost) == pytest.approx(plain[-1], rel=1e-9)
 
 
 def test_few_and_early_buckets_among_the_optimal():

@@ -1,0 +1,69 @@
+"""One plan for several worker counts: local search on the worst slow-down against the best plan of each count.
+
+An elastic job changes its worker count but not its buckets. What is minimised is the largest, over the counts, of
+iteration time / iteration time of that count's own optimum. A heuristic: boundaries are moved, added and removed while
+that helps, from the best of the plans that are optimal for one count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from osfmodel.cost import Cost
+from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.solve.solution import Limits
+from osfmodel.workload import Workload
+
+STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
+MOST_TRIES = 20_000
+"""Plans priced before the search stops where it is."""
+
+
+def robust_ends(
+    workload: Workload, costs: Sequence[Cost], optima: Sequence[float], starts: Sequence[Sequence[int]], limits: Limits
+) -> tuple[int, ...]:
+    """The bucket ends found, starting from the best of ``starts``; ``optima`` are the best iteration times."""
+    gradients = workload.gradients
+    backward_end = workload.forward_time + workload.backward_time
+
+    def regret(ends: Sequence[int]) -> float:
+        times = [max(backward_end, finish(ends, gradients, cost)) + workload.update_time for cost in costs]
+        return max(time / best for time, best in zip(times, optima, strict=True))
+
+    return _descend(
+        min(map(tuple, starts), key=regret), regret, lambda ends: allowed(ends, gradients, limits), len(gradients)
+    )
+
+
+def _descend(
+    ends: tuple[int, ...],
+    value_of: Callable[[tuple[int, ...]], float],
+    is_allowed: Callable[[tuple[int, ...]], bool],
+    count: int,
+) -> tuple[int, ...]:
+    """First improvement until none is left."""
+    value, tries, improved = value_of(ends), 0, True
+    while improved and tries < MOST_TRIES:
+        improved = False
+        for neighbour in _neighbours(ends, count):
+            tries += 1
+            if is_allowed(neighbour) and (found := value_of(neighbour)) < value * (1 - 1e-9):
+                ends, value, improved = neighbour, found, True
+                break
+    return ends
+
+
+def _neighbours(ends: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    """Plans with one boundary moved, removed or added; the last one stays at ``count``."""
+    inner = ends[:-1]
+    for k, end in enumerate(inner):
+        others = set(inner) - {end}
+        yield (*sorted(others), count)
+        for step in STEPS:
+            if 0 < end + step < count and end + step not in others:
+                yield (*sorted({*others, end + step}), count)
+        middle = (end + ends[k + 1]) // 2
+        if middle not in ends:
+            yield (*sorted({*inner, middle}), count)
+    if ends and ends[0] > 1:
+        yield (ends[0] // 2, *ends)
