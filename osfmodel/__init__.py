@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
 from osfmodel.cost import COST_MODELS, cost_of
+from osfmodel.economics import Economics, economics, knee
 from osfmodel.errors import CostError, DataError, OsfError, PlanError, UsageError
+from osfmodel.measurement import Measurement
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.predict import NAMED_PLANS, Comparison, Prediction, compare, predict
+from osfmodel.plans import NAMED_PLANS
+from osfmodel.predict import Comparison, Prediction, compare, predict
 from osfmodel.profiles import load_cluster, load_plan, load_workload, save
 from osfmodel.solve import SOLVERS, Limits, Solution, Status
 from osfmodel.source import Source
@@ -36,9 +39,11 @@ __all__ = [
     "Comparison",
     "CostError",
     "DataError",
+    "Economics",
     "Layer",
     "Limits",
     "Link",
+    "Measurement",
     "OsfError",
     "Outcome",
     "Plan",
@@ -56,6 +61,8 @@ __all__ = [
     "__version__",
     "compare",
     "cost_of",
+    "economics",
+    "knee",
     "load_cluster",
     "load_plan",
     "load_workload",

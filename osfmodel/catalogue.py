@@ -2,67 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from osfmodel import documents, profiles
-from osfmodel.cost import COST_MODELS
-from osfmodel.predict import DESCRIPTIONS, NAMED_PLANS
+from osfmodel.cluster import Cluster
+from osfmodel.cost import COST_MODELS, worker_counts
+from osfmodel.errors import OsfError
+from osfmodel.plans import NAMED_PLANS
+from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.workload import Workload
 
 
-def _list_workloads() -> list[dict[str, Any]]:
-    rows = []
-    for name, path in profiles.names("workload").items():
-        workload = profiles.read(path, documents.decode_workload)
-        rows.append(
-            {
-                "name": name,
-                "tensors": len(workload.gradients),
-                "gradient_mib": round(workload.gradient_bytes / 2**20, 1),
-                "compute_ms": round(workload.compute_time * 1e3, 1),
-                "batch_size": workload.batch_size,
-                "conditions": workload.source.conditions,
-                "source": workload.source.origin,
-                "licence": workload.source.licence,
-            }
-        )
-    return rows
+class Listing(NamedTuple):
+    """Rows, and a sentence for each profile that could not be read."""
+
+    rows: list[dict[str, Any]]
+    problems: list[str]
 
 
-def _list_clusters() -> list[dict[str, Any]]:
-    rows = []
-    for name, path in profiles.names("cluster").items():
-        cluster = profiles.read(path, documents.decode_cluster)
-        rows.append(
-            {
-                "name": name,
-                "workers": ",".join(map(str, cluster.measured_workers)) or "any",
-                "cost_model": cluster.cost_model,
-                "conditions": cluster.source.conditions,
-                "source": cluster.source.origin,
-                "licence": cluster.source.licence,
-            }
-        )
-    return rows
+def listing(kind: str) -> Listing:
+    """The entries of ``kind``, a key of KINDS."""
+    return KINDS[kind]()
 
 
-def _list_plans() -> list[dict[str, Any]]:
-    return [{"name": name, "meaning": DESCRIPTIONS[name]} for name in NAMED_PLANS]
+def _workloads() -> Listing:
+    return _profiles("workload", lambda path: _workload_row(profiles.read(path, documents.decode_workload)))
 
 
-def _list_targets() -> list[dict[str, Any]]:
-    return [{"name": name} for name in CONFIG_TARGETS]
+def _clusters() -> Listing:
+    return _profiles("cluster", lambda path: _cluster_row(profiles.read(path, documents.decode_cluster)))
 
 
-def _list_cost_models() -> list[dict[str, Any]]:
-    return [{"name": name} for name in COST_MODELS]
+def _profiles(kind: str, row_of: Callable[[Path], dict[str, Any]]) -> Listing:
+    """One row per profile; a file that cannot be read does not hide the others."""
+    rows, problems = [], profiles.missing_folders()
+    for name, path in profiles.names(kind).items():
+        try:
+            rows.append({"name": name, **row_of(path)})
+        except OsfError as error:
+            problems.append(str(error))
+    return Listing(rows, problems)
 
 
-LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "workloads": _list_workloads,
-    "clusters": _list_clusters,
-    "plans": _list_plans,
-    "targets": _list_targets,
-    "cost-models": _list_cost_models,
+def _workload_row(workload: Workload) -> dict[str, Any]:
+    return {
+        "tensors": len(workload.gradients),
+        "gradient_mib": round(workload.gradient_bytes / 2**20, 1),
+        "compute_ms": round(workload.compute_time * 1e3, 1),
+        "batch_size": workload.batch_size,
+        **_source_columns(workload.source),
+    }
+
+
+def _cluster_row(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "workers": ",".join(map(str, worker_counts(cluster))) or "any",
+        "cost_model": cluster.cost_model,
+        **_source_columns(cluster.source),
+    }
+
+
+def _source_columns(source: Source) -> dict[str, Any]:
+    return {"source": source.origin, "conditions": source.conditions, "licence": source.licence}
+
+
+def _meanings(table: Mapping[str, Any]) -> Callable[[], Listing]:
+    return lambda: Listing([{"name": name, "meaning": entry.meaning} for name, entry in table.items()], [])
+
+
+KINDS: dict[str, Callable[[], Listing]] = {
+    "workloads": _workloads,
+    "clusters": _clusters,
+    "plans": _meanings(NAMED_PLANS),
+    "targets": _meanings(CONFIG_TARGETS),
+    "cost-models": _meanings(COST_MODELS),
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
 from osfmodel.source import Source
-from osfmodel.workload import require_count, require_time
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 
@@ -72,13 +72,15 @@ class Cluster:
 
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
     the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, or ``tables``. ``nodes`` is the
-    number of nodes where there is a limit. Workers fill one node after the other.
+    number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
+    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
     """
 
     name: str
     cost_model: str
     gpus_per_node: int = 1
     nodes: int | None = None
+    nics_per_node: int = 1
     between_nodes: Link | None = None
     in_node: Link | None = None
     fits: tuple[AlphaBeta, ...] = ()
@@ -86,9 +88,9 @@ class Cluster:
     source: Source = Source()
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise DataError("the cluster has no name")
+        require_name(self.name, "the name of the cluster")
         require_count(self.gpus_per_node, f"GPUs per node of cluster {self.name!r}", least=1)
+        require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
         if self.between_nodes is None and self.in_node is None and not self.fits and not self.tables:
@@ -104,12 +106,6 @@ class Cluster:
     def capacity(self) -> int | None:
         """Most workers that fit, or None where no limit is stated."""
         return None if self.nodes is None else self.nodes * self.gpus_per_node
-
-    @property
-    def measured_workers(self) -> tuple[int, ...]:
-        """Worker counts that have an all-reduce table or fit of their own, increasing; empty where links serve all."""
-        rows = {row.workers for row in self.tables if row.collective == "all_reduce"}
-        return tuple(sorted(rows | {row.workers for row in self.fits if row.collective == "all_reduce"}))
 
 
 def _require_collective(name: str) -> None:

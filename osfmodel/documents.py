@@ -7,6 +7,7 @@ plan files further fields are welcome, so the output of ``osf tune`` is itself a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,9 +15,7 @@ import msgspec
 from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.predict import Comparison
 from osfmodel.source import Source
-from osfmodel.tune import Outcome, Tuning
 from osfmodel.workload import Layer, Workload
 
 SCHEMA_VERSION = 1
@@ -75,6 +74,7 @@ class _Cluster(_Strict):
     kind: str = ""
     gpus_per_node: int = 1
     nodes: int | None = None
+    nics_per_node: int = 1
     between_nodes: _Link | None = None
     in_node: _Link | None = None
     fits: list[_Fit] = []
@@ -120,6 +120,7 @@ def decode_cluster(text: bytes) -> Cluster:
         cost_model=document.cost_model,
         gpus_per_node=document.gpus_per_node,
         nodes=document.nodes,
+        nics_per_node=document.nics_per_node,
         between_nodes=_link(document.between_nodes),
         in_node=_link(document.in_node),
         fits=tuple(
@@ -137,6 +138,7 @@ def decode_plan(text: bytes) -> Plan:
     raw = _parse(text)
     inner = raw.get("plan")
     if isinstance(inner, dict) and "buckets" not in raw:
+        _require_version(raw)
         text = msgspec.json.encode(inner)
     document = _decode(text, "plan", _Plan)
     buckets = tuple(Bucket(tuple(row.blocks), row.release_time_s) for row in document.buckets)
@@ -148,6 +150,8 @@ def _parse(text: bytes) -> dict[str, Any]:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"is not valid JSON: {_position(str(error), text)}") from None
+    except RecursionError:
+        raise DataError("is nested too deeply to be a profile") from None
     if not isinstance(raw, dict):
         raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
     return raw
@@ -156,16 +160,35 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _decode(text: bytes, kind: str, document: type[Document]) -> Document:
     raw = _parse(text)
     found = raw.get("kind") or next((name for name, field in KINDS.items() if field in raw), kind)
+    if kind != "plan" and isinstance(raw.get("plan"), dict):
+        found = "plan"
     if found != kind:
         raise DataError(f"is a {found}, but a {kind} is needed here")
+    _require_version(raw)
+    try:
+        return msgspec.json.decode(text, type=document)
+    except msgspec.ValidationError as error:
+        raise DataError(_place(str(error))) from None
+
+
+def _require_version(raw: Mapping[str, Any]) -> None:
     version = raw.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         have = "no schema_version" if version is None else f"schema_version {version!r}"
         raise DataError(f"has {have}: this osfmodel reads version {SCHEMA_VERSION}")
-    try:
-        return msgspec.json.decode(text, type=document)
-    except msgspec.ValidationError as error:
-        raise DataError(str(error).replace(" - at `$", " at `").replace("`", "'")) from None
+
+
+def _place(message: str) -> str:
+    """msgspec's message with plain quotes, and for a misspelt field the nearest known one."""
+    message = message.replace(" - at `$", " at `").replace("`", "'")
+    _, unknown, rest = message.partition("unknown field '")
+    if unknown:
+        known = {
+            field for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table) for field in struct.__struct_fields__
+        }
+        near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
+        message += f": did you mean '{near[0]}'?" if near else ""
+    return message
 
 
 def _position(message: str, text: bytes) -> str:
@@ -218,6 +241,7 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             kind="cluster",
             gpus_per_node=cluster.gpus_per_node,
             nodes=cluster.nodes,
+            nics_per_node=cluster.nics_per_node,
             between_nodes=_link_row(cluster.between_nodes),
             in_node=_link_row(cluster.in_node),
             fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
@@ -242,62 +266,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "forward_overlap": plan.forward_overlap,
         "split": plan.split,
         "buckets": buckets,
-    }
-
-
-def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """What ``osf predict --format json`` prints for one worker count."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "workload": comparison.workload.name,
-        "cluster": comparison.cluster.name,
-        "workers": comparison.workers,
-        "compute_time_s": comparison.workload.compute_time,
-        "lower_bound_s": comparison.lower_bound,
-        "predictions": [
-            {
-                "plan": prediction.name,
-                "buckets": len(prediction.plan.buckets),
-                "iteration_time_s": prediction.iteration_time,
-                "exposed_communication_s": prediction.timeline.exposed_communication,
-                "scaling_factor": prediction.timeline.scaling_factor,
-                "gap": prediction.gap,
-                "engine": prediction.engine,
-                "notes": list(prediction.notes),
-            }
-            for prediction in comparison.predictions
-        ],
-    }
-
-
-def tuning_document(tuning: Tuning) -> dict[str, Any]:
-    """What ``osf tune --format json`` prints; ``sweep`` in the place of the times for several worker counts."""
-    rows = [_outcome(outcome) for outcome in tuning.outcomes]
-    workers = [row["workers"] for row in rows]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "workload": tuning.workload.name,
-        "cluster": tuning.cluster.name,
-        "workers": workers[0] if len(rows) == 1 else workers,
-        "target": tuning.target,
-        "improvement": tuning.improvement,
-        "verdict": tuning.verdict,
-        "notes": list(tuning.notes),
-        "plan": plan_document(tuning.plan),
-        "config": tuning.config,
-        "rendered": tuning.rendered,
-        **(rows[0] if len(rows) == 1 else {"sweep": rows}),
-    }
-
-
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "workers": outcome.workers,
-        "default_iteration_time_s": outcome.default_time,
-        "tuned_iteration_time_s": outcome.tuned_time,
-        "optimal_iteration_time_s": outcome.optimal_time,
-        "lower_bound_s": outcome.lower_bound,
-        "gap": outcome.gap,
     }
 
 

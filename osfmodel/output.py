@@ -1,52 +1,49 @@
-"""A result in the format that was asked for: a table for a person, or JSON, YAML and CSV for a program."""
+"""The results of the commands, each in every format: a table for a person, or JSON, YAML and CSV for a program."""
 
 from __future__ import annotations
 
-import csv
-import io
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from osfmodel import documents
+from osfmodel.documents import SCHEMA_VERSION, plan_document
 from osfmodel.economics import Economics, knee
-from osfmodel.predict import Comparison
-from osfmodel.tune import Tuning
-
-FORMATS = ("table", "json", "yaml", "csv")
-
-
-class Result(Protocol):
-    """What a command hands over to be shown."""
-
-    def document(self) -> dict[str, Any]:
-        """For JSON and YAML: the contract."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """For CSV: flat, all rows with the same columns."""
-
-    def show(self, console: Any) -> None:
-        """For a person, on a rich console."""
-
-    def warnings(self) -> list[str]:
-        """What to be careful about, for stderr."""
+from osfmodel.predict import Comparison, Prediction
+from osfmodel.tune import Outcome, Tuning
 
 
 class Predicted:
-    """The result of ``osf predict`` in every format."""
+    """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty."""
 
-    def __init__(self, comparisons: list[Comparison], money: dict[str, list[Economics]]) -> None:
+    def __init__(self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]]) -> None:
         self.comparisons, self.money = comparisons, money
 
     def document(self) -> dict[str, Any]:
-        entries = [documents.comparison_document(comparison) for comparison in self.comparisons]
-        for index, entry in enumerate(entries):
-            for row in entry["predictions"]:
-                if self.money:
-                    paid = self.money[row["plan"]][index]
-                    row.update(hours=paid.hours, gpu_hours=paid.gpu_hours, cost=paid.cost)
-        knees = {"knee_workers": {plan: knee(rows) for plan, rows in self.money.items()}} if self.money else {}
+        entries = [self._entry(number) for number in range(len(self.comparisons))]
+        knees = {"knee_workers": self.knees()} if self.money else {}
         if len(entries) == 1:
             return {**entries[0], **knees}
-        return {"schema_version": documents.SCHEMA_VERSION, "sweep": entries, **knees}
+        return {"schema_version": SCHEMA_VERSION, "sweep": entries, **knees}
+
+    def _entry(self, number: int) -> dict[str, Any]:
+        comparison = self.comparisons[number]
+        rows = [_prediction(prediction, comparison.workers) for prediction in comparison.predictions]
+        if self.money:
+            for row, paid in zip(rows, self.money[number], strict=True):
+                row.update(hours=paid.hours, gpu_hours=paid.gpu_hours, cost=paid.cost)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "workload": comparison.workload.name,
+            "cluster": comparison.cluster.name,
+            "workers": comparison.workers,
+            "compute_time_s": comparison.workload.compute_time,
+            "lower_bound_s": comparison.lower_bound,
+            "predictions": rows,
+        }
+
+    def knees(self) -> dict[str, int | None]:
+        """The knee of each plan."""
+        labels = [prediction.name for prediction in self.comparisons[0].predictions]
+        return {label: knee(rows) for label, rows in zip(labels, zip(*self.money, strict=True), strict=True)}
 
     def rows(self) -> list[dict[str, Any]]:
         document = self.document()
@@ -64,34 +61,66 @@ class Predicted:
             screen.show_comparison(console, self.comparisons[0])
         else:
             screen.show_sweep(console, self.comparisons)
-        for plan, rows in self.money.items():
-            console.print()
-            screen.show_economics(console, plan, rows)
+        if self.money:
+            screen.show_economics(console, self.comparisons, self.money, self.knees())
 
     def warnings(self) -> list[str]:
         plans: dict[tuple[int, str], list[str]] = {}
         for comparison in self.comparisons:
             for prediction in comparison.predictions:
-                for note in prediction.notes:
+                for note in prediction.warnings:
                     plans.setdefault((comparison.workers, note), []).append(prediction.name)
         return [f"{workers} workers ({', '.join(names)}): {note}" for (workers, note), names in plans.items()]
 
 
+def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
+    return {
+        "plan": prediction.name,
+        "buckets": len(prediction.plan.buckets),
+        "iteration_time_s": prediction.iteration_time,
+        "exposed_communication_s": prediction.timeline.exposed_communication,
+        "scaling_factor": prediction.timeline.scaling_factor,
+        "speed_up": prediction.timeline.scaling_factor * workers,
+        "gap": prediction.gap,
+        "engine": prediction.engine,
+        "notes": list(prediction.notes),
+    }
+
+
 class Tuned:
-    """The result of ``osf tune`` in every format."""
+    """The result of ``osf tune``."""
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
 
     def document(self) -> dict[str, Any]:
-        return documents.tuning_document(self.tuning)
+        tuning = self.tuning
+        rows = [_outcome(outcome) for outcome in tuning.outcomes]
+        workers = [row["workers"] for row in rows]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "workload": tuning.workload.name,
+            "cluster": tuning.cluster.name,
+            "workers": workers[0] if len(rows) == 1 else workers,
+            "target": tuning.target,
+            "improvement": tuning.improvement,
+            "verdict": tuning.verdict,
+            "notes": list(tuning.notes),
+            "plan": plan_document(tuning.plan),
+            "config": tuning.config,
+            "rendered": tuning.rendered,
+            **(rows[0] if len(rows) == 1 else {"sweep": rows}),
+        }
 
     def rows(self) -> list[dict[str, Any]]:
-        document = self.document()
-        common = {key: document[key] for key in ("workload", "cluster", "target", "improvement")}
-        times = ("workers", "default_iteration_time_s", "tuned_iteration_time_s", "optimal_iteration_time_s",
-                 "lower_bound_s", "gap")  # fmt: skip
-        return [{**common, **{key: row[key] for key in times}} for row in document.get("sweep", [document])]
+        tuning = self.tuning
+        common = {
+            "workload": tuning.workload.name,
+            "cluster": tuning.cluster.name,
+            "target": tuning.target,
+            "improvement": tuning.improvement,
+        }
+        return [{**common, **_outcome(outcome)} for outcome in tuning.outcomes]
 
     def show(self, console: Any) -> None:
         from osfmodel import screen
@@ -99,21 +128,32 @@ class Tuned:
         screen.show_tuning(console, self.tuning)
 
     def warnings(self) -> list[str]:
-        return []
+        return list(self.tuning.warnings)
+
+    def code(self) -> str:
+        """The lines to paste, alone."""
+        return self.tuning.rendered
 
 
-DETAILS = ("conditions", "licence")
-"""Columns too long for a table; the other formats have them."""
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "workers": outcome.workers,
+        "default_iteration_time_s": outcome.default_time,
+        "tuned_iteration_time_s": outcome.tuned_time,
+        "optimal_iteration_time_s": outcome.optimal_time,
+        "lower_bound_s": outcome.lower_bound,
+        "gap": outcome.gap,
+    }
 
 
 class Listed:
-    """The result of ``osf list`` in every format."""
+    """The result of ``osf list``: rows by kind, or one entry with all that is known of it."""
 
-    def __init__(self, listings: dict[str, list[dict[str, Any]]]) -> None:
-        self.listings = listings
+    def __init__(self, listings: dict[str, list[dict[str, Any]]], problems: Sequence[str], whole: bool) -> None:
+        self.listings, self.problems, self.whole = listings, problems, whole
 
     def document(self) -> dict[str, Any]:
-        return {"schema_version": documents.SCHEMA_VERSION, **self.listings}
+        return {"schema_version": SCHEMA_VERSION, **self.listings}
 
     def rows(self) -> list[dict[str, Any]]:
         rows = [{"kind": kind, **row} for kind, entries in self.listings.items() for row in entries]
@@ -126,35 +166,10 @@ class Listed:
         for number, (kind, rows) in enumerate(self.listings.items()):
             if number:
                 console.print()
-            short = [{key: value for key, value in row.items() if key not in DETAILS} for row in rows]
-            screen.show_list(console, kind, short)
+            if self.whole:
+                screen.show_entry(console, rows[0])
+            else:
+                screen.show_list(console, kind, rows)
 
     def warnings(self) -> list[str]:
-        return []
-
-
-def render(style: str, result: Result, for_terminal: bool) -> str:
-    """``result`` in one of FORMATS; ``for_terminal`` allows colour and the terminal's own width in tables."""
-    if style == "json":
-        return documents.encode(result.document())
-    if style == "yaml":
-        import yaml
-
-        return str(yaml.safe_dump(result.document(), sort_keys=False, allow_unicode=True))
-    if style == "csv":
-        rows = result.rows()
-        buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return buffer.getvalue()
-    return _table(result, for_terminal)
-
-
-def _table(result: Result, for_terminal: bool) -> str:
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    console = Console(file=buffer, force_terminal=for_terminal, width=None if for_terminal else 120)
-    result.show(console)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+        return list(self.problems)

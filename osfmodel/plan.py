@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from osfmodel.checks import require_count, require_time
 from osfmodel.errors import PlanError
-from osfmodel.workload import Workload, require_count, require_time
+from osfmodel.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class Bucket:
 
     blocks: tuple[Block, ...]
     release_time: float = 0
+
+    def __post_init__(self) -> None:
+        require_time(self.release_time, "release time of a bucket")
 
     @property
     def size(self) -> int:
@@ -56,10 +60,19 @@ class Plan:
         """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once."""
         if self.workload != workload.name:
             raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
-        sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+        gradients = workload.gradients
+        sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
+        if len(set(gradients.dtypes)) > 1:
+            self._require_pure(dict(zip(gradients.names, gradients.dtypes, strict=True)))
         if sum(bucket.size for bucket in self.buckets) == sum(sizes.values()) and self._whole(sizes):
             return
         self._explain(sizes)
+
+    def _require_pure(self, dtypes: dict[str, str]) -> None:
+        for number, bucket in enumerate(self.buckets):
+            kinds = {dtypes.get(block.layer, "") for block in bucket.blocks} - {""}
+            if len(kinds) > 1:
+                raise PlanError(f"bucket {number} mixes {' and '.join(sorted(kinds))}: types never share a message")
 
     def _whole(self, sizes: dict[str, int]) -> bool:
         """Whether the plan sends each tensor in one piece (the common case, checked without sorting)."""
@@ -109,8 +122,6 @@ def grouped_plan(
     buckets = [tuple(blocks[i] for i in group) for group in groups]
     if release_times is None:
         return Plan(workload.name, tuple(Bucket(bucket) for bucket in buckets))
-    for time in release_times:
-        require_time(time, "release time of a bucket")
     return Plan(workload.name, tuple(map(Bucket, buckets, release_times)))
 
 

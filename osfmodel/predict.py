@@ -2,76 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 from osfmodel import recursion
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, cost_of
 from osfmodel.errors import UsageError
-from osfmodel.plan import Plan, contiguous_plan
-from osfmodel.solve import SOLVERS, Limits
+from osfmodel.plan import Plan
+from osfmodel.plans import NAMED_PLANS, named_plan
 from osfmodel.solve.bounds import iteration_bound
-from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
-PlanRule: TypeAlias = Callable[[Workload, Cost], Plan]
-
-
-def _one_each(workload: Workload, cost: Cost) -> Plan:
-    return contiguous_plan(workload, range(1, len(workload.gradients) + 1))
-
-
-def _single(workload: Workload, cost: Cost) -> Plan:
-    """Everything in one message; one per dtype where there are several, since types do not mix."""
-    dtypes = workload.gradients.dtypes
-    changes = [i for i in range(1, len(dtypes)) if dtypes[i] != dtypes[i - 1]]
-    return contiguous_plan(workload, [*changes, len(dtypes)] if dtypes else [])
-
-
-def _by_default(target: Target) -> PlanRule:
-    return lambda workload, cost: target.realise(target.default_knobs(), workload, cost)
-
-
-def _by_solver(name: str) -> PlanRule:
-    return lambda workload, cost: SOLVERS[name](workload, cost, Limits()).require()[0]
-
-
-NAMED_PLANS: Mapping[str, PlanRule] = {
-    "wfbp": _one_each,
-    "single": _single,
-    **{name: _by_default(target) for name, target in CONFIG_TARGETS.items()},
-    **{name: _by_solver(name) for name in SOLVERS},
-}
-
-DESCRIPTIONS: Mapping[str, str] = {
-    "wfbp": "one collective per tensor, as soon as it is ready (wait-free backpropagation)",
-    "single": "all gradients in one collective after backward",
-    "ddp": "PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
-    "horovod": "Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
-    "mg-wfbp": "merged-gradient WFBP as published (TPDS'21)",
-    "optimal": "the exact optimum over plans of whole tensors in ready order",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one plan makes of one iteration. ``notes`` says what to be careful about."""
+    """What one plan makes of one iteration.
+
+    ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
+    """
 
     name: str
-    plan: Plan
-    timeline: Timeline
+    plan: Plan = field(repr=False)
+    timeline: Timeline = field(repr=False)
     lower_bound: float
-    engine: str = recursion.NAME
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that there is to be careful about."""
+        return self.warnings + self.caveats
 
     @property
     def iteration_time(self) -> float:
         """Seconds."""
         return self.timeline.iteration_time
+
+    @property
+    def engine(self) -> str:
+        """Which engine made the timeline."""
+        return self.timeline.engine
 
     @property
     def gap(self) -> float:
@@ -83,8 +58,8 @@ class Prediction:
 class Comparison:
     """Several plans for one workload, cluster and worker count."""
 
-    workload: Workload
-    cluster: Cluster
+    workload: Workload = field(repr=False)
+    cluster: Cluster = field(repr=False)
     workers: int
     lower_bound: float
     predictions: tuple[Prediction, ...]
@@ -96,35 +71,46 @@ def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int
     Raises UsageError for an unknown name or worker count, CostError where the cluster cannot price it, PlanError where
     the plan does not belong to the workload.
     """
-    cost = cost_of(cluster, workers)
-    return _predict(workload, cost, plan, iteration_bound(workload, cost))
+    return compare(workload, cluster, workers, [plan]).predictions[0]
 
 
 def compare(
-    workload: Workload, cluster: Cluster, workers: int, plans: Sequence[str | tuple[str, Plan]] = tuple(NAMED_PLANS)
+    workload: Workload,
+    cluster: Cluster,
+    workers: int,
+    plans: Sequence[str | Plan | tuple[str, Plan]] = tuple(NAMED_PLANS),
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Comparison:
-    """Predict each of ``plans``, given by name or as (label, Plan). Raises as :func:`predict`."""
+    """Predict each of ``plans``, given by name, as a Plan or as (label, Plan). Raises as :func:`predict`.
+
+    ``changes`` are fields of Plan to set on each of them, such as {"channels": 2}.
+    """
+    require_nouns(workload, cluster)
     cost = cost_of(cluster, workers)
     bound = iteration_bound(workload, cost)
-    predictions = []
-    for entry in plans:
-        label, plan = (entry, entry) if isinstance(entry, str) else entry
-        predictions.append(_predict(workload, cost, plan, bound, label))
-    return Comparison(workload, cluster, workers, bound, tuple(predictions))
+    predictions = tuple(_predict(workload, cost, plan, bound, changes) for plan in plans)
+    return Comparison(workload, cluster, workers, bound, predictions)
 
 
-def _predict(workload: Workload, cost: Cost, plan: str | Plan, bound: float, label: str = "") -> Prediction:
-    if isinstance(plan, str):
-        label, plan = plan, named_plan(plan, workload, cost)
+def _predict(
+    workload: Workload, cost: Cost, given: str | Plan | tuple[str, Plan], bound: float, changes: Mapping[str, Any]
+) -> Prediction:
+    caveats: tuple[str, ...] = ()
+    if isinstance(given, str):
+        entry = named_plan(given)
+        label, plan, caveats = given, entry.rule(workload, cost), entry.caveats(workload)
+    else:
+        label, plan = given if isinstance(given, tuple) else ("given", given)
+    plan = replace(plan, **changes)
     timeline = recursion.predict_timeline(workload, plan, cost)
-    return Prediction(label or "given", plan, timeline, bound, notes=extrapolation(plan, cost))
+    return Prediction(label, plan, timeline, bound, extrapolation(plan, cost), caveats)
 
 
-def named_plan(name: str, workload: Workload, cost: Cost) -> Plan:
-    """The plan called ``name``. Raises UsageError for a name that is not in NAMED_PLANS."""
-    if name not in NAMED_PLANS:
-        raise UsageError(f"unknown plan {name!r}: known are {', '.join(NAMED_PLANS)}, or give a plan file")
-    return NAMED_PLANS[name](workload, cost)
+def require_nouns(workload: object, cluster: object) -> None:
+    """Raise UsageError, saying how to get one, for what is no Workload or no Cluster."""
+    for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
+        if not isinstance(value, noun):
+            raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
 
 
 def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:

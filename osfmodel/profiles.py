@@ -21,7 +21,7 @@ Noun = TypeVar("Noun", Workload, Cluster, Plan)
 FOLDERS = {"workload": "workloads", "cluster": "clusters"}
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders that are searched before the bundled profiles, each with workloads/ and clusters/."""
-LARGEST_FILE = 256 * 2**20
+LARGEST_FILE = 64 * 2**20
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -33,13 +33,15 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
-    """A bundled cluster by name, one from a JSON file, or one in words: ``"ring:50us,10Gbps"``.
+    """A bundled cluster by name, one from a JSON file, or one in words.
 
-    The words are a textbook algorithm, the latency and the bandwidth of the one link between all workers. Raises
-    UsageError for an unknown name or a bad quantity, DataError for a file that cannot be used.
+    In words: ``"ring:50us,10Gbps"``, a textbook algorithm with the latency and the bandwidth of the one link between
+    all workers; or ``"hierarchical:8,5us,200GB/s,50us,25Gbps"``, GPUs per node, the link inside a node, the link
+    between nodes, and optionally how many such links (NICs) a node has, 1 if left out. Raises UsageError for an unknown
+    name or a bad quantity, DataError for a file that cannot be used.
     """
     model, separator, words = str(name_or_path).partition(":")
-    if separator and model in FORMULAS:
+    if separator and (model in FORMULAS or model == "hierarchical"):
         return _cluster_in_words(model, words)
     return read(_locate(name_or_path, "cluster"), documents.decode_cluster)
 
@@ -72,9 +74,10 @@ def names(kind: str) -> dict[str, Path]:
 def read(path: Path, decode: Callable[[bytes], Noun]) -> Noun:
     """``decode`` applied to the content of ``path``; every error names the file."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
             raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no profile is")
-        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
@@ -88,12 +91,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
     What is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to as it is.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(path)
     try:
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8")
         else:
-            _replace(target, text)
+            _replace(Path(os.path.realpath(target)), text)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -112,6 +115,12 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
+def missing_folders() -> list[str]:
+    """A sentence for each folder of the search path that is not there."""
+    extra = [folder for folder in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if folder]
+    return [f"{SEARCH_PATH} names {folder}, which is not a folder" for folder in extra if not Path(folder).is_dir()]
+
+
 def _folders() -> list[Path]:
     extra = [Path(folder) for folder in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if folder]
     here = Path(__file__).resolve().parent
@@ -122,25 +131,40 @@ def _folders() -> list[Path]:
 def _locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
     text = os.fspath(name_or_path)
     path = Path(text)
-    if not isinstance(name_or_path, str) or text.endswith(".json") or path.name != text or path.is_file():
+    if not isinstance(name_or_path, str) or text.endswith(".json") or path.name != text:
         return path
     for folder in _folders():
         candidate = folder / FOLDERS[kind] / f"{text}.json"
         if candidate.is_file():
             return candidate
+    if path.is_file():
+        return path
     known = list(names(kind))
     near = [name for name in known if text in name][:3] or get_close_matches(text, known, n=3)
     advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
-    raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}")
+    words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
+    raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")
 
 
 def _cluster_in_words(model: str, words: str) -> Cluster:
     parts = words.split(",")
+    name = f"{model}:{words}"
+    if model == "hierarchical":
+        if len(parts) not in (5, 6) or not all(part.strip().isdecimal() for part in (parts[0], *parts[5:])):
+            example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
+            form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
+            raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")
+        nics = int(parts[5]) if len(parts) == 6 else 1
+        inside, between = _link_in_words(*parts[1:3]), _link_in_words(*parts[3:5])
+        gpus = int(parts[0])
+        return Cluster(name, model, gpus_per_node=gpus, nics_per_node=nics, in_node=inside, between_nodes=between)
     if len(parts) != 2:
-        raise UsageError(
-            f"'{model}:{words}' is not a cluster: write {model}:LATENCY,BANDWIDTH, for example {model}:50us,10Gbps"
-        )
-    bandwidth = parse_bandwidth(parts[1])
-    if not bandwidth:
-        raise UsageError(f"a bandwidth of {parts[1]!r} moves nothing: it must be above 0")
-    return Cluster(f"{model}:{words}", model, between_nodes=Link(parse_time(parts[0]), 1 / bandwidth))
+        raise UsageError(f"{name!r} is not a cluster: write {model}:LATENCY,BANDWIDTH, for example {model}:50us,10Gbps")
+    return Cluster(name, model, between_nodes=_link_in_words(*parts))
+
+
+def _link_in_words(latency: str, bandwidth: str) -> Link:
+    rate = parse_bandwidth(bandwidth)
+    if not rate:
+        raise UsageError(f"a bandwidth of {bandwidth!r} moves nothing: it must be above 0")
+    return Link(parse_time(latency), 1 / rate)

@@ -18,8 +18,6 @@ from osfmodel.plan import Plan
 from osfmodel.timeline import Span, Timeline
 from osfmodel.workload import Workload
 
-NAME = "recursion"
-
 
 def predict_timeline(workload: Workload, plan: Plan, cost: Cost) -> Timeline:
     """One iteration of ``workload`` under ``plan`` with collectives priced by ``cost``.

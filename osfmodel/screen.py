@@ -2,56 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from osfmodel.economics import Economics, knee
+from osfmodel.economics import Economics
 from osfmodel.predict import Comparison
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
 
+SHORT = 44
+"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
+
 
 def _table(console: Console, title: str, *columns: str) -> Table:
     """An empty table under its title, which is printed at once so that a narrow table does not wrap it."""
-    console.print(title, style="bold", highlight=False)
+    console.print(title, style="bold", markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     return table
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """The plans side by side at one worker count."""
     workload = comparison.workload
-    plural = "s" if comparison.workers > 1 else ""
-    table = _table(
-        console,
-        f"{workload.name} on {comparison.cluster.name}, {comparison.workers} worker{plural}",
-        "plan", "buckets", "iteration", "scaling factor", "exposed", "above bound",
-    )  # fmt: skip
+    title = f"{workload.name} on {comparison.cluster.name}, {_count(comparison.workers, 'worker')}"
+    columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound")
+    table = _table(console, title, *columns)
     for prediction in comparison.predictions:
+        timeline = prediction.timeline
         table.add_row(
-            prediction.name,
+            escape(prediction.name),
             str(len(prediction.plan.buckets)),
             show_time(prediction.iteration_time),
-            f"{prediction.timeline.scaling_factor:.3f}",
-            show_time(max(prediction.timeline.exposed_communication, 0)),
+            f"{timeline.scaling_factor:.3f}",
+            f"{timeline.scaling_factor * comparison.workers:.4g}x",
+            show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
         )
     console.print(table)
     console.print(
         f"One worker alone: {show_time(workload.compute_time)}. Lower bound for any schedule: "
         f"{show_time(comparison.lower_bound)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
-        f"{len(workload.gradients)} tensors."
+        f"{_count(len(workload.gradients), 'tensor')}."
     )
+    _show_caveats(console, comparison)
+
+
+def _show_caveats(console: Console, comparison: Comparison) -> None:
+    for prediction in comparison.predictions:
+        for caveat in prediction.caveats:
+            console.print(f"Note: {caveat}.", markup=False)
 
 
 def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
     """Scaling factor and iteration time of every plan at every worker count."""
     first = comparisons[0]
-    columns = [prediction.name for prediction in first.predictions]
+    columns = [escape(prediction.name) for prediction in first.predictions]
     title = f"{first.workload.name} on {first.cluster.name}: iteration time and scaling factor"
     table = _table(console, title, "workers", *columns, "bound")
     for comparison in comparisons:
@@ -62,53 +77,81 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
         table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound))
     console.print(table)
     console.print(f"One worker alone: {show_time(first.workload.compute_time)}.")
+    _show_caveats(console, first)
 
 
-def show_economics(console: Console, plan: str, rows: Sequence[Economics], currency: str = "cost") -> None:
-    """Time to train and cost, and where more workers stop paying."""
-    priced = rows[0].cost is not None
-    table = _table(
-        console, f"Training with plan {plan}", "workers", "hours", "GPU hours", *([currency] if priced else [])
-    )
-    for row in rows:
-        cost = [] if row.cost is None else [f"{row.cost:,.2f}"]
-        table.add_row(str(row.workers), f"{row.hours:,.4g}", f"{row.gpu_hours:,.4g}", *cost)
+def show_economics(
+    console: Console,
+    comparisons: Sequence[Comparison],
+    money: Sequence[Sequence[Economics]],
+    knees: Mapping[str, int | None],
+) -> None:
+    """Time to train and cost of every plan at every worker count, and where more workers stop paying."""
+    batch = comparisons[0].workload.batch_size
+    title = f"Training time and cost, batch of {batch} per worker (more workers, fewer iterations)"
+    priced = money[0][0].cost is not None
+    console.print()
+    table = _table(console, title, "plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
+    for position, prediction in enumerate(comparisons[0].predictions):
+        for comparison, rows in zip(comparisons, money, strict=True):
+            row, factor = rows[position], comparison.predictions[position].timeline.scaling_factor
+            cost = [] if row.cost is None else [f"{row.cost:,.2f}"]
+            speed_up = f"{factor * row.workers:.4g}x"
+            table.add_row(
+                prediction.name, str(row.workers), speed_up, f"{row.hours:,.4g}", f"{row.gpu_hours:,.4g}", *cost
+            )
     console.print(table)
-    if len(rows) > 1:
-        turn = knee(rows)
-        rule = "the next step raises GPU hours by a larger part than it cuts the time"
-        console.print(f"Knee: {turn} workers ({rule})." if turn else "Knee: not reached; every step listed still pays.")
+    if len(comparisons) > 1:
+        found = ", ".join(f"{escape(plan)} {turn or 'not reached'}" for plan, turn in knees.items())
+        console.print(
+            f"Knee: {found}. The knee is where the next step raises GPU hours by a larger part than it cuts the time "
+            "(for a doubling: less than 1.5 times as fast)."
+        )
 
 
 def show_tuning(console: Console, tuning: Tuning) -> None:
     """The verdict, the times, and the lines to paste."""
-    table = _table(
-        console,
-        f"{tuning.workload.name} on {tuning.cluster.name} for {tuning.target}",
-        "workers", "default", "tuned", "best plan", "lower bound", "gap", "gain",
-    )  # fmt: skip
+    title = f"{tuning.workload.name} on {tuning.cluster.name} for {tuning.target}"
+    columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain")
+    table = _table(console, title, *columns)
     for outcome in tuning.outcomes:
         times = (outcome.default_time, outcome.tuned_time, outcome.optimal_time, outcome.lower_bound)
-        gap, gain = f"{max(outcome.gap, 0):.1%}", f"{outcome.gain:.1%}"
+        gap, gain = f"{max(outcome.gap, 0):.1%}", f"{round(outcome.gain, 4) + 0.0:.1%}"
         table.add_row(str(outcome.workers), *map(show_time, times), gap, gain)
     console.print(table)
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
     if sizes:
-        console.print(f"{len(sizes)} buckets: {', '.join(map(show_bytes, sizes))}.")
-    for note in tuning.notes:
-        console.print(f"Note: {note}.", markup=False)
+        console.print(f"{_count(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
+    for remark in tuning.remarks:
+        console.print(f"Note: {remark}.", markup=False)
     console.print()
-    console.print(tuning.rendered, markup=False, highlight=False, soft_wrap=True)
+    console.print(tuning.rendered, markup=False, soft_wrap=True)
 
 
-def show_list(console: Console, kind: str, rows: Sequence[dict[str, object]]) -> None:
-    """One entry per row; ``name`` is never cut."""
-    columns = list(rows[0]) if rows else ["name"]
-    console.print(kind, style="bold", highlight=False)
+def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line per entry."""
+    columns = [column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence")]
+    console.print(kind, style="bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.replace("_", " "), no_wrap=column in ("name", "workers"), overflow="fold")
+        table.add_column(column.replace("_", " "), no_wrap=column != "meaning", overflow="ellipsis")
     for row in rows:
-        table.add_row(*["" if row[column] is None else str(row[column]) for column in columns])
-    console.print(table, highlight=False)
+        table.add_row(*[escape(_short(row[key]) if key == "source" else _text(row[key])) for key in columns])
+    console.print(table)
+
+
+def show_entry(console: Console, row: Mapping[str, Any]) -> None:
+    """All that is known of one entry, a line each."""
+    for column, value in row.items():
+        console.print(f"{column.replace('_', ' ')}: {_text(value)}", markup=False, soft_wrap=True)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _short(source: str) -> str:
+    """Who published it: what stands before the commit or the path, cut to a line."""
+    who = source.partition(" @ ")[0].partition(": ")[0]
+    return who if len(who) <= SHORT else who[: SHORT - 1] + "…"

@@ -28,11 +28,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One iteration. ``compute_time`` is what it would take one worker alone, ``iteration_time`` what it takes."""
+    """One iteration. ``compute_time`` is what it would take one worker alone, ``iteration_time`` what it takes.
+
+    ``engine`` names what computed it.
+    """
 
     spans: tuple[Span, ...]
     compute_time: float
     iteration_time: float
+    engine: str = "recursion"
 
     @property
     def communication(self) -> tuple[Span, ...]:

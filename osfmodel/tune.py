@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, cost_of
-from osfmodel.errors import UsageError
+from osfmodel.errors import PlanError, UsageError
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import extrapolation
+from osfmodel.predict import extrapolation, require_nouns
 from osfmodel.recursion import predict_timeline
-from osfmodel.solve import SOLVERS, Limits, Solution
-from osfmodel.solve.robust import robust_ends
+from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve.bounds import iteration_bound
+from osfmodel.solve.robust import penalised, robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
+from osfmodel.timeline import Timeline
+from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
 WORTHWHILE = 0.005
 """Gains below half a percent are within what repeated runs differ by, so they are not called improvements."""
+NEGLIGIBLE = 0.001
+"""What a plan may lose against the optimum, as a part of its time, for being safe on a slower network."""
+STRESS = (1.25, 1.5, 2.0)
+"""How many times slower than stated a network may turn out to be; plans are made to bear it."""
+MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
+"""Factors at which a plan is compared with the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,11 @@ class Outcome:
         return self.tuned_time / self.lower_bound - 1
 
     @property
+    def left(self) -> float:
+        """Part of the tuned iteration time that any other schedule could save at most."""
+        return 1 - self.lower_bound / self.tuned_time
+
+    @property
     def gain(self) -> float:
         """Part of the default iteration time that the configuration saves."""
         return 1 - self.tuned_time / self.default_time
@@ -49,17 +64,27 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The configuration for ``target``, the plan that comes of it, and what it does at each worker count."""
+    """The configuration for ``target``, the plan that comes of it, and what it does at each worker count.
 
-    workload: Workload
-    cluster: Cluster
+    ``plan`` is as realised at the first worker count. ``warnings`` say where a price is extrapolated, ``remarks`` what
+    is lost, what a slower network would change, and what a prediction for this framework takes for granted.
+    """
+
+    workload: Workload = field(repr=False)
+    cluster: Cluster = field(repr=False)
     target: str
-    knobs: Any
-    plan: Plan
-    config: dict[str, Any]
-    rendered: str
+    knobs: Any = field(repr=False)
+    plan: Plan = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
+    rendered: str = field(repr=False)
     outcomes: tuple[Outcome, ...]
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that there is to be careful about."""
+        return self.warnings + self.remarks
 
     @property
     def improvement(self) -> bool:
@@ -68,13 +93,20 @@ class Tuning:
 
     @property
     def verdict(self) -> str:
-        """The result in one sentence."""
-        best = max(self.outcomes, key=lambda outcome: outcome.gain)
+        """The result in one sentence or two."""
+        worst, best = (pick(self.outcomes, key=lambda outcome: outcome.gain) for pick in (min, max))
         where = f" (at {best.workers} workers)" if len(self.outcomes) > 1 else ""
+        if worst.gain <= -WORTHWHILE:
+            return (
+                f"Between {-worst.gain:.1%} more time than the default (at {worst.workers} workers) "
+                f"and {best.gain:.1%} less{where}."
+                if len(self.outcomes) > 1
+                else f"{-worst.gain:.1%} more time than the default: the limits cost more than tuning gains."
+            )
         if not self.improvement:
-            return f"No improvement worth having: at most {max(best.gain, 0):.2%} over the default{where}."
+            return f"No improvement worth having: {max(best.gain, 0):.2%} over the default{where}. Keep the default."
         saved = f"{best.gain:.1%} less time than the default{where}"
-        return f"{saved}; no schedule can save more than another {1 - 1 / (1 + best.gap):.1%}."
+        return f"{saved}; no schedule can save more than another {best.left:.1%}."
 
 
 def tune(
@@ -86,72 +118,139 @@ def tune(
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
-    For several worker counts, one configuration whose worst slow-down against the best plan of each count is as small
-    as was found (solve/robust.py). Raises UsageError for an unknown target or no worker count,
-    CostError where the cluster cannot price one, PlanError where the limits allow no plan.
+    For one worker count the plan is within 0.1 % of the exact optimum and, within that, as good as was found on a
+    network up to twice as slow as stated. For several it is the one whose worst slow-down against the best plan of
+    each count is as small as was found, and it is slower than the default at none of them. Raises UsageError for an
+    unknown target or no worker count, CostError where the cluster cannot price one, PlanError where the limits allow
+    no plan.
     """
-    chosen = _target(target or "ddp")
-    counts = [workers] if isinstance(workers, int) else list(workers)
+    require_nouns(workload, cluster)
+    counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
-    costs = [cost_of(cluster, count) for count in counts]
-    solutions = [SOLVERS["optimal"](workload, cost, limits) for cost in costs]
-    optima = [solution.require()[1].iteration_time for solution in solutions]
-    candidates = _candidates(chosen, workload, costs, solutions, limits)
-    times = [[_time(chosen, knobs, workload, cost) for cost in costs] for knobs in candidates]
-    regrets = [max(time / best for time, best in zip(row, optima, strict=True)) for row in times]
-    best = min(range(len(candidates)), key=regrets.__getitem__)
-    default = [_time(chosen, chosen.default_knobs(), workload, cost) for cost in costs]
-    bounds = [solution.lower_bound for solution in solutions]
-    outcomes = tuple(map(Outcome, counts, times[best], default, optima, bounds))
-    return _report(workload, cluster, target or "ddp", candidates[best], costs, outcomes)
-
-
-def _report(
-    workload: Workload, cluster: Cluster, target: str, knobs: Any, costs: Sequence[Cost], outcomes: tuple[Outcome, ...]
-) -> Tuning:
-    chosen = _target(target)
-    plan = chosen.realise(knobs, workload, costs[0])
-    notes = dict.fromkeys(note for cost in costs for note in extrapolation(plan, cost))
+    task = Task(workload, _target(target or "ddp"), tuple(cost_of(cluster, count) for count in counts), limits)
+    optima = task.optima()
+    default = task.times(task.target.default_knobs())
+    knobs = _choose(task, optima, default)
+    times = task.times(knobs)
+    knobs = task.target.complete(knobs, workload, task.costs[0], limits)
+    plan = task.target.realise(knobs, workload, task.costs[0])
+    # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
+    best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
+    bounds = [iteration_bound(workload, cost) for cost in task.costs]
+    outcomes = tuple(map(Outcome, counts, times, default, best, bounds))
     return Tuning(
         workload,
         cluster,
-        target,
+        target or "ddp",
         knobs,
         plan,
-        chosen.config(knobs),
-        chosen.render(knobs, workload),
+        task.target.config(knobs),
+        task.target.render(knobs, workload),
         outcomes,
-        (*notes, *_shortfall(outcomes)),
+        task.extrapolation(plan),
+        (*_shortfall(outcomes), *_margin(task, knobs), *task.target.caveats(workload)),
     )
 
 
-def _candidates(
-    target: Target, workload: Workload, costs: Sequence[Cost], solutions: Sequence[Solution], limits: Limits
-) -> list[Any]:
-    """Knobs to choose among: for the best plan of each count, for one made for all of them, and the defaults."""
-    plans = [solution.require()[0] for solution in solutions]
-    if len(costs) > 1:
-        optima = [solution.require()[1].iteration_time for solution in solutions]
-        starts = [ends for plan in plans if (ends := contiguous_ends(plan, workload)) is not None]
-        plans.append(contiguous_plan(workload, robust_ends(workload, costs, optima, starts, limits)))
-    paired = dict(zip(plans, [*costs, *costs[:1]], strict=False))
-    candidates = [target.project(plan, workload, cost) for plan, cost in paired.items()]
-    if limits == Limits():
-        default = target.default_knobs()
-        # Spelled out where the target can spell it, so that the recommendation is a complete one.
-        candidates += [target.project(target.realise(default, workload, costs[0]), workload, costs[0]), default]
-    return candidates
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be tuned: a workload under a target's rules at one or several prices, within limits."""
+
+    workload: Workload
+    target: Target
+    costs: tuple[Cost, ...]
+    limits: Limits
+
+    def optima(self) -> list[tuple[Plan, Timeline]]:
+        """The exact optimum under each cost. Raises PlanError, naming the largest tensor, where there is none."""
+        return [self._optimum(cost) for cost in self.costs]
+
+    def _optimum(self, cost: Cost) -> tuple[Plan, Timeline]:
+        solution = SOLVERS["optimal"].solve(self.workload, cost, self.limits)
+        if solution.plan is None:
+            gradients = self.workload.gradients
+            size, name = max(zip(gradients.sizes, gradients.names, strict=True))
+            raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
+        return solution.require()
+
+    def times(self, knobs: Any) -> list[float]:
+        """Iteration time under each cost of what the target makes of ``knobs``."""
+        return [
+            predict_timeline(self.workload, self.target.realise(knobs, self.workload, cost), cost).iteration_time
+            for cost in self.costs
+        ]
+
+    def project(self, plan: Plan, cost: Cost) -> Any:
+        """The target's knobs for ``plan``."""
+        return self.target.project(plan, self.workload, cost, self.limits)
+
+    def keeps_limits(self, knobs: Any) -> bool:
+        """Whether what the target makes of ``knobs`` is within the limits under every cost."""
+        most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
+        plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
+        return all(most is None or len(plan.buckets) <= most for plan in plans) and all(
+            most_bytes is None or bucket.size <= most_bytes for plan in plans for bucket in plan.buckets
+        )
+
+    def slower(self, factor: float) -> Task:
+        """The same on a network that takes ``factor`` times as long."""
+        return replace(self, costs=tuple(cost.slower(factor) for cost in self.costs))
+
+    def extrapolation(self, plan: Plan) -> tuple[str, ...]:
+        """What is beyond the measured sizes, each said once."""
+        return tuple(dict.fromkeys(note for cost in self.costs for note in extrapolation(plan, cost)))
+
+
+def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float]) -> Any:
+    """The first of the candidates whose worst slow-down is (all but) the smallest. Raises PlanError for none."""
+    best = [timeline.iteration_time for _, timeline in optima]
+    several = len(task.costs) > 1
+    ceilings = [time * (1 + NEGLIGIBLE) for time in (default if several else best)]
+    candidates = [knobs for knobs in _candidates(task, optima, ceilings) if task.keeps_limits(knobs)]
+    if not candidates:
+        raise PlanError("no settings of this framework keep the limits for this workload: raise them")
+    # For one count the robust plan comes first and is kept where it is all but the best.
+    values = [penalised(task.times(knobs), best, ceilings if several else ()) for knobs in candidates]
+    return next(
+        knobs for knobs, value in zip(candidates, values, strict=True) if value <= min(values) * (1 + NEGLIGIBLE)
+    )
+
+
+def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Iterator[Any]:
+    """Knobs to choose among: for a robust plan, for the best plan of each count, and the defaults."""
+    robust = _robust(task, optima, ceilings)
+    pairs = [(robust, task.costs[0])] if robust is not None else []
+    pairs += [(plan, cost) for (plan, _), cost in zip(optima, task.costs, strict=True)]
+    # Spelled out where the target can spell it, so that the recommendation is a complete one.
+    default = task.target.default_knobs()
+    pairs.append((task.target.realise(default, task.workload, task.costs[0]), task.costs[0]))
+    seen: set[Plan] = set()
+    for plan, cost in pairs:
+        if plan not in seen:
+            seen.add(plan)
+            yield task.project(plan, cost)
+    yield default
+
+
+def _robust(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
+    """One plan for all counts; for one count, one that also serves slower networks. None where dtypes alternate."""
+    costs, known = list(task.costs), list(optima)
+    if len(costs) == 1:
+        for factor in STRESS:
+            slower = task.slower(factor)
+            costs, known = [*costs, *slower.costs], [*known, *slower.optima()]
+    starts = [ends for plan, _ in known if (ends := contiguous_ends(plan, task.workload)) is not None]
+    if len(starts) < len(known) or not task.workload.gradients:
+        return None
+    best = [timeline.iteration_time for _, timeline in known]
+    return contiguous_plan(task.workload, robust_ends(task.workload, costs, best, starts, task.limits, ceilings))
 
 
 def _target(name: str) -> Target:
     if name not in CONFIG_TARGETS:
         raise UsageError(f"unknown target {name!r}: known are {', '.join(CONFIG_TARGETS)}")
     return CONFIG_TARGETS[name]
-
-
-def _time(target: Target, knobs: Any, workload: Workload, cost: Cost) -> float:
-    return predict_timeline(workload, target.realise(knobs, workload, cost), cost).iteration_time
 
 
 def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
@@ -161,4 +260,15 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
         return []
     if len(outcomes) > 1:
         return [f"one configuration for all counts costs up to {worst:.1%} (at {workers} workers) against one for each"]
-    return [f"the best plan of whole tensors would be {worst:.1%} faster than what can be configured"]
+    return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
+
+
+def _margin(task: Task, knobs: Any) -> list[str]:
+    """How much slower than stated the network may be before the default would have been the better choice."""
+    default = task.target.default_knobs()
+    for factor in MARGINS:
+        slower = task.slower(factor)
+        pairs = zip(slower.times(knobs), slower.times(default), strict=True)
+        if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
+            return [f"on a network {factor:g} times as slow as stated the default would be faster"]
+    return []

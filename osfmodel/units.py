@@ -38,9 +38,13 @@ _BITS = {prefix: Fraction(10**power, 8) for prefix, power in {"": 0, "k": 3, "M"
 BANDWIDTH_UNITS: Mapping[str, Fraction] = {
     **{f"{prefix}bps": factor for prefix, factor in _BITS.items()},
     **{f"{prefix}bit/s": factor for prefix, factor in _BITS.items()},
+    **{f"{prefix}b/s": factor for prefix, factor in _BITS.items()},
     **{f"{unit}/s": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
+    **{f"{unit}ps": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
 }
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+LARGEST = 10**30
+"""Bytes, seconds or bytes per second above which a quantity is taken for a slip of the keyboard."""
+_QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)\s*")
 
 
 def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: str) -> Fraction:
@@ -52,10 +56,14 @@ def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: s
     if unit == "":
         raise UsageError(f"{text!r} has no unit: write for example {example} ({', '.join(units)})")
     if unit not in units:
-        near = [known for known in units if known.lower() == unit.lower()]
+        # Never a suggestion that turns bits into bytes: that is a factor of 8.
+        near = [known for known in units if known.lower() == unit.lower() and ("b" in known) == ("b" in unit)]
         advice = f"did you mean {' or '.join(near)}?" if near else f"known units: {', '.join(units)}"
         raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}, {advice}")
-    return Fraction(number) * units[unit]
+    quantity = Fraction(number) * units[unit]
+    if quantity > LARGEST:
+        raise UsageError(f"{text!r} is beyond any {kind} in the world")
+    return quantity
 
 
 def parse_bytes(text: str) -> int:

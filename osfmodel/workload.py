@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
 from osfmodel.source import Source
-
-
-def require_time(value: float, what: str) -> None:
-    """Raise DataError unless ``value`` is a finite, non-negative number (of seconds)."""
-    if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(value) or value < 0:
-        raise DataError(f"{what} is {value!r}: it must be a finite number, zero or more")
-
-
-def require_count(value: int, what: str, least: int = 0) -> None:
-    """Raise DataError unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DataError(f"{what} is {value!r}: it must be a whole number, {least} or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +32,11 @@ class Layer:
     enqueue_time: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise DataError("a layer has no name")
+        require_name(self.name, "the name of a layer")
         require_time(self.forward_time, f"forward time of layer {self.name!r}")
         require_time(self.backward_time, f"backward time of layer {self.name!r}")
         require_count(self.gradient_bytes, f"gradient bytes of layer {self.name!r}")
-        if not self.dtype:
-            raise DataError(f"layer {self.name!r} has an empty dtype")
+        require_name(self.dtype, f"the dtype of layer {self.name!r}")
         if self.activation_bytes is not None:
             require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
         if self.enqueue_time is not None:
@@ -97,8 +83,7 @@ class Workload:
     gradients: Gradients = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise DataError("the workload has no name")
+        require_name(self.name, "the name of the workload")
         if not self.layers:
             raise DataError(f"workload {self.name!r} has no layers")
         require_time(self.update_time, f"update time of workload {self.name!r}")
@@ -107,6 +92,7 @@ class Workload:
         _require_unique([layer.name for layer in self.layers], self.name)
         forward_time = sum(layer.forward_time for layer in self.layers)
         backward_time, gradients = _backward(self.layers, forward_time)
+        require_count(sum(gradients.sizes), f"gradient bytes of workload {self.name!r} in all")
         if not forward_time + backward_time + self.update_time > 0:
             raise DataError(f"workload {self.name!r} takes no time at all: at least one time must be above 0")
         object.__setattr__(self, "forward_time", forward_time)

@@ -229,9 +229,12 @@ def measured(
     workers: str = "n_gpus",
     keep: Callable[[dict[str, str]], bool] = lambda row: True,
     columns: tuple[str, ...] = ("time_us", "inplace_time_us"),
-    skip_first: Callable[[int], bool] = lambda count: False,
+    drop_warm_up: bool = False,
 ) -> Cluster:
-    """Tables as measured: the smaller of the given columns at each size."""
+    """Tables as measured: the smaller of the given columns at each size.
+
+    ``drop_warm_up`` leaves out the first row of a table where it takes more than twice as long as the second.
+    """
     points: dict[int, dict[int, float]] = {}
     for row in rows(path):
         if keep(row):
@@ -239,7 +242,9 @@ def measured(
             points.setdefault(int(row[workers]), {})[int(row.get("bytes") or row["bytes_pow2"])] = exact(time)
     tables = []
     for count, table in sorted(points.items()):
-        sizes = sorted(table)[1:] if skip_first(count) else sorted(table)
+        sizes = sorted(table)
+        if drop_warm_up and table[sizes[0]] > 2 * table[sizes[1]]:
+            sizes = sizes[1:]
         tables.append(Table(count, tuple(sizes), tuple(table[size] for size in sizes)))
     largest = max(points)
     return Cluster(
@@ -288,8 +293,8 @@ def clusters() -> Iterator[Cluster]:
     yield published_fits("v100-56gib-fits", "56GbIB")
     yield measured(
         "azure-a100-hdr", "comm_tables/echo-azure-nda100v4/nccl_all_reduce_2to128.csv",
-        f"{BOTH}; the first row of the tables over several nodes, a warm-up outlier, left out", 8,
-        skip_first=lambda count: count > 8,
+        f"{BOTH}; the first row of the 64-GPU table, four times as slow as the second (warm-up), left out", 8,
+        drop_warm_up=True,
     )  # fmt: skip
     yield aiconfigurator("a100-node", "a100_sxm", "2.27.3", 8)
     yield aiconfigurator("h100-node", "h100_sxm", "2.29.2", 8)

@@ -133,6 +133,7 @@ def test_money_and_the_knee():
         hours = 1.28e6 / (64 * entry["workers"]) * row["iteration_time_s"] / 3600
         assert row["hours"] == pytest.approx(hours)
         assert row["cost"] == pytest.approx(2 * hours * entry["workers"])
+    assert document["knee_workers"] == {"single": None}
     slow = run_json(*PREDICT, "--workers", "8..1024", "--plan", "wfbp", "--samples", 1000)
     rows = [(entry["workers"], entry["predictions"][0]) for entry in slow["sweep"]]
     turns = [
@@ -169,6 +170,8 @@ def test_list_shows_sources():
     for row in document["clusters"]:
         assert row["name"] in text
     assert "shyhuai/B-Caffe" in text
+    for kind in ("plans", "targets", "cost-models"):
+        assert all(row["meaning"] for row in document[kind])
 
 
 @pytest.mark.parametrize("command", ["predict", "tune", "list"])
@@ -213,6 +216,79 @@ def test_a_range_over_a_measured_cluster_takes_what_was_measured(table_cluster):
         parse_workers("5..64", table_cluster)
 
 
+def test_a_range_says_what_it_left_out():
+    result = run(
+        "predict", "resnet50-v100", "--cluster", "azure-a100-hdr", "--workers", "2..64", "--plan", "ddp", "--json"
+    )
+    assert [entry["workers"] for entry in json.loads(result.stdout)["sweep"]] == [2, 4, 8, 32, 64]
+    assert "left out: 16" in result.stderr
+
+
+def test_a_repeated_plan_does_not_mix_up_the_money():
+    sweep = run_json(*PREDICT, "--workers", "8,16", "--plan", "ddp", "--plan", "ddp", "--samples", "1M")["sweep"]
+    for entry in sweep:
+        (row,) = entry["predictions"]
+        assert row["hours"] == pytest.approx(1e6 / (64 * entry["workers"]) * row["iteration_time_s"] / 3600)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("a.json", "{"), ("a.csv", "workload"), ("a.yaml", "schema"), ("a.txt", "resn")]
+)
+def test_the_name_of_the_output_says_the_format(tmp_path, name, first):
+    assert run(*TUNE, "--workers", 16, "-o", tmp_path / name).exit_code == 0
+    assert (tmp_path / name).read_text().startswith(first)
+
+
+def test_code_alone(tmp_path):
+    assert run(*TUNE, "--workers", 16, "-o", tmp_path / "plan.py").exit_code == 0
+    text = (tmp_path / "plan.py").read_text()
+    compile(text, "plan.py", "exec")
+    assert text == run(*TUNE, "--workers", 16, "-f", "code").stdout
+
+
+def test_bare_osf_shows_what_there_is():
+    result = run()
+    assert result.exit_code == 0
+    assert "osf predict" in result.stdout
+
+
+def test_brackets_in_names_are_no_markup(tmp_path):
+    plan = tmp_path / "[bold]x[red].json"
+    workload = osf.load_workload("googlenet-k80")
+    osf.save(contiguous_plan(workload, [64]), plan)
+    result = run(*PREDICT, "--workers", "8,16", "--plan", plan, "--samples", "1000")
+    assert result.exit_code == 0
+    assert "[bold]x[red].json" in "".join(result.stdout.split())
+
+
+def test_a_broken_profile_does_not_hide_the_others(tmp_path, monkeypatch):
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "broken.json").write_text("{")
+    monkeypatch.setenv("OSFMODEL_PROFILES", os.pathsep.join([str(tmp_path), "/no/such/folder"]))
+    result = run("list", "clusters")
+    assert result.exit_code == 0
+    assert "h100-node" in result.stdout
+    assert "broken.json: is not valid JSON" in result.stderr
+    assert "/no/such/folder, which is not a folder" in result.stderr
+
+
+def test_one_entry_in_full():
+    text = run("list", "clusters", "azure-a100-hdr").stdout
+    assert "HDR IB" in text
+    assert "licence: MIT" in text
+
+
+@pytest.mark.parametrize("command", ["predict", "tune"])
+def test_a_full_disk_is_one_line(command):
+    arguments = " ".join({"predict": [*PREDICT, "--workers", "8"], "tune": [*TUNE, "--workers", "8"]}[command])
+    shell = f"{sys.executable} -m osfmodel {arguments} > /dev/full"
+    result = subprocess.run(shell, shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if "warning" not in line] == [
+        "osf: cannot write the result: No space left on device"
+    ]
+
+
 def test_extrapolation_is_warned_about_on_stderr():
     """The H100 table ends at 512 MiB, half of large GNMT's gradients; the 25 Gb/s pair begins at 256 KiB."""
     large = run(
@@ -236,11 +312,21 @@ def test_extrapolation_is_warned_about_on_stderr():
         ([*PREDICT, "--workers", "8GiB"], 2, "write counts such as"),
         ([*PREDICT, "--workers", "many"], 2, "write counts such as"),
         ([*PREDICT], 2, "--workers"),
-        ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best': known are wfbp"),
+        ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best'"),
         ([*PREDICT, "--workers", "8", "--plan", "none.json"], 1, "none.json cannot be read"),
         ([*PREDICT, "--workers", "8", "--price-per-gpu-hour", "2"], 2, "needs --samples"),
-        ([*PREDICT, "--workers", "8", "--samples", "nan"], 2, "above 0"),
+        ([*PREDICT, "--workers", "8", "--samples", "nan"], 2, "write a number above 0"),
         ([*PREDICT, "--workers", "8", "--samples", "5", "--batch-size", "0"], 2, "--batch-size 0"),
+        ([*PREDICT, "--workers", "8", "--batch-size", "32"], 2, "was profiled with 64"),
+        ([*PREDICT, "--workers", "8", "--plan", "optimum"], 2, "did you mean optimal?"),
+        ([*PREDICT, "--workers", "8", "--channels", "2"], 1, "channels above 1"),
+        ([*PREDICT, "--workers", "8", "--forward-overlap"], 1, "forward_overlap"),
+        ([*PREDICT, "--workers", "8", "--split"], 1, "split"),
+        ([*PREDICT, "--workers", "8", "--json", "-f", "csv"], 2, "contradicts"),
+        ([*PREDICT, "--workers", "8", "-f", "code"], 2, "only osf tune"),
+        (["predict", "googlenet-k80", "--cluster", "hierarchical:8,5us", "--workers", "8"], 2, "GPUS_PER_NODE"),
+        (["predict", "googlenet-k80", "--cluster", "rng:5us,1Gbps", "--workers", "8"], 2, "or describe one as in"),
+        (["list", "clusters", "nowhere"], 2, "there is no 'nowhere'"),
         (["predict", "gnmt-pipedream", "--cluster", "v100-10gbe", "--workers", "8", "--samples", "5"], 2, "batch size"),
         (["predict", "resnet", "--cluster", "v100-10gbe", "--workers", "8"], 2, "no workload named 'resnet'"),
         (["predict", "none.json", "--cluster", "v100-10gbe", "--workers", "8"], 1, "none.json cannot be read"),
@@ -259,8 +345,12 @@ def test_extrapolation_is_warned_about_on_stderr():
         (["predict", "googlenet-k80", "--cluster", "ring:50us,10", "--workers", "8"], 2, "no unit"),
         ([*TUNE, "--workers", "8", "--for", "mpi"], 2, "'mpi' is not one of"),
         ([*TUNE, "--workers", "8", "--max-bucket", "25"], 2, "'25' has no unit"),
-        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "did you mean MB"),
-        ([*TUNE, "--workers", "8", "--max-bucket", "1B"], 1, "raise the limit"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "known units"),
+        (
+            [*TUNE, "--workers", "8", "--max-bucket", "1B"],
+            1,
+            "the largest tensor is 'layer4.2.conv2.weight' with 9.000 MiB",
+        ),
         ([*TUNE, "--workers", "8", "--max-buckets", "0"], 2, "1 or more"),
         ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 1, "cannot be written"),
         (["list", "everything"], 2, "'everything' is not one of"),
@@ -329,6 +419,10 @@ def test_library_and_command_line_agree():
         assert osf.predict(workload, cluster, row["plan"], 32).iteration_time == row["iteration_time_s"]
     with pytest.raises(osf.UsageError, match="unknown plan"):
         osf.predict(workload, cluster, "fastest", 32)
+    with pytest.raises(osf.UsageError, match="load_workload"):
+        osf.predict("googlenet-k80", cluster, "ddp", 32)
+    with pytest.raises(osf.UsageError, match="load_cluster"):
+        osf.tune(workload, "k80-10gbe-ring", 32)
     with pytest.raises(osf.UsageError, match="unknown target"):
         osf.tune(workload, cluster, 32, "mpi")
     with pytest.raises(osf.UsageError, match="no worker count"):

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Plan, PlanError, Table, Workload
+from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Measurement, Plan, PlanError, Table, Workload
 from osfmodel.plan import Block, Bucket, contiguous_ends, contiguous_plan
 
 
@@ -53,10 +53,10 @@ def test_impossible_sizes(size):
         (lambda: Workload("w", ()), "no layers"),
         (lambda: Workload("w", (Layer("a", 1, 1, 4), Layer("a", 1, 1, 4))), "two layers named 'a'"),
         (lambda: Workload("w", (Layer("a", 0, 0, 4),)), "no time at all"),
-        (lambda: Workload("", (Layer("a", 1, 1, 4),)), "no name"),
+        (lambda: Workload("", (Layer("a", 1, 1, 4),)), "printable"),
         (lambda: Workload("w", (Layer("a", 1, 1, 4),), batch_size=0), "batch size"),
         (lambda: Workload("w", (Layer("a", 1, 1, 4),), update_time=math.nan), "update time"),
-        (lambda: Layer("", 1, 1, 4), "no name"),
+        (lambda: Layer("", 1, 1, 4), "printable"),
         (lambda: Layer("a", 1, 1, 4, dtype=""), "dtype"),
         (lambda: Layer("a", 1, 1, 4, activation_bytes=-1), "activation"),
         (lambda: Layer("a", 1, 1, 4, enqueue_time=-1.0), "enqueue"),
@@ -71,6 +71,12 @@ def test_impossible_sizes(size):
         (lambda: Table(2, (2, 1), (1.0, 1.0)), "sizes must increase"),
         (lambda: Table(2, (1, 2), (1.0, math.inf)), "finite"),
         (lambda: Plan("w", (), channels=0), "channels"),
+        (lambda: Bucket((), release_time=-1), "release time"),
+        (lambda: Layer("a\nimport os", 1, 1, 4), "printable"),
+        (lambda: Layer("a", 1e300, 1, 4), "below"),
+        (lambda: Layer("a", 1, 1, 10**30), "2\\^53"),
+        (lambda: Workload("w", tuple(Layer(f"l{i}", 1, 1, 2**52) for i in range(3))), "in all"),
+        (lambda: Cluster("c", "ring", nics_per_node=0, in_node=Link(1, 1)), "NICs"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(make, message):
@@ -109,3 +115,33 @@ def test_contiguous_plans_and_their_ends(small_workload):
     backwards = Plan("small", tuple(reversed(plan.buckets)))
     backwards.require_valid(small_workload)
     assert contiguous_ends(backwards, small_workload) is None
+
+
+def test_a_bucket_holds_one_dtype():
+    workload = Workload("w", (Layer("a", 1, 1, 4, "float32"), Layer("b", 1, 1, 4, "bfloat16")))
+    plan = Plan("w", (Bucket((Block("b", 0, 4), Block("a", 0, 4))),))
+    with pytest.raises(PlanError, match="mixes bfloat16 and float32"):
+        plan.require_valid(workload)
+
+
+def run(**changes):
+    values = {"workload": "w", "cluster": "c", "plan": "ddp", "workers": 4, "samples": (3.0, 1.0, 2.0), "warm_ups": 5}
+    return Measurement(**{**values, **changes})
+
+
+def test_a_measurement_is_its_median_and_spread():
+    assert run().iteration_time == 2.0
+    assert run().spread == (1.0, 3.0)
+    assert run().pooled(run(samples=(9.0,))).samples == (3.0, 1.0, 2.0, 9.0)
+
+
+@pytest.mark.parametrize("changes", [{"workers": 8}, {"plan": "wfbp"}, {"conditions": (("torch", "2.13"),)}])
+def test_unlike_runs_are_not_pooled(changes):
+    with pytest.raises(DataError, match=f"differ in {next(iter(changes))}"):
+        run().pooled(run(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"samples": ()}, {"samples": (math.nan,)}, {"workers": 0}, {"plan": ""}])
+def test_impossible_measurements(changes):
+    with pytest.raises(DataError):
+        run(**changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
 import json
 import os
@@ -11,7 +12,8 @@ import sys
 import pytest
 
 import osfmodel as osf
-from osfmodel import DataError, UsageError, profiles
+from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Source, Table, UsageError, Workload, profiles
+from osfmodel.cost import worker_counts
 from osfmodel.plan import Block, Bucket, Plan
 from tests.conftest import ROOT
 
@@ -38,7 +40,7 @@ def test_every_cluster_says_where_it_is_from_and_prices_what_it_claims(name):
     assert cluster.name == name
     for text in (cluster.source.origin, cluster.source.conditions, cluster.source.licence):
         assert text not in ("", "not stated")
-    for workers in cluster.measured_workers or (2, 3, 64):
+    for workers in worker_counts(cluster) or (2, 3, 64):
         assert osf.cost_of(cluster, workers)(2**20) > 0
 
 
@@ -122,7 +124,7 @@ GOOD = {"schema_version": 1, "name": "w", "layers": [LAYER]}
         ({**GOOD, "layers": [{**LAYER, "forward_time_s": "1ms"}]}, r"layers\[0\].forward_time_s"),
         ({**GOOD, "layers": [{**LAYER, "gradient_bytes": 1.5}]}, r"layers\[0\].gradient_bytes"),
         ({**GOOD, "layers": [{"name": "a"}]}, "missing required field"),
-        ({**GOOD, "update_time": 3}, "unknown field 'update_time'"),
+        ({**GOOD, "update_time": 3}, "unknown field 'update_time': did you mean 'update_time_s'"),
         (json.dumps(GOOD).replace('"forward_time_s": 1', '"forward_time_s": NaN'), "not valid JSON"),
         (
             json.dumps(GOOD).replace('"forward_time_s": 1', '"forward_time_s": 1e999'),
@@ -185,3 +187,54 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, small_workload):
         profiles.write_text(target, "half \udc80")
     assert target.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+
+
+def test_every_field_of_every_noun_survives_a_file(tmp_path):
+    """All fields set to something other than their default: one that a document forgets makes the nouns differ."""
+    source = Source("someone", "somehow", "some licence")
+    cluster = Cluster(
+        name="full",
+        cost_model="tabulated",
+        gpus_per_node=3,
+        nodes=2,
+        nics_per_node=2,
+        between_nodes=Link(1.0, 2.0, 3.0),
+        in_node=Link(0.1, 0.2, 0.3),
+        fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
+        tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
+        source=source,
+    )
+    layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)
+    workload = Workload("full", (layer,), batch_size=6, update_time=7.0, source=source)
+    plan = Plan("full", (Bucket((Block("a", 0, 3),), release_time=1.5),), channels=2, forward_overlap=True, split=True)
+    for noun, load in ((cluster, osf.load_cluster), (workload, osf.load_workload), (plan, osf.load_plan)):
+        for field in dataclasses.fields(noun):
+            if field.default is not dataclasses.MISSING:
+                assert getattr(noun, field.name) != field.default, f"give {field.name} a value of its own here"
+        osf.save(noun, tmp_path / "noun.json")
+        assert load(tmp_path / "noun.json") == noun
+
+
+def test_deep_nesting_endless_files_and_wrong_kinds(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"nested too deeply|not valid JSON"):
+        osf.load_workload(tmp_path / "deep.json")
+    with pytest.raises(DataError, match="larger than 64 MiB"):
+        osf.load_workload("/dev/zero")
+    plan = {"schema_version": 1, "workload": "w", "buckets": []}
+    for document in (plan, {"schema_version": 1, "workload": "w", "plan": plan}):
+        (tmp_path / "plan.json").write_text(json.dumps(document))
+        with pytest.raises(DataError, match="is a plan, but a workload is needed"):
+            osf.load_workload(tmp_path / "plan.json")
+    (tmp_path / "new.json").write_text(json.dumps({"schema_version": 7, "plan": plan}))
+    with pytest.raises(DataError, match="schema_version 7"):
+        osf.load_plan(tmp_path / "new.json")
+
+
+def test_a_hierarchical_cluster_in_words():
+    shared = osf.load_cluster("hierarchical:8,5us,200GB/s,50us,25Gbps")
+    own = osf.load_cluster("hierarchical:8,5us,200GB/s,50us,25Gbps,8")
+    assert (shared.gpus_per_node, shared.nics_per_node, own.nics_per_node) == (8, 1, 8)
+    assert osf.cost_of(shared, 32)(10**8) > 5 * osf.cost_of(own, 32)(10**8)
+    with pytest.raises(UsageError, match="GPUS_PER_NODE"):
+        osf.load_cluster("hierarchical:8,5us,200GB/s")

@@ -31,7 +31,8 @@ def test_times_and_bandwidths():
     assert parse_time("10us") == parse_time("10µs") == 1e-5
     assert parse_bandwidth("10Gbps") == 1.25e9
     assert parse_bandwidth("10Gbit/s") == 1.25e9
-    assert parse_bandwidth("10GB/s") == 1e10
+    assert parse_bandwidth("10Gb/s") == 1.25e9
+    assert parse_bandwidth("10GB/s") == parse_bandwidth("10GBps") == 1e10
     assert parse_bandwidth("1GiB/s") == 2**30
 
 
@@ -39,7 +40,7 @@ def test_times_and_bandwidths():
     ("parse", "text", "hint"),
     [
         (parse_bytes, "25", "no unit"),
-        (parse_bytes, "25mb", "did you mean MB"),
+        (parse_bytes, "25mb", "known units"),
         (parse_bytes, "25M", "known units"),
         (parse_bytes, "0.3B", "whole number of bytes"),
         (parse_bytes, "-1MiB", "non-negative"),
@@ -53,6 +54,9 @@ def test_times_and_bandwidths():
         (parse_bandwidth, "10G", "unknown bandwidth unit"),
         (parse_bandwidth, "10gbps", "did you mean Gbps"),
         (parse_bandwidth, "10", "no unit"),
+        (parse_bandwidth, "1e400Gbps", "beyond any bandwidth"),
+        (parse_bandwidth, "1e999999999Gbps", "not a bandwidth"),
+        (parse_bytes, "64Gb", "known units"),
     ],
 )
 def test_what_is_not_a_quantity_says_how_to_write_it(parse, text, hint):
@@ -73,6 +77,12 @@ def test_times_survive_the_round_trip(seconds):
 @given(st.floats(0, 1e15, allow_nan=False))
 def test_bandwidths_survive_the_round_trip(rate):
     assert parse_bandwidth(format_bandwidth(rate)) == rate
+
+
+def test_no_suggestion_turns_bits_into_bytes():
+    with pytest.raises(UsageError) as caught:
+        parse_bandwidth("25GBPS")
+    assert "Gbps" not in str(caught.value).partition("did you mean")[2]
 
 
 def test_what_a_person_reads():

@@ -16,43 +16,58 @@ from osfmodel.cost.curves import FREE, AffineCost, Cost, TableCost
 from osfmodel.cost.fitting import Fit, Sample
 from osfmodel.errors import CostError, UsageError
 
-__all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of"]
+__all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
 
 
 class CostModel(NamedTuple):
     """A way to price collectives.
 
-    cost: (cluster, workers, collective) -> Cost; two workers or more
-    fit:  (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
+    cost:    (cluster, workers, collective) -> Cost; two workers or more
+    fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
+    meaning: half a line for a person
+    counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
     """
 
     cost: Callable[[Cluster, int, str], Cost]
     fit: Callable[[Sequence[Sample], int], Fit]
+    meaning: str
+    counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
 
 
-def _textbook(algorithm: str) -> CostModel:
-    return CostModel(partial(collectives.cost, algorithm=algorithm), partial(collectives.fit, algorithm=algorithm))
+def _textbook(algorithm: str, meaning: str) -> CostModel:
+    cost = partial(collectives.cost, algorithm=algorithm)
+    return CostModel(cost, partial(collectives.fit, algorithm=algorithm), meaning)
 
 
 COST_MODELS: Mapping[str, CostModel] = {
-    "hockney": CostModel(hockney.cost, hockney.fit),
-    "ring": _textbook("ring"),
-    "binary-tree": _textbook("binary-tree"),
-    "double-binary-tree": _textbook("double-binary-tree"),
-    "recursive-doubling": _textbook("recursive-doubling"),
-    "halving-doubling": _textbook("halving-doubling"),
-    "hierarchical": CostModel(hierarchical.cost, hierarchical.fit),
-    "tabulated": CostModel(tabulated.cost, tabulated.fit),
+    "hockney": CostModel(hockney.cost, hockney.fit, "one published or fitted line per worker count", hockney.counts),
+    "ring": _textbook("ring", "ring over one kind of link"),
+    "binary-tree": _textbook("binary-tree", "reduce to a root and broadcast"),
+    "double-binary-tree": _textbook("double-binary-tree", "two pipelined trees, optimistic as printed"),
+    "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
+    "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
+    "hierarchical": CostModel(hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes"),
+    "tabulated": CostModel(
+        tabulated.cost, tabulated.fit, "a measured size -> time table per worker count", tabulated.counts
+    ),
 }
 
 
+def worker_counts(cluster: Cluster) -> tuple[int, ...]:
+    """The worker counts, above 1, that the cost model of ``cluster`` can price; empty where it can price any."""
+    return COST_MODELS[cluster.cost_model].counts(cluster) if cluster.cost_model in COST_MODELS else ()
+
+
 def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> Cost:
-    """Seconds of ``collective`` between ``workers`` workers of ``cluster``, as a function of bytes per worker.
+    """Seconds of ``collective`` between ``workers`` workers of ``cluster``, as a function of bytes.
+
+    The bytes are those of the whole vector: what every worker holds before an all-reduce or reduce-scatter, and after
+    an all-gather.
 
     One worker alone pays nothing. Raises UsageError for a worker count below 1 or an unknown collective, CostError
     where the cluster has too few workers or its model lacks the data.
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+    if isinstance(workers, bool) or not hasattr(workers, "__index__") or workers < 1:
         raise UsageError(f"workers is {workers!r}: it must be a whole number, 1 or more")
     if collective not in COLLECTIVES:
         raise UsageError(f"unknown collective {collective!r}: known are {', '.join(COLLECTIVES)}")

@@ -185,7 +185,7 @@ def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
 
     Counts that fit on one node of several GPUs give the ``in_node`` link, all others ``between_nodes``. Sending and
     reducing grow with the size alike, so they cannot be told apart: all is put down to sending. ``parameters`` =
-    {"in_node": Link or None, "between_nodes": Link or None}.
+    {"in_node": Link, "between_nodes": Link}, without the one that the samples say nothing of.
     """
     formula = FORMULAS[algorithm]["all_reduce"]
 
@@ -195,7 +195,7 @@ def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
 
     if not samples:
         raise CostError("there are no samples to fit")
-    links: dict[str, Link | None] = {"in_node": None, "between_nodes": None}
+    links: dict[str, Link] = {}
     residuals: dict[int, float] = {}
     within = {i for i, sample in enumerate(samples) if 1 < gpus_per_node >= sample.workers}
     for name, chosen in (("in_node", sorted(within)), ("between_nodes", sorted(set(range(len(samples))) - within))):

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from osfmodel.checks import require_count, require_time
 from osfmodel.errors import CostError
-from osfmodel.workload import require_count, require_time
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -48,6 +48,10 @@ class AffineCost:
         times: list[Any] = [latency + seconds_per_byte * size for latency, seconds_per_byte in self.pieces]
         shortest: float | Array = np.minimum.reduce(times) if isinstance(size, np.ndarray) else min(times)
         return shortest
+
+    def slower(self, factor: float) -> AffineCost:
+        """The same on a network that takes ``factor`` times as long."""
+        return AffineCost(tuple((latency * factor, per_byte * factor) for latency, per_byte in self.pieces))
 
     @property
     def breakpoints(self) -> tuple[int, ...]:
@@ -113,6 +117,10 @@ class TableCost:
 
     def _beyond(self, size: float) -> float:
         return self.times[-1] + self.asymptote * (size - self.sizes[-1])
+
+    def slower(self, factor: float) -> TableCost:
+        """The same on a network that takes ``factor`` times as long."""
+        return TableCost(self.sizes, tuple(time * factor for time in self.times), self.asymptote * factor)
 
     @property
     def breakpoints(self) -> tuple[int, ...]:

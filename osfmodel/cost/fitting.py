@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from osfmodel.checks import require_count, require_time
 from osfmodel.errors import CostError
-from osfmodel.workload import require_count, require_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Two levels: reduce-scatter inside each node, all-reduce of the parts between nodes, all-gather inside.
 
 T(M) = T_rs(g, M) + T_ar(n, M / g) + T_ag(g, M) with rings at both levels, g GPUs in a node and n nodes; what
-Horovod's and NCCL's hierarchical paths do. Workers spread evenly over as few nodes as hold them; where they do
-not divide, the fullest node paces the phases inside and the emptiest sends the largest parts between nodes.
+Horovod's and NCCL's hierarchical paths do. The g rings between nodes run at once: with k NICs in a node, g / k of them
+share one and get that part of its bandwidth each (where g <= k each has its own). Workers spread evenly over as few
+nodes as hold them; where they do not divide, the fullest node paces the phases inside and the emptiest sends the
+largest parts between nodes.
 """
 
 from __future__ import annotations
@@ -34,8 +36,13 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
             latency, per_byte = latency + a, per_byte + b
     if nodes > 1:
         a, b = line(RING[collective], _link(cluster, "between_nodes"), nodes)
-        latency, per_byte = latency + a, per_byte + b / emptiest
+        latency, per_byte = latency + a, per_byte + b * _share(fullest, cluster.nics_per_node) / emptiest
     return AffineCost(((latency, per_byte),))
+
+
+def _share(workers: int, nics: int) -> float:
+    """How many workers of a node share one NIC."""
+    return max(1.0, workers / nics)
 
 
 def _link(cluster: Cluster, which: str) -> Link:
@@ -48,7 +55,8 @@ def _link(cluster: Cluster, which: str) -> Link:
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     """Both links from all-reduce times at several worker counts, on one node and on more.
 
-    ``parameters`` = {"in_node": Link, "between_nodes": Link}. Raises CostError where the samples do not show both.
+    The ``between_nodes`` link found is that of a node with one NIC. ``parameters`` = {"in_node": Link, "between_nodes":
+    Link, "nics_per_node": 1}. Raises CostError where the samples do not show both.
     """
     layouts = [layout(sample.workers, gpus_per_node) for sample in samples]
     if not any(nodes > 1 for nodes, _, _ in layouts) or not any(fullest > 1 for _, fullest, _ in layouts):
@@ -57,7 +65,8 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     def regressors(workers: int, size: int) -> tuple[float, float, float, float]:
         nodes, fullest, emptiest = layout(workers, gpus_per_node)
         inside, between = RING["all_reduce"](fullest), RING["all_reduce"](nodes)
-        return inside.rounds, inside.sent * size, between.rounds, between.sent * size / emptiest
+        return inside.rounds, inside.sent * size, between.rounds, between.sent * size * _share(fullest, 1) / emptiest
 
     (in_latency, in_per_byte, latency, per_byte), residuals = fit_nonnegative(samples, regressors)
-    return Fit({"in_node": Link(in_latency, in_per_byte), "between_nodes": Link(latency, per_byte)}, residuals)
+    links = {"in_node": Link(in_latency, in_per_byte), "between_nodes": Link(latency, per_byte)}
+    return Fit({**links, "nics_per_node": 1}, residuals)

@@ -24,8 +24,15 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
     raise CostError(f"no {collective} fit for {workers} workers: cluster {cluster.name!r} {have}")
 
 
+def counts(cluster: Cluster) -> tuple[int, ...]:
+    """The worker counts that have an all-reduce line, increasing."""
+    return tuple(sorted(line.workers for line in cluster.fits if line.collective == "all_reduce"))
+
+
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     """One non-negative line per worker count, by relative least squares. ``parameters`` = {"fits": ...}."""
+    if not samples:
+        raise CostError("there are no samples to fit")
     lines: list[AlphaBeta] = []
     residuals: dict[int, float] = {}
     for workers in sorted({sample.workers for sample in samples}):

@@ -21,11 +21,18 @@ def cost(cluster: Cluster, workers: int, collective: str) -> TableCost:
     raise CostError(f"no {collective} table for {workers} workers: cluster {cluster.name!r} {have}")
 
 
+def counts(cluster: Cluster) -> tuple[int, ...]:
+    """The worker counts that have an all-reduce table, increasing."""
+    return tuple(sorted(table.workers for table in cluster.tables if table.collective == "all_reduce"))
+
+
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     """Tables of the median time of each (workers, size); residuals are the spread of repeated samples around it.
 
     ``parameters`` = {"tables": ...}. Raises CostError for a worker count with fewer than two sizes.
     """
+    if not samples:
+        raise CostError("there are no samples to fit")
     groups: dict[tuple[int, int], list[float]] = {}
     for sample in samples:
         groups.setdefault((sample.workers, sample.size), []).append(sample.time)

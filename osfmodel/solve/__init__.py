@@ -1,4 +1,4 @@
-"""Solvers: SOLVERS maps a name to (workload, cost, limits) -> Solution.
+"""Solvers: SOLVERS maps a name to a function (workload, cost, limits) -> Solution and what it is.
 
 To add one: a module with ``solve`` and one line here. Its name is at once a named plan of ``osf predict``, and
 tests/conformance runs over the table.
@@ -6,19 +6,14 @@ tests/conformance runs over the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
-from osfmodel.cost import Cost
-from osfmodel.solve import merge, mg_wfbp
-from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.workload import Workload
+from osfmodel.solve import mg_wfbp, optimal
+from osfmodel.solve.solution import Limits, Solution, Solver, Status
 
 __all__ = ["SOLVERS", "Limits", "Solution", "Solver", "Status"]
 
-Solver: TypeAlias = Callable[[Workload, Cost, Limits], Solution]
-
 SOLVERS: Mapping[str, Solver] = {
-    "mg-wfbp": mg_wfbp.solve,
-    "optimal": merge.solve,
+    "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)"),
+    "optimal": Solver(optimal.solve, "the exact optimum over plans of whole tensors in ready order"),
 }

@@ -1,32 +1,41 @@
-"""Every contiguous plan, one after the other: the oracle for tests. 2^(L-1) plans, so small workloads only."""
+"""Every plan of whole tensors, in ready order within each dtype: the oracle for tests. Small workloads only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 
 from osfmodel.cost import Cost
-from osfmodel.plan import contiguous_plan
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve.bounds import iteration_bound
-from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.plan import grouped_plan
+from osfmodel.solve.contiguous import allowed, finish, groups_of, solution_of
 from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.workload import Workload
+from osfmodel.workload import Gradients, Workload
 
 LARGEST = 16
 
 
 def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """Try all plans of whole tensors in ready order; status TOO_LARGE above 16 gradients."""
+    """Try all plans; status TOO_LARGE above 16 gradients (2^15 plans)."""
     gradients = workload.gradients
-    bound = iteration_bound(workload, cost)
     if len(gradients) > LARGEST:
-        return Solution(None, None, bound, Status.TOO_LARGE)
-    plans = [ends for ends in all_ends(len(gradients)) if allowed(ends, gradients, limits)]
+        return solution_of(workload, cost, None, Status.TOO_LARGE)
+    plans = [groups for groups in all_groups(gradients) if allowed(groups, gradients, limits)]
     if not plans:
-        return Solution(None, None, bound, Status.INFEASIBLE)
-    plan = contiguous_plan(workload, min(plans, key=lambda ends: finish(ends, gradients, cost)))
-    return Solution(plan, predict_timeline(workload, plan, cost), bound, Status.OPTIMAL)
+        return solution_of(workload, cost, None, Status.INFEASIBLE)
+    best = min(plans, key=lambda groups: finish(groups, gradients, cost))
+    return solution_of(workload, cost, grouped_plan(workload, best), Status.OPTIMAL)
+
+
+def all_groups(gradients: Gradients) -> Iterator[list[list[int]]]:
+    """Every way to cut each dtype's gradients into runs, sent in the order in which the runs are ready.
+
+    That order is the best for given runs (earliest release first), so no other needs to be tried.
+    """
+    kinds = dict.fromkeys(gradients.dtypes)
+    chains = [[i for i, dtype in enumerate(gradients.dtypes) if dtype == kind] for kind in kinds]
+    for cut in product(*(all_ends(len(chain)) for chain in chains)):
+        runs = [[chain[i] for i in run] for chain, ends in zip(chains, cut, strict=True) for run in groups_of(ends)]
+        yield sorted(runs, key=lambda run: run[-1])
 
 
 def all_ends(count: int) -> Iterator[tuple[int, ...]]:

@@ -26,8 +26,7 @@ import numpy as np
 
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.plan import contiguous_plan
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve.bounds import iteration_bound
+from osfmodel.solve.contiguous import solution_of
 from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.workload import Gradients, Workload
 
@@ -40,12 +39,10 @@ TIDY_CELLS = 256
 
 def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
     """The fastest plan of whole tensors in ready order within ``limits``."""
-    bound = iteration_bound(workload, cost)
     ends = optimal_ends(workload.gradients, cost, limits)
     if ends is None:
-        return Solution(None, None, bound, Status.INFEASIBLE)
-    plan = contiguous_plan(workload, ends)
-    return Solution(plan, predict_timeline(workload, plan, cost), bound, Status.OPTIMAL)
+        return solution_of(workload, cost, None, Status.INFEASIBLE)
+    return solution_of(workload, cost, contiguous_plan(workload, ends), Status.OPTIMAL)
 
 
 def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) -> tuple[int, ...] | None:

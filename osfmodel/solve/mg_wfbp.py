@@ -14,8 +14,7 @@ import numpy as np
 
 from osfmodel.cost import AffineCost, Cost
 from osfmodel.plan import contiguous_plan
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve.bounds import iteration_bound
+from osfmodel.solve.contiguous import allowed, groups_of, solution_of
 from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.workload import Workload
 
@@ -24,18 +23,13 @@ REGRESSION_SIZES = tuple(32 * 1024 * i for i in range(1, 65))
 
 
 def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """The published rule. It knows no limits: status INFEASIBLE where its plan breaks one."""
+    """The published rule. It knows no limits: status BEYOND_LIMITS where its plan breaks one."""
     startup, per_byte = linear(cost)
     gradients = workload.gradients
     ends = merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
-    plan = contiguous_plan(workload, ends)
-    bound = iteration_bound(workload, cost)
-    largest = max((bucket.size for bucket in plan.buckets), default=0)
-    too_large = limits.max_bucket_bytes is not None and largest > limits.max_bucket_bytes
-    too_many = limits.max_buckets is not None and len(ends) > limits.max_buckets
-    if too_large or too_many:
-        return Solution(None, None, bound, Status.INFEASIBLE)
-    return Solution(plan, predict_timeline(workload, plan, cost), bound, Status.HEURISTIC)
+    if not allowed(groups_of(ends), gradients, limits):
+        return solution_of(workload, cost, None, Status.BEYOND_LIMITS)
+    return solution_of(workload, cost, contiguous_plan(workload, ends), Status.HEURISTIC)
 
 
 def merge(

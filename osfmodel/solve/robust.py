@@ -1,38 +1,65 @@
 """One plan for several worker counts: local search on the worst slow-down against the best plan of each count.
 
 An elastic job changes its worker count but not its buckets. What is minimised is the largest, over the counts, of
-iteration time / iteration time of that count's own optimum. A heuristic: boundaries are moved, added and removed while
-that helps, from the best of the plans that are optimal for one count.
+iteration time / iteration time of that count's own optimum. The same serves one worker count on a network that may be
+slower than stated: each cost is then a slower network. A heuristic: boundaries are moved, added and removed while that
+helps, from the best of the plans that are optimal for one cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 
 from osfmodel.cost import Cost
-from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.recursion import communication_finish
+from osfmodel.solve.contiguous import allowed, groups_of
 from osfmodel.solve.solution import Limits
 from osfmodel.workload import Workload
 
 STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
+PENALTY = 1000.0
+ROUNDING = 1e-12
 MOST_TRIES = 20_000
 """Plans priced before the search stops where it is."""
 
 
 def robust_ends(
-    workload: Workload, costs: Sequence[Cost], optima: Sequence[float], starts: Sequence[Sequence[int]], limits: Limits
+    workload: Workload,
+    costs: Sequence[Cost],
+    optima: Sequence[float],
+    starts: Sequence[Sequence[int]],
+    limits: Limits,
+    ceilings: Sequence[float] = (),
 ) -> tuple[int, ...]:
-    """The bucket ends found, starting from the best of ``starts``; ``optima`` are the best iteration times."""
+    """The bucket ends found, starting from the best of ``starts``; ``optima`` are the best iteration times.
+
+    ``ceilings`` are iteration times that should not be exceeded, for the first so many costs: :func:`penalised`.
+    """
     gradients = workload.gradients
     backward_end = workload.forward_time + workload.backward_time
+    prefix = [0, *accumulate(gradients.sizes)]
 
-    def regret(ends: Sequence[int]) -> float:
-        times = [max(backward_end, finish(ends, gradients, cost)) + workload.update_time for cost in costs]
-        return max(time / best for time, best in zip(times, optima, strict=True))
+    def value(ends: Sequence[int]) -> float:
+        releases = [gradients.ready_times[end - 1] for end in ends]
+        sizes = [prefix[end] - prefix[start] for start, end in pairwise([0, *ends])]
+        finishes = [communication_finish(releases, [cost(size) for size in sizes]) for cost in costs]
+        times = [max(backward_end, end) + workload.update_time for end in finishes]
+        return penalised(times, optima, ceilings)
 
     return _descend(
-        min(map(tuple, starts), key=regret), regret, lambda ends: allowed(ends, gradients, limits), len(gradients)
+        min(map(tuple, starts), key=value),
+        value,
+        lambda ends: allowed(groups_of(ends), gradients, limits),
+        len(gradients),
     )
+
+
+def penalised(times: Sequence[float], optima: Sequence[float], ceilings: Sequence[float]) -> float:
+    """The worst slow-down against the optima, plus PENALTY times the worst relative excess over a ceiling."""
+    regret = max(time / best for time, best in zip(times, optima, strict=True))
+    excess = max((time / most - 1 for time, most in zip(times, ceilings, strict=False)), default=0.0)
+    return regret + PENALTY * max(excess - ROUNDING, 0.0)
 
 
 def _descend(

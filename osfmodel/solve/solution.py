@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
+from osfmodel.cost import Cost
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.plan import Plan
 from osfmodel.timeline import Timeline
+from osfmodel.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +30,10 @@ class Limits:
 class Status(Enum):
     """How a solver ended."""
 
-    OPTIMAL = "optimal: no plan of whole tensors in ready order within the limits is faster"
+    OPTIMAL = "optimal: no plan of whole tensors, in ready order within each dtype and within the limits, is faster"
     HEURISTIC = "heuristic: a rule made this plan; the gap says how far from the bound it is"
     INFEASIBLE = "infeasible: the limits allow no plan; raise the limit on bucket size or on bucket count"
+    BEYOND_LIMITS = "beyond the limits: this rule knows no limits and breaks them here; take the exact solver, optimal"
     TOO_LARGE = "too large for this solver: take the exact solver, optimal"
 
 
@@ -54,3 +59,10 @@ class Solution:
         if self.plan is None or self.timeline is None:
             raise PlanError(self.status.value)
         return self.plan, self.timeline
+
+
+class Solver(NamedTuple):
+    """An entry of SOLVERS: (workload, cost, limits) -> Solution, and what it is in half a line."""
+
+    solve: Callable[[Workload, Cost, Limits], Solution]
+    meaning: str

@@ -10,21 +10,29 @@ makes every plan of whole tensors in ready order exact.
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost import Cost
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
-from osfmodel.targets.ddp_caps import CapSearch, search_caps
-from osfmodel.targets.target import Target
+from osfmodel.solve import Limits
+from osfmodel.solve.caps import CapSearch, bucket_layout, search_caps
+from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.targets.target import Target, require_plain
 from osfmodel.units import show_bytes
-from osfmodel.workload import Gradients, Workload
+from osfmodel.workload import Workload
 
 MIB = 2**20
 DEFAULT_LIMITS = (1 * MIB, 25 * MIB)
+FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
+"""By what a limit is changed in the search for lists that serve several dtypes."""
+SPREAD = 1500
+"""How many lists that search draws its starts from."""
+STARTS, ROUNDS, MOST_STEPPED = 6, 3, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,56 +46,96 @@ class DdpKnobs:
     fallback: CapSearch | None = None
 
 
-def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]]:
-    """The buckets that DDP forms, as positions in ready order: its rule, exactly."""
-    buckets: list[list[int]] = []
-    open_buckets: dict[str, list[int]] = {}
-    held: dict[str, int] = {}
-    closed: dict[str, int] = {}
-    for i, (size, dtype) in enumerate(zip(gradients.sizes, gradients.dtypes, strict=True)):
-        bucket = open_buckets.setdefault(dtype, [])
-        bucket.append(i)
-        held[dtype] = held.get(dtype, 0) + size
-        if held[dtype] >= limits[min(closed.get(dtype, 0), len(limits) - 1)]:
-            buckets.append(open_buckets.pop(dtype))
-            held[dtype] = 0
-            closed[dtype] = closed.get(dtype, 0) + 1
-    return buckets + list(open_buckets.values())
-
-
 def realise(knobs: DdpKnobs, workload: Workload, cost: Cost) -> Plan:
     """The plan that DDP forms with these limits."""
     return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits or DEFAULT_LIMITS))
 
 
-def project(plan: Plan, workload: Workload, cost: Cost) -> DdpKnobs:
+def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
     """Limits that make DDP form ``plan``: the size of each bucket.
 
-    With several dtypes, the k-th limit serves the k-th bucket of each, so the smallest of their sizes is taken;
-    :func:`realise` tells what comes of it. Raises PlanError for a plan that DDP cannot approach: cut tensors,
-    several channels, communication across the barrier.
+    With several dtypes the k-th limit serves the k-th bucket of each, so most plans cannot be formed exactly; then the
+    list is searched for that does best. Raises PlanError for a plan that DDP cannot approach: cut tensors, several
+    channels, communication across the barrier, tensors out of order.
     """
-    if plan.channels > 1 or plan.forward_overlap or plan.split:
-        raise PlanError(
-            "DDP sends one bucket at a time and waits for all before the update: this plan needs an executor"
-        )
-    plan.require_valid(workload)
+    require_plain(plan, workload, "DDP")
+    sizes = list(_sizes_per_dtype(plan, workload).values())
+    if not sizes:
+        return DdpKnobs()
+    if len(sizes) == 1:
+        return DdpKnobs(tuple(sizes[0]))
+    return DdpKnobs(_search_list(sizes, workload, cost, limits))
+
+
+def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
+    """The bucket sizes of each dtype in the order of the plan. Raises PlanError where tensors are out of order."""
     order = {name: position for position, name in enumerate(workload.gradients.names)}
-    dtypes = dict(zip(workload.gradients.names, workload.gradients.dtypes, strict=True))
-    per_dtype: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
     last: dict[str, int] = {}
     for bucket in plan.buckets:
+        dtype = workload.gradients.dtypes[order[bucket.blocks[0].layer]]
         for block in bucket.blocks:
-            dtype, position = dtypes[block.layer], order[block.layer]
-            if dtype != dtypes[bucket.blocks[0].layer]:
-                raise PlanError(f"a bucket mixes {dtype} with another type at {block.layer!r}, which DDP never does")
-            if position <= last.get(dtype, -1):
-                raise PlanError(f"DDP sends whole tensors in ready order: {block.layer!r} is out of order or cut")
-            last[dtype] = position
-        per_dtype.setdefault(dtypes[bucket.blocks[0].layer], []).append(bucket.size)
-    count = max((len(sizes) for sizes in per_dtype.values()), default=0)
-    limits = tuple(min(sizes[k] for sizes in per_dtype.values() if k < len(sizes)) for k in range(count))
-    return DdpKnobs(limits or None, search_caps(workload, cost) if limits else None)
+            if order[block.layer] <= last.get(dtype, -1):
+                raise PlanError(f"DDP sends tensors in ready order: {block.layer!r} is out of order")
+            last[dtype] = order[block.layer]
+        found.setdefault(dtype, []).append(bucket.size)
+    return found
+
+
+def _search_list(sizes: list[list[int]], workload: Workload, cost: Cost, limits: Limits) -> tuple[int, ...]:
+    """A list of limits for several dtypes: from the plan's sizes, the default and many lists, then one limit at a time."""
+    gradients = workload.gradients
+
+    def value(caps: tuple[int, ...]) -> float:
+        groups = bucket_layout(gradients, caps)
+        return finish(groups, gradients, cost) if allowed(groups, gradients, limits) else math.inf
+
+    count = max(map(len, sizes))
+    per_bucket = [[row[k] for row in sizes if k < len(row)] for k in range(count)]
+    single = search_caps(workload, cost, limits)
+    starts = [tuple(map(min, per_bucket)), tuple(map(max, per_bucket)), DEFAULT_LIMITS, *map(tuple, sizes)]
+    starts += [] if single is None else [(single.cap,) * min(count, MOST_STEPPED)]
+    starts += _spread(workload.gradient_bytes // 300 + 1, workload.gradient_bytes)
+    by_value = {value(start): start for start in starts}
+    return min((_stepped(by_value[time], value) for time in sorted(by_value)[:STARTS]), key=value)
+
+
+def _spread(low: int, high: int) -> list[tuple[int, ...]]:
+    """Lists of 2 to 5 limits spread evenly in the logarithm: a Weyl sequence, the same each time."""
+    roots = [math.sqrt(prime) for prime in (2, 3, 5, 7, 11)]
+    return [
+        tuple(int(low * (high / low) ** (n * root % 1)) for root in roots[: 2 + n % 4]) for n in range(1, SPREAD + 1)
+    ]
+
+
+def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -> tuple[int, ...]:
+    """Change, double or drop one limit at a time while that helps, for some rounds."""
+    for _ in range(ROUNDS):
+        before = caps
+        for k in range(min(len(caps), MOST_STEPPED)):
+            tried = [(*caps[:k], max(1, int(caps[k] * factor)), *caps[k + 1 :]) for factor in FACTORS]
+            tried += [(*caps[:k], caps[k], *caps[k:]), (*caps[:k], *caps[k + 1 :]) or caps]
+            caps = min([caps, *tried], key=value)
+            if k >= len(caps) - 1:
+                break
+        if caps == before:
+            break
+    return caps
+
+
+def complete(knobs: DdpKnobs, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
+    """Add what to fall back to; it does not depend on the plan, so it is searched for once."""
+    return knobs if knobs.limits is None else replace(knobs, fallback=search_caps(workload, cost, limits))
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """Mixed dtypes are the one thing that a list of limits cannot always say."""
+    if len(set(workload.gradients.dtypes)) < 2:
+        return ()
+    return (
+        "DDP walks each dtype by itself with the same limits, so with several dtypes not every plan can be formed, and "
+        "torch leaves open in which order the last bucket of each is sent",
+    )
 
 
 def config(knobs: DdpKnobs) -> dict[str, Any]:
@@ -101,6 +149,7 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
             "bucket_cap_mb": knobs.fallback.cap / MIB,
             "bucket_cap_mb_whole": knobs.fallback.whole_mib,
             "first_and_cap": {"first_bucket_bytes": first, "bucket_cap_mb": cap / MIB},
+            "cap_exhaustive": knobs.fallback.cap_exhaustive,
             "first_and_cap_exhaustive": knobs.fallback.pair_exhaustive,
         }
     return kwargs
@@ -108,26 +157,37 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 
 def render(knobs: DdpKnobs, workload: Workload) -> str:
     """Python to paste where the model is wrapped; it finds out what the installed torch can do."""
-    if knobs.limits is None or knobs.fallback is None:
-        return "model = torch.nn.parallel.DistributedDataParallel(model)  # DDP's defaults are the best plan here\n"
+    if knobs.limits is None:
+        return f"model = torch.nn.parallel.DistributedDataParallel(model)  # {workload.name}: DDP's defaults\n"
     caps = textwrap.fill(
         ", ".join(repr(limit / MIB) for limit in knobs.limits), 88, initial_indent="    ", subsequent_indent="    "
     )
-    first, cap = knobs.fallback.pair
-    single = knobs.fallback.cap
     return TEMPLATE.format(
         name=workload.name,
         tensors=len(workload.gradients),
         total=show_bytes(workload.gradient_bytes),
         count=len(knobs.limits),
         caps=caps,
-        first=first,
-        pair_cap=cap / MIB,
-        single_mib=single / MIB,
-        whole_mib=knobs.fallback.whole_mib,
+        older=_older(knobs.fallback),
+        whole_mib=DEFAULT_LIMITS[1] // MIB if knobs.fallback is None else knobs.fallback.whole_mib,
     )
 
 
+def _older(fallback: CapSearch | None) -> str:
+    """The branches for a torch without the list."""
+    if fallback is None:
+        return "else:  # older: no cap for all buckets keeps the limits that were asked for\n    ddp_kwargs = {}"
+    first, cap = fallback.pair
+    tried = "" if fallback.pair_exhaustive else " (of those tried)"
+    return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)
+
+
+OLDER = """\
+elif "bucket_bytes_cap_default" in inspect.getsource(DDP.__init__):  # one cap for all buckets: the best one
+    ddp_kwargs = {{"bucket_cap_mb": {single_mib!r}}}
+else:  # older: the first bucket has a cap of its own; the best two{tried}
+    dist._DEFAULT_FIRST_BUCKET_BYTES = {first}
+    ddp_kwargs = {{"bucket_cap_mb": {pair_cap!r}}}"""
 TEMPLATE = """\
 # Bucket plan for {name}: {count} buckets for {tensors} gradient tensors, {total}.
 # Limits are MiB, in the order in which gradients become ready (backward order); DDP uses them from iteration 2 on.
@@ -142,11 +202,7 @@ bucket_cap_mb_list = [
 ]
 if "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters:  # torch 2.13 and later: the exact plan
     ddp_kwargs = {{"bucket_cap_mb_list": bucket_cap_mb_list}}
-elif "bucket_bytes_cap_default" in inspect.getsource(DDP.__init__):  # one cap for all buckets: the best one
-    ddp_kwargs = {{"bucket_cap_mb": {single_mib!r}}}
-else:  # older: the first bucket has a cap of its own
-    dist._DEFAULT_FIRST_BUCKET_BYTES = {first}
-    ddp_kwargs = {{"bucket_cap_mb": {pair_cap!r}}}
+{older}
 
 model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 
@@ -158,4 +214,13 @@ model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 # Hugging Face Trainer takes one whole number for all buckets; the best is  --ddp_bucket_cap_mb {whole_mib}
 """
 
-TARGET = Target(DdpKnobs, project, realise, config, render)
+TARGET = Target(
+    "PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
+    DdpKnobs,
+    project,
+    realise,
+    config,
+    render,
+    complete,
+    caveats,
+)

@@ -15,23 +15,25 @@ is sent at the first cycle that finds all of it.
 from __future__ import annotations
 
 import math
+import textwrap
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cost import Cost
-from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.recursion import communication_finish, predict_timeline
-from osfmodel.targets.target import Target
+from osfmodel.solve import Limits
+from osfmodel.solve.contiguous import allowed
+from osfmodel.targets.target import Target, require_plain
 from osfmodel.workload import Gradients, Workload
 
 MIB = 2**20
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001
-CYCLES = (0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
-"""Cycle times tried, seconds: half of the default up to the 100 ms at which Horovod's own tuner stops."""
+CYCLES = (0.0001, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
+"""Cycle times tried, seconds: a tenth of the default up to the 100 ms at which Horovod's own tuner stops."""
 THRESHOLDS_TRIED = 24
 
 
@@ -120,31 +122,29 @@ def _grouped(knobs: HorovodKnobs, gradients: Gradients) -> tuple[list[list[int]]
     return groups, releases
 
 
-def project(plan: Plan, workload: Workload, cost: Cost) -> HorovodKnobs:
+def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> HorovodKnobs:
     """The best threshold and cycle found, and the plan itself as groups; groups are recommended where they win 0.5 %.
 
-    A search over CYCLES and thresholds among the plan's own bucket sizes and powers of two; not exhaustive. Raises
-    PlanError for a plan that Horovod cannot carry out.
+    A search over CYCLES and thresholds among the plan's own bucket sizes and powers of two; not exhaustive. Settings
+    whose batches break ``limits`` are passed over, so groups may be all that is left. Raises PlanError for a plan that
+    Horovod cannot carry out.
     """
-    if plan.forward_overlap or plan.split or plan.channels > 1:
-        raise PlanError(
-            "Horovod sends one batch at a time and waits for all before the update: this plan needs an executor"
-        )
-    plan.require_valid(workload)
-    if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
-        raise PlanError("Horovod sends whole tensors: this plan cuts some, which needs an executor")
-    groups = tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
+    require_plain(plan, workload, "Horovod")
+    gradients = workload.gradients
+    names = tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
     thresholds = _thresholds(plan, workload.gradient_bytes)
-    knobs = min(
-        (HorovodKnobs(threshold, cycle, groups) for cycle in CYCLES for threshold in thresholds),
-        key=lambda knobs: _finish(knobs, workload.gradients, cost),
+    settings = [HorovodKnobs(threshold, cycle, names) for cycle in CYCLES for threshold in thresholds]
+    grouped = [HorovodKnobs(max(thresholds), cycle, names, use_groups=True) for cycle in CYCLES[:2]]
+    exact = min(grouped, key=lambda knobs: _finish(knobs, gradients, cost))
+    if limits != Limits():
+        settings = [knobs for knobs in settings if allowed(batches(knobs, gradients)[0], gradients, limits)]
+    if not settings:
+        return exact
+    best = min(settings, key=lambda knobs: _finish(knobs, gradients, cost))
+    by_groups, by_settings = (
+        predict_timeline(workload, realise(knobs, workload, cost), cost).iteration_time for knobs in (exact, best)
     )
-    exact = min(
-        (HorovodKnobs(max(thresholds), cycle, groups, use_groups=True) for cycle in CYCLES[:2]),
-        key=lambda knobs: _finish(knobs, workload.gradients, cost),
-    )
-    by_groups, by_knobs = (predict_timeline(workload, realise(k, workload, cost), cost) for k in (exact, knobs))
-    return exact if by_groups.iteration_time < 0.995 * by_knobs.iteration_time else knobs
+    return exact if by_groups < 0.995 * by_settings else best
 
 
 def _finish(knobs: HorovodKnobs, gradients: Gradients, cost: Cost) -> float:
@@ -158,6 +158,13 @@ def _thresholds(plan: Plan, total: int) -> list[int]:
     sizes = sorted({-(-bucket.size // MIB) * MIB for bucket in plan.buckets})
     step = max(1, len(sizes) // (THRESHOLDS_TRIED - len(powers)))
     return sorted({*powers, *sizes[::step], *sizes[-1:], DEFAULT_THRESHOLD})
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """What the prediction takes for granted."""
+    known = any(layer.enqueue_time is not None for layer in workload.layers)
+    host = "" if known else ", with the host in step with the device (ahead, it would fuse more)"
+    return (f"Horovod is predicted from its source{host}, not checked against runs",)
 
 
 def config(knobs: HorovodKnobs) -> dict[str, Any]:
@@ -179,7 +186,7 @@ def _environment(knobs: HorovodKnobs) -> dict[str, str]:
 
 def render(knobs: HorovodKnobs, workload: Workload) -> str:
     """An env file, the horovodrun flags, the YAML of --config-file, and Python for ``groups=``."""
-    groups = "".join(f"#     {list(group)!r},\n" for group in knobs.groups)
+    groups = "".join(f"#     {line}\n" for group in knobs.groups for line in _wrapped(list(group)))
     advice = "part of this recommendation" if knobs.use_groups else "only if you want the exact plan"
     return TEMPLATE.format(
         name=workload.name,
@@ -189,6 +196,11 @@ def render(knobs: HorovodKnobs, workload: Workload) -> str:
         groups=groups,
         advice=advice,
     )
+
+
+def _wrapped(names: list[str]) -> list[str]:
+    """A Python list of names on lines of a readable width."""
+    return textwrap.wrap(f"{names!r},", 108, subsequent_indent=" ", break_long_words=False, break_on_hyphens=False)
 
 
 TEMPLATE = """\
@@ -215,4 +227,12 @@ TEMPLATE = """\
 # )
 """
 
-TARGET = Target(HorovodKnobs, project, realise, config, render)
+TARGET = Target(
+    "Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
+    HorovodKnobs,
+    project,
+    realise,
+    config,
+    render,
+    caveats=caveats,
+)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cost import Cost
+from osfmodel.errors import PlanError
 from osfmodel.plan import Plan
+from osfmodel.solve import Limits
 from osfmodel.workload import Workload
 
 
@@ -18,15 +20,32 @@ class Target:
     The plan that we predict is always the one that the framework will really form, ``realise(project(plan))``, not
     the solver's ideal; they differ wherever the knobs cannot say what the solver wants.
 
+    meaning:       what its default plan is, in half a line
     default_knobs: () -> knobs                             what the framework does when nobody sets anything
-    project:       (plan, workload, cost) -> knobs         the knobs that come closest; PlanError where none can
+    project:       (plan, workload, cost, limits) -> knobs the knobs that come closest; PlanError where none can
     realise:       (knobs, workload, cost) -> plan         what the framework does with them
     config:        (knobs) -> JSON-ready dict
     render:        (knobs, workload) -> text               lines to paste
+    complete:      (knobs, workload, cost, limits) -> knobs adds what only the final choice needs
+    caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
     """
 
+    meaning: str
     default_knobs: Callable[[], Any]
-    project: Callable[[Plan, Workload, Cost], Any]
+    project: Callable[[Plan, Workload, Cost, Limits], Any]
     realise: Callable[[Any, Workload, Cost], Plan]
     config: Callable[[Any], dict[str, Any]]
     render: Callable[[Any, Workload], str]
+    complete: Callable[[Any, Workload, Cost, Limits], Any] = lambda knobs, workload, cost, limits: knobs
+    caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+
+
+def require_plain(plan: Plan, workload: Workload, framework: str) -> None:
+    """Raise PlanError for what no framework without an executor does: several channels, cut tensors, no barrier."""
+    if plan.channels > 1 or plan.forward_overlap or plan.split:
+        raise PlanError(
+            f"{framework} runs one collective at a time, whole, before the update: this plan needs an executor"
+        )
+    plan.require_valid(workload)
+    if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
+        raise PlanError(f"{framework} sends whole tensors: this plan cuts some, which needs an executor")

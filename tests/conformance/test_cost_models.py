@@ -76,9 +76,8 @@ def test_residuals_show_noise(model):
 
 @pytest.mark.parametrize("model", COST_MODELS)
 def test_without_samples_there_is_no_fit_and_no_price(model):
-    if model not in ("hockney", "tabulated"):
-        with pytest.raises(CostError):
-            COST_MODELS[model].fit([], 4)
+    with pytest.raises(CostError):
+        COST_MODELS[model].fit([], 4)
     bare = Cluster("bare", model, tables=(Table(64, (1, 2), (1.0, 1.0)),))
     with pytest.raises(CostError, match="bare"):
         cost_of(bare, 5)

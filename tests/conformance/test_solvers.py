@@ -9,7 +9,7 @@ from osfmodel import SOLVERS, Limits, Status
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import exhaustive
 from tests.conftest import workload_of
-from tests.theory.test_merge import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -19,7 +19,7 @@ def test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum(na
     for _ in range(60):
         problem, cost = random_problem(rng), make_cost(rng)
         workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
-        solution = SOLVERS[name](workload, cost, Limits())
+        solution = SOLVERS[name].solve(workload, cost, Limits())
         plan, timeline = solution.require()
         plan.require_valid(workload)
         assert timeline == predict_timeline(workload, plan, cost)
@@ -38,9 +38,9 @@ def test_limits_are_kept_or_refused(name):
         problem, cost = random_problem(rng), affine(rng)
         workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
         limits = Limits(max_bucket_bytes=int(rng.integers(10, 300)), max_buckets=int(rng.integers(1, 5)))
-        solution = SOLVERS[name](workload, cost, limits)
+        solution = SOLVERS[name].solve(workload, cost, limits)
         if solution.plan is None:
-            assert solution.status is Status.INFEASIBLE
+            assert solution.status in (Status.INFEASIBLE, Status.BEYOND_LIMITS)
             assert solution.gap is None
             continue
         assert len(solution.plan.buckets) <= limits.max_buckets
@@ -52,7 +52,7 @@ def test_the_same_question_gets_the_same_answer(name):
     rng = np.random.default_rng(23)
     problem, cost = random_problem(rng), min_of_affine(rng)
     workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
-    assert SOLVERS[name](workload, cost, Limits()) == SOLVERS[name](workload, cost, Limits())
+    assert SOLVERS[name].solve(workload, cost, Limits()) == SOLVERS[name].solve(workload, cost, Limits())
 
 
 def test_statuses_are_sentences_and_failures_carry_a_remedy():
@@ -62,3 +62,14 @@ def test_statuses_are_sentences_and_failures_carry_a_remedy():
     solution = exhaustive.solve(workload, affine(np.random.default_rng(1)))
     assert solution.status is Status.TOO_LARGE
     assert "optimal" in solution.status.value
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_alternating_dtypes_and_nothing_to_send(name):
+    rng = np.random.default_rng(24)
+    mixed = workload_of([float(i + 1) for i in range(8)], rng.integers(1, 50, 8).tolist(), ["a", "b"] * 4)
+    empty = workload_of([1.0], [0])
+    for workload in (mixed, empty):
+        plan, timeline = SOLVERS[name].solve(workload, affine(rng), Limits()).require()
+        plan.require_valid(workload)
+        assert timeline.iteration_time >= workload.compute_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -15,19 +16,24 @@ from osfmodel.solve import SOLVERS, Limits
 CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
 
 
+def build(subject):
+    """(workload, cost, optimal plan) of a case."""
+    workload, cluster, workers = subject
+    loaded = osf.load_workload(workload)
+    cost = cost_of(osf.load_cluster(cluster), workers)
+    return loaded, cost, SOLVERS["optimal"].solve(loaded, cost, Limits()).require()[0]
+
+
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)), scope="module")
 def case(request):
-    workload, cluster, workers = request.param
-    workload = osf.load_workload(workload)
-    cost = cost_of(osf.load_cluster(cluster), workers)
-    return workload, cost, SOLVERS["optimal"](workload, cost, Limits()).require()[0]
+    return build(request.param)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_what_is_realised_sends_everything_once(name, case):
     workload, cost, plan = case
     target = CONFIG_TARGETS[name]
-    for knobs in (target.default_knobs(), target.project(plan, workload, cost)):
+    for knobs in (target.default_knobs(), target.project(plan, workload, cost, Limits())):
         target.realise(knobs, workload, cost).require_valid(workload)
 
 
@@ -37,7 +43,7 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
     target = CONFIG_TARGETS[name]
     default, tuned = (
         predict_timeline(workload, target.realise(knobs, workload, cost), cost).iteration_time
-        for knobs in (target.default_knobs(), target.project(plan, workload, cost))
+        for knobs in (target.default_knobs(), target.project(plan, workload, cost, Limits()))
     )
     assert tuned <= default * (1 + 1e-12)
 
@@ -47,8 +53,8 @@ def test_projecting_what_was_realised_changes_nothing(name, case):
     """realise(project(.)) is idempotent in time: the framework's own plan can be asked for again."""
     workload, cost, plan = case
     target = CONFIG_TARGETS[name]
-    once = target.realise(target.project(plan, workload, cost), workload, cost)
-    twice = target.realise(target.project(once, workload, cost), workload, cost)
+    once = target.realise(target.project(plan, workload, cost, Limits()), workload, cost)
+    twice = target.realise(target.project(once, workload, cost, Limits()), workload, cost)
     first, second = (predict_timeline(workload, p, cost).iteration_time for p in (once, twice))
     assert second == pytest.approx(first, rel=5e-3)
 
@@ -57,12 +63,13 @@ def test_projecting_what_was_realised_changes_nothing(name, case):
 def test_config_is_json_and_text_is_complete(name, case):
     workload, cost, plan = case
     target = CONFIG_TARGETS[name]
-    knobs = target.project(plan, workload, cost)
+    knobs = target.complete(target.project(plan, workload, cost, Limits()), workload, cost, Limits())
     assert json.loads(json.dumps(target.config(knobs))) == target.config(knobs)
     text = target.render(knobs, workload)
     assert workload.name in text
     assert text.endswith("\n")
-    assert "{" not in text.replace("ddp_kwargs = {", "")
+    assert not re.search(r"\{\w+\}", text), "a placeholder was left in the template"
+    assert target.meaning
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -70,7 +77,7 @@ def test_config_is_json_and_text_is_complete(name, case):
 def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
     workload, cost, plan = case
     with pytest.raises(PlanError, match="executor"):
-        CONFIG_TARGETS[name].project(Plan(workload.name, plan.buckets, **setting), workload, cost)
+        CONFIG_TARGETS[name].project(Plan(workload.name, plan.buckets, **setting), workload, cost, Limits())
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -81,4 +88,4 @@ def test_a_cut_tensor_is_refused(name, case):
     pieces = [[Block(first[0], 0, half)], [Block(first[0], half, first[1] - half)], [Block(n, 0, s) for n, s in rest]]
     plan = Plan(workload.name, tuple(Bucket(tuple(blocks)) for blocks in pieces))
     with pytest.raises(PlanError, match="whole tensors"):
-        CONFIG_TARGETS[name].project(plan, workload, cost)
+        CONFIG_TARGETS[name].project(plan, workload, cost, Limits())

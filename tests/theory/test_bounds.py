@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from osfmodel.recursion import predict_timeline
 from osfmodel.solve import merge
 from osfmodel.solve.bounds import communication_bound, iteration_bound
 from tests.conftest import gradients, workload_of
-from tests.theory.test_merge import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
 
 
 def any_schedule(rng, workload):
@@ -68,3 +69,34 @@ def test_a_bound_that_ignores_cheaper_large_messages_would_be_wrong():
     problem = gradients([0.0, 1.0], [4, 4])
     assert merge.optimal_ends(problem, cost) == (2,)
     assert communication_bound(problem, cost) <= 1.0 + cost(8)
+
+
+def set_partitions(items):
+    """Every way to split ``items`` into groups."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for groups in set_partitions(rest):
+        yield [[first], *groups]
+        for k in range(len(groups)):
+            yield [*groups[:k], [first, *groups[k]], *groups[k + 1 :]]
+
+
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+def test_no_partition_in_any_order_beats_it(make_cost):
+    """Two tensors cut into five equal pieces: every grouping, every order. Somewhere the bound is attained."""
+    rng = np.random.default_rng(13)
+    attained = 0
+    for _ in range(12):
+        workload, cost = workload_of([0.5, 0.5 + float(rng.exponential(1))], [20, 30]), make_cost(rng)
+        pieces = [Block("t0", 0, 10), Block("t0", 10, 10), *(Block("t1", 10 * i, 10) for i in range(3))]
+        best = min(
+            predict_timeline(workload, Plan("made", tuple(Bucket(tuple(g)) for g in order)), cost).iteration_time
+            for groups in set_partitions(pieces)
+            for order in permutations(groups)
+        )
+        bound = iteration_bound(workload, cost)
+        assert bound <= best * (1 + 1e-12)
+        attained += best <= bound * (1 + 1e-9)
+    assert attained > 0 or make_cost is jumping

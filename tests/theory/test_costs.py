@@ -64,12 +64,15 @@ def test_more_workers_never_cost_less():
 
 def test_hierarchical_is_the_sum_of_its_phases():
     """4 nodes of 8: reduce-scatter and all-gather inside, all-reduce of an eighth between."""
-    cluster = Cluster("c", "hierarchical", gpus_per_node=8, in_node=Link(1e-6, 1e-11), between_nodes=Link(2e-5, 1e-9))
+    links = {"in_node": Link(1e-6, 1e-11), "between_nodes": Link(2e-5, 1e-9)}
+    cluster = Cluster("c", "hierarchical", gpus_per_node=8, nics_per_node=8, **links)
     size = 10**7
     inside = 2 * 7 * 1e-6 + 2 * 7 / 8 * 1e-11 * size
     between = 2 * 3 * 2e-5 + 2 * 3 / 4 * 1e-9 * size / 8
     assert cost_of(cluster, 32)(size) == pytest.approx(inside + between)
     assert cost_of(cluster, 8)(size) == pytest.approx(inside)
+    shared = Cluster("c", "hierarchical", gpus_per_node=8, nics_per_node=1, **links)
+    assert cost_of(shared, 32)(size) == pytest.approx(inside + 2 * 3 * 2e-5 + 2 * 3 / 4 * 1e-9 * size)
     flat = Cluster("c", "ring", between_nodes=Link(2e-5, 1e-9))
     one_each = Cluster("c", "hierarchical", gpus_per_node=1, between_nodes=Link(2e-5, 1e-9))
     assert cost_of(one_each, 7)(size) == pytest.approx(cost_of(flat, 7)(size))

@@ -10,66 +10,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel.cost import AffineCost, Cost, TableCost
-from osfmodel.solve import Limits, Status, exhaustive, merge
-from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.solve import Limits, Status, exhaustive, merge, mixed, optimal
+from osfmodel.solve.contiguous import allowed, alternate, finish, groups_of
 from osfmodel.workload import Gradients
 from tests.conftest import gradients, workload_of
+from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
 
 
 def oracle(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
-    """The smallest end of communication over all contiguous plans; infinite where none is within the limits."""
-    finishes = [
-        finish(ends, problem, cost) for ends in exhaustive.all_ends(len(problem)) if allowed(ends, problem, limits)
-    ]
-    return min(finishes, default=float("inf"))
+    """The smallest end of communication over all plans; infinite where none is within the limits."""
+    plans = [groups for groups in exhaustive.all_groups(problem) if allowed(groups, problem, limits)]
+    return min((finish(groups, problem, cost) for groups in plans), default=float("inf"))
 
 
 def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
     """The end of communication of the solver's plan, priced by the same code as the oracle's."""
-    ends = merge.optimal_ends(problem, cost, limits)
-    if ends is None:
+    if alternate(problem.dtypes):
+        chains = [
+            [i for i, kind in enumerate(problem.dtypes) if kind == dtype] for dtype in dict.fromkeys(problem.dtypes)
+        ]
+        groups = mixed.two_chains(problem, chains, cost, limits)
+    else:
+        ends = merge.optimal_ends(problem, cost, limits)
+        groups = None if ends is None else groups_of(ends)
+    if groups is None:
         return float("inf")
-    assert allowed(ends, problem, limits)
-    return finish(ends, problem, cost)
-
-
-def random_problem(rng: np.random.Generator) -> Gradients:
-    """1 to 9 tensors, with ties in ready times, zero-byte ones and runs of dtypes, each now and then."""
-    count = int(rng.integers(1, 10))
-    steps = rng.exponential(1.0, count) * rng.choice([0.0, 0.3, 1.0], count)
-    sizes = (rng.pareto(1.0, count) * 20).astype(int) * rng.choice([0, 1, 1, 1], count)
-    dtypes = ["float32"] * count
-    if rng.random() < 0.3:
-        dtypes = list(rng.choice(["float32", "bfloat16"], count))
-    return gradients(np.cumsum(steps).tolist(), np.minimum(sizes, 200).tolist(), dtypes)
-
-
-def affine(rng: np.random.Generator) -> AffineCost:
-    return AffineCost(((float(rng.exponential(0.5)), float(rng.exponential(0.02))),))
-
-
-def min_of_affine(rng: np.random.Generator) -> AffineCost:
-    count = int(rng.integers(2, 5))
-    return AffineCost(
-        tuple(
-            (float(a), float(b)) for a, b in zip(rng.exponential(1, count), rng.exponential(0.02, count), strict=False)
-        )
-    )
-
-
-def jumping(rng: np.random.Generator) -> TableCost:
-    """Any time at any size, up and down: a table with a point at nearly every byte."""
-    sizes = np.unique(rng.integers(1, 1800, 400))
-    return TableCost(tuple(sizes.tolist()), tuple(rng.exponential(1.0, len(sizes)).tolist()))
-
-
-def coarse_table(rng: np.random.Generator) -> TableCost:
-    """A few points, rising on the whole with noise, as measured tables are."""
-    sizes = np.unique(rng.integers(1, 600, 8))
-    while len(sizes) < 2:
-        sizes = np.unique(rng.integers(1, 600, 8))
-    times = 0.3 + 0.01 * sizes + rng.normal(0, 0.3, len(sizes))
-    return TableCost(tuple(sizes.tolist()), tuple(np.abs(times).tolist()))
+    assert allowed(groups, problem, limits)
+    return finish(groups, problem, cost)
 
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
@@ -93,7 +60,8 @@ def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch):
     for _ in range(300):
         problem, cost = random_problem(rng), make_cost(rng)
         size = int(rng.integers(20, 300)) if rng.random() < 0.6 else None
-        count = int(rng.integers(1, 5)) if rng.random() < 0.6 else None
+        # How many buckets there may be is a limit of the method for one dtype at a time.
+        count = int(rng.integers(1, 5)) if rng.random() < 0.6 and not alternate(problem.dtypes) else None
         limits = Limits(size, count)
         best = oracle(problem, cost, limits)
         infeasible += best == float("inf")
@@ -122,8 +90,8 @@ def test_the_oracle_can_tell_a_worse_plan():
     cost = AffineCost(((1.0, 0.001),))
     best = oracle(problem, cost)
     for ends in [(3,), (1, 2, 3), (2, 3)]:
-        assert finish(ends, problem, cost) > best + 0.1
-    assert finish((1, 3), problem, cost) == best
+        assert finish(groups_of(ends), problem, cost) > best + 0.1
+    assert finish(groups_of((1, 3)), problem, cost) == best
 
 
 def test_both_methods_agree_on_a_long_problem():
@@ -180,3 +148,28 @@ def test_nothing_to_send_is_an_empty_plan():
     assert solution.plan is not None
     assert solution.plan.buckets == ()
     assert solution.timeline.iteration_time == workload.compute_time
+
+
+def test_alternating_dtypes_are_merged_across_each_other():
+    """Sixteen tensors, types in turn: one message per type, though no two neighbours may share one."""
+    problem = gradients([0.0] * 16, [10] * 16, ["float32", "bfloat16"] * 8)
+    workload = workload_of([1.0] * 16, [10] * 16, ["float32", "bfloat16"] * 8)
+    cost = AffineCost(((1.0, 0.001),))
+    solution = optimal.solve(workload, cost)
+    assert solution.status is Status.OPTIMAL
+    assert [len(bucket.blocks) for bucket in solution.plan.buckets] == [8, 8]
+    assert solved(problem, cost) == pytest.approx(2 * 1.08)
+
+
+def test_many_dtypes_or_states_are_a_heuristic_that_says_so(monkeypatch):
+    rng = np.random.default_rng(17)
+    for kinds in (["a", "b", "c"], ["a", "b"]):
+        monkeypatch.setattr(mixed, "MOST_STATES", 10)
+        count = 9
+        dtypes = [kinds[i % len(kinds)] for i in range(count)]
+        workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 100, count).tolist(), dtypes)
+        cost = affine(rng)
+        solution = optimal.solve(workload, cost)
+        assert solution.status is Status.HEURISTIC
+        best = exhaustive.solve(workload, cost).timeline.iteration_time
+        assert best <= solution.timeline.iteration_time <= 1.3 * best

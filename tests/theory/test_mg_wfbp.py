@@ -9,7 +9,7 @@ import pytest
 
 from osfmodel.cost import AffineCost
 from osfmodel.solve import merge, mg_wfbp
-from osfmodel.solve.contiguous import finish
+from osfmodel.solve.contiguous import finish, groups_of
 from tests.conftest import gradients
 
 
@@ -47,8 +47,8 @@ def test_counter_example_to_theorem_1():
     best = merge.optimal_ends(gradients(ready, sizes), cost)
     assert greedy == (2, 3)
     assert best == (1, 3)
-    assert float(finish(greedy, gradients(ready, sizes), cost)) == pytest.approx(3.40, abs=1e-9)
-    assert float(finish(best, gradients(ready, sizes), cost)) == pytest.approx(2.95, abs=1e-9)
+    assert float(finish(groups_of(greedy), gradients(ready, sizes), cost)) == pytest.approx(3.40, abs=1e-9)
+    assert float(finish(groups_of(best), gradients(ready, sizes), cost)) == pytest.approx(2.95, abs=1e-9)
 
 
 def test_counter_example_with_empty_tensors():
@@ -57,8 +57,8 @@ def test_counter_example_with_empty_tensors():
     cost = AffineCost(((Fraction(1), Fraction(1, 2)),))
     greedy = mg_wfbp.merge(ready, sizes, ["f"] * 3, Fraction(1), Fraction(1, 2))
     best = merge.optimal_ends(gradients(ready, sizes), cost)
-    assert finish(greedy, gradients(ready, sizes), cost) == Fraction("3.4")
-    assert finish(best, gradients(ready, sizes), cost) == Fraction("2.95")
+    assert finish(groups_of(greedy), gradients(ready, sizes), cost) == Fraction("3.4")
+    assert finish(groups_of(best), gradients(ready, sizes), cost) == Fraction("2.95")
 
 
 def test_one_pass_equals_the_published_loop():
@@ -81,9 +81,9 @@ def test_between_the_optimum_and_one_message():
         sizes = (rng.pareto(1, count) * 10).astype(int).tolist()
         a, b = float(rng.exponential(1)), float(rng.exponential(0.1))
         cost = AffineCost(((a, b),))
-        best = finish(merge.optimal_ends(gradients(ready, sizes), cost), gradients(ready, sizes), cost)
-        greedy = finish(mg_wfbp.merge(ready, sizes, ["f"] * count, a, b), gradients(ready, sizes), cost)
-        single = finish((count,), gradients(ready, sizes), cost)
+        best = finish(groups_of(merge.optimal_ends(gradients(ready, sizes), cost)), gradients(ready, sizes), cost)
+        greedy = finish(groups_of(mg_wfbp.merge(ready, sizes, ["f"] * count, a, b)), gradients(ready, sizes), cost)
+        single = finish(groups_of((count,)), gradients(ready, sizes), cost)
         assert best <= greedy * (1 + 1e-12)
         assert greedy <= single * (1 + 1e-12)
         assert single < 2 * best
@@ -98,8 +98,8 @@ def test_the_bound_of_two_is_approached(k):
     ready = [i * (1 - eps) for i in range(k + 1)]
     sizes = [k - 1] + [0] * k
     cost = AffineCost(((Fraction(1), Fraction(1)),))
-    greedy = finish(mg_wfbp.merge(ready, sizes, ["f"] * (k + 1), 1, 1), gradients(ready, sizes), cost)
-    best = finish(merge.optimal_ends(gradients(ready, sizes), cost), gradients(ready, sizes), cost)
+    greedy = finish(groups_of(mg_wfbp.merge(ready, sizes, ["f"] * (k + 1), 1, 1)), gradients(ready, sizes), cost)
+    best = finish(groups_of(merge.optimal_ends(gradients(ready, sizes), cost)), gradients(ready, sizes), cost)
     assert float(greedy / best) == pytest.approx(2 * k / (k + 1), rel=1e-4)
 
 

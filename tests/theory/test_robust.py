@@ -6,7 +6,7 @@ import numpy as np
 
 from osfmodel.cost import AffineCost
 from osfmodel.solve import Limits, exhaustive, merge
-from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.solve.contiguous import allowed, finish, groups_of
 from osfmodel.solve.robust import robust_ends
 from tests.conftest import workload_of
 
@@ -28,7 +28,7 @@ def test_close_to_the_best_single_plan_and_never_worse_than_its_starts():
         optima = [merge.solve(workload, cost).timeline.iteration_time for cost in costs]
 
         def regret(ends, gradients=gradients, workload=workload, costs=costs, optima=optima):
-            times = [max(workload.compute_time, finish(ends, gradients, cost)) for cost in costs]
+            times = [max(workload.compute_time, finish(groups_of(ends), gradients, cost)) for cost in costs]
             return max(time / best for time, best in zip(times, optima, strict=True))
 
         found = regret(robust_ends(workload, costs, optima, starts, Limits()))
@@ -47,4 +47,15 @@ def test_limits_are_kept():
     for workload, costs in instances(20):
         starts = [merge.optimal_ends(workload.gradients, cost, limits) for cost in costs]
         optima = [merge.solve(workload, cost, limits).timeline.iteration_time for cost in costs]
-        assert allowed(robust_ends(workload, costs, optima, starts, limits), workload.gradients, limits)
+        ends = robust_ends(workload, costs, optima, starts, limits)
+        assert allowed(groups_of(ends), workload.gradients, limits)
+
+
+def test_ceilings_are_kept_where_a_start_keeps_them():
+    """The plan stays within 0.1 % of the optimum under the first cost, for what it gains under the others."""
+    for workload, costs in instances(40):
+        starts = [merge.optimal_ends(workload.gradients, cost) for cost in costs]
+        optima = [merge.solve(workload, cost).timeline.iteration_time for cost in costs]
+        ends = robust_ends(workload, costs, optima, starts, Limits(), [optima[0] * 1.001])
+        time = max(workload.compute_time, finish(groups_of(ends), workload.gradients, costs[0]))
+        assert time <= optima[0] * 1.001 * (1 + 1e-9)

@@ -1,0 +1,75 @@
+"""A result as text in the format that was asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, Protocol
+
+from osfmodel import documents
+from osfmodel.errors import UsageError
+
+FORMATS = ("table", "json", "yaml", "csv", "code")
+SUFFIXES = {
+    ".json": "json",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".csv": "csv",
+    ".py": "code",
+    ".sh": "code",
+    ".env": "code",
+}
+"""What the name of an output file says about its format."""
+
+
+class Result(Protocol):
+    """What a command hands over to be shown. One that has lines to paste also has ``code()``."""
+
+    def document(self) -> dict[str, Any]:
+        """For JSON and YAML: the contract."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """For CSV: flat, all rows with the same columns."""
+
+    def show(self, console: Any) -> None:
+        """For a person, on a rich console."""
+
+    def warnings(self) -> list[str]:
+        """What to be careful about, for stderr."""
+
+
+def choose_format(asked: str | None, output: str | None) -> str:
+    """The format asked for, or the one that the output file's name says, or a table."""
+    return asked or SUFFIXES.get(Path(output or "").suffix, "table")
+
+
+def render(style: str, result: Result, for_terminal: bool) -> str:
+    """``result`` in one of FORMATS; ``for_terminal`` allows colour and the terminal's own width in tables."""
+    if style == "json":
+        return documents.encode(result.document())
+    if style == "yaml":
+        import yaml
+
+        return str(yaml.safe_dump(result.document(), sort_keys=False, allow_unicode=True))
+    if style == "csv":
+        rows = result.rows()
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return buffer.getvalue()
+    if style == "code":
+        if not hasattr(result, "code"):
+            raise UsageError("--format code: only osf tune has lines to paste")
+        return str(result.code())
+    return _table(result, for_terminal)
+
+
+def _table(result: Result, for_terminal: bool) -> str:
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    console = Console(file=buffer, force_terminal=for_terminal, width=None if for_terminal else 120, highlight=False)
+    result.show(console)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -1,0 +1,172 @@
+"""Buckets that close at a cap, and the best that one cap, or a first cap and a cap, can do.
+
+PyTorch DDP forms its buckets like that. The layout changes only where the cap passes the size of a run of consecutive
+tensors, so trying those sizes, at most L(L+1)/2, is exhaustive. With one dtype only the end of communication is
+computed for each, for all caps at once; with several dtypes, each walked by itself, caps are tried one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from osfmodel.cost import Cost
+from osfmodel.cost.curves import Array
+from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.solve.solution import Limits
+from osfmodel.workload import Gradients, Workload
+
+MIB = 2**20
+MOST_PAIR_CELLS = 20_000_000
+"""Positions times caps up to which all (first cap, cap) pairs are tried; above, caps are thinned out evenly."""
+MOST_CAPS = 400_000
+"""Caps up to which all are tried (about 900 tensors of unequal sizes); above, they are thinned out evenly."""
+MOST_MIXED_CAPS = 150
+CHUNK_CELLS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CapSearch:
+    """The best single cap, and the best (first cap, cap), in bytes; whether all caps and all pairs were tried.
+
+    ``whole_mib`` is the best single cap among whole numbers of MiB, for launchers that take no other. Among equally
+    good caps the largest is given, which makes the fewest buckets.
+    """
+
+    cap: int
+    whole_mib: int
+    pair: tuple[int, int]
+    cap_exhaustive: bool
+    pair_exhaustive: bool
+
+
+def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]]:
+    """The buckets, as positions in ready order, when each closes as soon as it holds at least its limit.
+
+    The last limit repeats; each dtype is walked by itself with the same limits. Buckets stand in the order of closing,
+    those still open at the end behind them. DDP's rule, exactly, but that torch leaves the order of the latter open.
+    """
+    buckets: list[list[int]] = []
+    open_buckets: dict[str, list[int]] = {}
+    held: dict[str, int] = {}
+    closed: dict[str, int] = {}
+    for i, (size, dtype) in enumerate(zip(gradients.sizes, gradients.dtypes, strict=True)):
+        bucket = open_buckets.setdefault(dtype, [])
+        bucket.append(i)
+        held[dtype] = held.get(dtype, 0) + size
+        if held[dtype] >= limits[min(closed.get(dtype, 0), len(limits) - 1)]:
+            buckets.append(open_buckets.pop(dtype))
+            held[dtype] = 0
+            closed[dtype] = closed.get(dtype, 0) + 1
+    return buckets + list(open_buckets.values())
+
+
+def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> CapSearch | None:
+    """Smallest end of communication over all caps, and over all pairs; None where no cap keeps ``limits``.
+
+    With several dtypes or with limits the pair is not searched for: it is the single cap twice.
+    """
+    gradients = workload.gradients
+    if limits != Limits() or len(set(gradients.dtypes)) > 1:
+        return _one_by_one(gradients, cost, limits)
+    prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
+    ready = np.array(gradients.ready_times, dtype=float)
+    caps, complete = candidate_caps(gradients)
+    cap = _best_cap(prefix, ready, caps, cost)
+    whole_mib = _best_cap(prefix, ready, np.unique(-(-caps // MIB)) * MIB, cost) // MIB
+    most = max(1, MOST_PAIR_CELLS // len(ready))
+    exhaustive = complete and len(caps) <= most
+    chosen = caps if len(caps) <= most else np.union1d(_thinned(caps, most), [cap])
+    return CapSearch(cap, whole_mib, _best_pair(prefix, ready, chosen, cost), complete, exhaustive)
+
+
+def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch | None:
+    caps = _thinned(candidate_caps(gradients)[0], MOST_MIXED_CAPS)
+
+    def best(tried: Sequence[int]) -> int | None:
+        layouts = {cap: bucket_layout(gradients, [cap]) for cap in tried}
+        kept = [cap for cap in tried if allowed(layouts[cap], gradients, limits)]
+        return min(reversed(kept), key=lambda cap: finish(layouts[cap], gradients, cost), default=None)
+
+    cap, whole = best(caps.tolist()), best((np.unique(-(-caps // MIB)) * MIB).tolist())
+    if cap is None:
+        return None
+    return CapSearch(cap, (whole or MIB) // MIB, (cap, cap), cap_exhaustive=False, pair_exhaustive=False)
+
+
+def _thinned(caps: Array, most: int) -> Array:
+    """At most so many of ``caps``, evenly spread over their ranks, the largest included."""
+    if len(caps) <= most:
+        return caps
+    return np.unique(caps[np.linspace(0, len(caps) - 1, most).astype(int)])
+
+
+def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
+    """The sizes of all runs of consecutive tensors, increasing, between two of which no layout changes; and True.
+
+    For more than MOST_CAPS a part of them, evenly spread, and False.
+    """
+    prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
+    count = len(prefix) - 1
+    stride = 1 + count * count // (8 * MOST_CAPS)
+    runs = [prefix[i + 1 :] - prefix[i] for i in range(0, count, stride)]
+    caps = np.unique(np.concatenate(runs))
+    if stride > 1 or len(caps) > MOST_CAPS:
+        return _thinned(caps, MOST_CAPS), False
+    return caps, True
+
+
+def _best_cap(prefix: Array, ready: Array, caps: Array, cost: Cost) -> int:
+    chunks = np.array_split(caps, 1 + len(caps) // CHUNK_CELLS)
+    finishes = np.concatenate([single_cap_finishes(prefix, ready, chunk, cost) for chunk in chunks])
+    return int(caps[_last_minimum(finishes)])
+
+
+def _last_minimum(values: Array) -> int:
+    """Position of the last value that is the minimum but for rounding."""
+    return int(np.flatnonzero(values <= values.min() * (1 + 1e-12))[-1])
+
+
+def single_cap_finishes(prefix: Array, ready: Array, caps: Array, cost: Cost) -> Array:
+    """End of communication for each cap, walking all layouts forward side by side."""
+    finishes = np.zeros(len(caps))
+    position = np.zeros(len(caps), dtype=np.int64)
+    alive = np.arange(len(caps))
+    last = len(prefix) - 1
+    while len(alive):
+        start = position[alive]
+        end = np.minimum(np.searchsorted(prefix, prefix[start] + caps[alive]), last)
+        size = (prefix[end] - prefix[start]).astype(float)
+        finishes[alive] = np.maximum(finishes[alive], ready[end - 1]) + cost(size)
+        position[alive] = end
+        alive = alive[end < last]
+    return finishes
+
+
+def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[int, int]:
+    """The first bucket may end anywhere; what follows depends on when it ends only through max and +.
+
+    From a boundary p on, a cap turns the time x at which the channel is free there into max(x + A, B). With the bucket
+    from p to q, of price t and ready at r, and A', B' those of q:  A = t + A',  B = max(r + t + A', B').  One backward
+    pass over the boundaries gives A and B for all caps, and so serves all first buckets.
+    """
+    last = len(ready)
+    firsts = ready + cost(prefix[1:].astype(float))
+    best, pair = float("inf"), (0, 0)
+    for chunk in np.array_split(caps, 1 + len(caps) * last // CHUNK_CELLS):
+        add = np.zeros((last + 1, len(chunk)))
+        least = np.full((last + 1, len(chunk)), -np.inf)
+        column = np.arange(len(chunk))
+        for start in range(last, 0, -1):
+            if start < last:
+                end = np.minimum(np.searchsorted(prefix, prefix[start] + chunk), last)
+                time = cost((prefix[end] - prefix[start]).astype(float))
+                add[start] = time + add[end, column]
+                least[start] = np.maximum(ready[end - 1] + add[start], least[end, column])
+            finishes = np.maximum(firsts[start - 1] + add[start], least[start])
+            winner = _last_minimum(finishes)
+            if finishes[winner] < best * (1 - 1e-12):
+                best, pair = float(finishes[winner]), (int(prefix[start]), int(chunk[winner]))
+    return pair

@@ -1,0 +1,117 @@
+"""Exact merging where dtypes alternate in ready order, such as bfloat16 weights between float32 norms.
+
+Types never share a message, so the gradients are one chain per dtype, all on the same channel. With two chains A and B
+and F(i, j) the earliest time at which the first i of A and the first j of B can have been sent,
+
+    F(i, j) = min( min_{k < i} max(F(k, j), r_A,i) + T(A_k..i),  min_{k < j} max(F(i, k), r_B,j) + T(B_k..j) )
+
+by the argument of exact merging, chain by chain. For more states than MOST_STATES, or more dtypes, the best of many
+caps is taken, each dtype walked by itself; the status says which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from osfmodel.cost import Cost
+from osfmodel.cost.curves import Array
+from osfmodel.plan import grouped_plan
+from osfmodel.solve.contiguous import allowed, finish, solution_of
+from osfmodel.solve.solution import Limits, Solution, Status
+from osfmodel.workload import Gradients, Workload
+
+MOST_STATES = 40_000
+CAPS_TRIED = 200
+
+
+def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
+    """The fastest plan of whole tensors, in ready order within each dtype."""
+    gradients = workload.gradients
+    chains = [
+        [i for i, dtype in enumerate(gradients.dtypes) if dtype == kind] for kind in dict.fromkeys(gradients.dtypes)
+    ]
+    status = Status.OPTIMAL
+    groups = None
+    if len(chains) == 2 and (len(chains[0]) + 1) * (len(chains[1]) + 1) <= MOST_STATES:
+        groups = two_chains(gradients, chains, cost, limits)
+    if groups is None or not allowed(groups, gradients, limits):
+        status = Status.HEURISTIC
+        candidates = [found for found in capped(gradients, chains, limits) if allowed(found, gradients, limits)]
+        groups = min(candidates, key=lambda found: finish(found, gradients, cost), default=None)
+    if groups is None:
+        return solution_of(workload, cost, None, Status.INFEASIBLE)
+    return solution_of(workload, cost, grouped_plan(workload, groups), status)
+
+
+def two_chains(
+    gradients: Gradients, chains: Sequence[Sequence[int]], cost: Cost, limits: Limits
+) -> list[list[int]] | None:
+    """The buckets behind F(|A|, |B|) in the order in which they are sent; None where a tensor is above the limit."""
+    ready = [[gradients.ready_times[i] for i in chain] for chain in chains]
+    prices = [_prices([gradients.sizes[i] for i in chain], cost, limits) for chain in chains]
+    rows, columns = len(chains[0]) + 1, len(chains[1]) + 1
+    best = np.full((rows, columns), np.inf)
+    best[0, 0] = 0
+    came = np.zeros((rows, columns, 2), dtype=np.int64)
+    for i in range(rows):
+        if i:
+            arrivals = np.maximum(best[:i], ready[0][i - 1]) + prices[0][i, :i, None]
+            origin = arrivals.argmin(axis=0)
+            best[i] = arrivals[origin, np.arange(columns)]
+            came[i, :, 0], came[i, :, 1] = origin, np.arange(columns)
+        for j in range(1, columns):
+            arrivals = np.maximum(best[i, :j], ready[1][j - 1]) + prices[1][j, :j]
+            k = int(arrivals.argmin())
+            if arrivals[k] < best[i, j]:
+                best[i, j], came[i, j] = arrivals[k], (i, k)
+    if not np.isfinite(best[-1, -1]):
+        return None
+    return _walk_back(came, chains)
+
+
+def _walk_back(came: Array, chains: Sequence[Sequence[int]]) -> list[list[int]]:
+    groups = []
+    i, j = came.shape[0] - 1, came.shape[1] - 1
+    while (i, j) != (0, 0):
+        before_i, before_j = (int(k) for k in came[i, j])
+        groups.append(list(chains[0][before_i:i] if before_i < i else chains[1][before_j:j]))
+        i, j = before_i, before_j
+    return groups[::-1]
+
+
+def _prices(sizes: Sequence[int], cost: Cost, limits: Limits) -> Array:
+    """Price of sending items k..i of a chain together, at [i, k]; infinite above the limit on size."""
+    prefix = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
+    spans = np.maximum(prefix[:, None] - prefix[None, :], 0)
+    prices = cost(spans.astype(float))
+    return prices if limits.max_bucket_bytes is None else np.where(spans <= limits.max_bucket_bytes, prices, np.inf)
+
+
+def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
+    """Plans that close a bucket at a cap, each dtype by itself, for caps spread evenly in the logarithm."""
+    total = sum(gradients.sizes)
+    for cap in np.unique(
+        np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
+    ).tolist():
+        groups = [
+            group for chain in chains for group in _close_at(chain, gradients.sizes, cap, limits.max_bucket_bytes)
+        ]
+        yield sorted(groups, key=lambda group: group[-1])
+
+
+def _close_at(chain: Sequence[int], sizes: Sequence[int], cap: int, most: int | None) -> Iterator[list[int]]:
+    group: list[int] = []
+    held = 0
+    for i in chain:
+        if group and most is not None and held + sizes[i] > most:
+            yield group
+            group, held = [], 0
+        group.append(i)
+        held += sizes[i]
+        if held >= cap:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
