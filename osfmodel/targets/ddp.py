@@ -83,7 +83,7 @@ def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
 
 
 def _search_list(sizes: list[list[int]], workload: Workload, cost: Cost, limits: Limits) -> tuple[int, ...]:
-    """A list of limits for several dtypes: from the plan's sizes, the default and many lists, then one limit at a time."""
+    """A list of limits for several dtypes: the best of the plan's sizes, the default and many lists, then improved."""
     gradients = workload.gradients
 
     def value(caps: tuple[int, ...]) -> float:
