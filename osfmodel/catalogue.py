@@ -10,6 +10,7 @@ from osfmodel import documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS, worker_counts
 from osfmodel.errors import OsfError
+from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
@@ -79,4 +80,5 @@ KINDS: dict[str, Callable[[], Listing]] = {
     "plans": _meanings(NAMED_PLANS),
     "targets": _meanings(CONFIG_TARGETS),
     "cost-models": _meanings(COST_MODELS),
+    "formats": _meanings(IMPORT_FORMATS),
 }

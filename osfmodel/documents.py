@@ -135,7 +135,7 @@ def decode_cluster(text: bytes) -> Cluster:
 
 def decode_plan(text: bytes) -> Plan:
     """A plan file's content, or the plan inside the output of ``osf tune``. Raises DataError."""
-    raw = _parse(text)
+    raw = parse_object(text)
     inner = raw.get("plan")
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
@@ -145,7 +145,8 @@ def decode_plan(text: bytes) -> Plan:
     return Plan(document.workload, buckets, document.channels, document.forward_overlap, document.split)
 
 
-def _parse(text: bytes) -> dict[str, Any]:
+def parse_object(text: bytes) -> dict[str, Any]:
+    """The JSON object in ``text``. Raises DataError, with line and column, for anything else."""
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -158,7 +159,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _decode(text: bytes, kind: str, document: type[Document]) -> Document:
-    raw = _parse(text)
+    raw = parse_object(text)
     found = raw.get("kind") or next((name for name, field in KINDS.items() if field in raw), kind)
     if kind != "plan" and isinstance(raw.get("plan"), dict):
         found = "plan"

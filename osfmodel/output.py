@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from osfmodel.cluster import Cluster
 from osfmodel.documents import SCHEMA_VERSION, plan_document
 from osfmodel.economics import Economics, knee
 from osfmodel.predict import Comparison, Prediction
 from osfmodel.tune import Outcome, Tuning
+from osfmodel.units import show_bytes, show_time
+from osfmodel.workload import Workload
 
 
 class Predicted:
@@ -173,3 +176,17 @@ class Listed:
 
     def warnings(self) -> list[str]:
         return list(self.problems)
+
+
+def summary(noun: Workload | Cluster) -> str:
+    """One line on what a file holds."""
+    if isinstance(noun, Workload):
+        size, count = show_bytes(noun.gradient_bytes), len(noun.gradients)
+        return f"workload {noun.name}: {count} tensors, {size}, {show_time(noun.compute_time)} per iteration"
+    if noun.fits:
+        return f"cluster {noun.name}: fits for {', '.join(str(fit.workers) for fit in noun.fits)} workers"
+    parts = []
+    for table in noun.tables:
+        span = f"{show_bytes(table.sizes[0])} to {show_bytes(table.sizes[-1])}"
+        parts.append(f"{table.collective} with {table.workers} workers, {span}")
+    return f"cluster {noun.name}: {'; '.join(parts)}"

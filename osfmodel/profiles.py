@@ -17,7 +17,7 @@ from osfmodel.plan import Plan
 from osfmodel.units import parse_bandwidth, parse_time
 from osfmodel.workload import Workload
 
-Noun = TypeVar("Noun", Workload, Cluster, Plan)
+Decoded = TypeVar("Decoded")
 FOLDERS = {"workload": "workloads", "cluster": "clusters"}
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders that are searched before the bundled profiles, each with workloads/ and clusters/."""
@@ -71,7 +71,7 @@ def names(kind: str) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def read(path: Path, decode: Callable[[bytes], Noun]) -> Noun:
+def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
     """``decode`` applied to the content of ``path``; every error names the file."""
     try:
         with path.open("rb") as file:

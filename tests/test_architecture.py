@@ -21,7 +21,18 @@ FLOORS = [
     ("cost.collectives",),
     ("cost.hockney", "cost.hierarchical", "cost.tabulated"),
     ("cost",),
-    ("profiles", "recursion"),
+    ("profiles", "recursion", "formats.source_text"),
+    ("formats.json_text",),
+    (
+        "formats.nccl_tests",
+        "formats.nccl_tests_json",
+        "formats.osu",
+        "formats.csv_table",
+        "formats.csv_layers",
+        "formats.pipedream",
+        "formats.ddp_logging",
+    ),
+    ("formats",),
     ("solve.solution", "solve.bounds"),
     ("solve.contiguous",),
     ("solve.merge", "solve.mixed", "solve.mg_wfbp", "solve.exhaustive", "solve.robust", "solve.caps"),
@@ -35,11 +46,13 @@ FLOORS = [
     ("tune",),
     ("catalogue", "screen"),
     ("output", "render"),
+    ("cli.app",),
+    ("cli.predict", "cli.tune", "cli.listing", "cli.importing"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
-SCREENS = {"cli", "screen", "output", "render"}
+SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.listing", "cli.importing"}
 
 
 def modules() -> dict[str, Path]:

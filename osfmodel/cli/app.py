@@ -1,0 +1,187 @@
+"""The command group, and what its commands share: options, worker counts, output, errors."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from osfmodel import __version__, profiles
+from osfmodel.cluster import Cluster
+from osfmodel.cost import COST_MODELS, worker_counts
+from osfmodel.errors import OsfError, UsageError
+from osfmodel.plans import NAMED_PLANS
+from osfmodel.render import FORMATS, Result, choose_format, render
+from osfmodel.workload import Workload
+
+LARGEST_WORKER_COUNT = 10**7
+
+
+class OneLineErrors(click.Group):
+    """A group whose every error is one line on stderr: exit 1 for bad data, 2 for bad usage."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, turning errors into one line and an exit code."""
+        try:
+            result = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help())  # a bare `osf` asks what there is
+            sys.exit(0)
+        except OsfError as error:
+            self._fail(str(error), error.exit_code)
+        except click.ClickException as error:
+            self._fail(error.format_message(), error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            self._fail("interrupted", 130)
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader went away: not our error
+            sys.exit(0)
+        except OSError as error:
+            self._fail(f"cannot write the result: {error.strerror or error}", 1)
+        sys.exit(result if isinstance(result, int) else 0)
+
+    @staticmethod
+    def _fail(message: str, code: int) -> None:
+        click.echo(f"osf: {' '.join(message.split())}", err=True)
+        sys.exit(code)
+
+
+class NameOrFile(click.ParamType):  # type: ignore[type-arg]
+    """A name out of those that ``known`` gives, or a path; completes to both."""
+
+    def __init__(self, name: str, known: Callable[[], Iterable[str]]) -> None:
+        self.name, self.known = name, known
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """Names that begin like that, or files."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name) for name in self.known() if name.startswith(incomplete)]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
+CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
+PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
+
+
+@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="osf", message="%(prog)s %(version)s")
+def main() -> None:
+    """Predict and plan the communication of synchronous data-parallel training.
+
+    \b
+    osf predict   how long an iteration takes under each way of fusing gradients
+    osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf list      the workloads, clusters, plans and targets that come with osfmodel
+
+    Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)
+    """
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--format and -o, the same on every command."""
+    command = click.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all.")(command)
+    command = click.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
+    return click.option(
+        "-f",
+        "--format",
+        "style",
+        type=click.Choice(FORMATS),
+        help="Output format. Default: as FILE is named, else table.",
+    )(command)
+
+
+def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """WORKLOAD, --cluster and their variations, the same for predict and tune."""
+    command = click.option(
+        "--cost-model",
+        type=click.Choice(list(COST_MODELS)),
+        metavar="MODEL",
+        help="Price collectives with this model instead ('osf list cost-models').",
+    )(command)
+    command = click.option(
+        "--cluster", "cluster_name", required=True, metavar="CLUSTER", type=CLUSTER,
+        help="Bundled name, JSON file, or words such as ring:50us,10Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps.",
+    )(command)  # fmt: skip
+    return click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD)(command)
+
+
+def parse_workers(text: str, cluster: Cluster) -> list[int]:
+    """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts.
+
+    A range holds the counts that ``cluster`` was measured with; where it serves any count, the doublings of its start,
+    and its end. Raises UsageError.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:\.\.\s*([0-9]{1,9})\s*)?", part)
+        if match is None:
+            raise UsageError(f"--workers {text!r}: write counts such as 16, 4,8,16 or 4..64")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 1 <= first <= last <= LARGEST_WORKER_COUNT:
+            raise UsageError(f"--workers {text!r}: counts go from 1 to {LARGEST_WORKER_COUNT}, the smaller one first")
+        counts += [first] if match[2] is None else _range(first, last, cluster)
+    return list(dict.fromkeys(counts))
+
+
+def _range(first: int, last: int, cluster: Cluster) -> list[int]:
+    doublings = []
+    count = first
+    while count < last:
+        doublings.append(count)
+        count *= 2
+    doublings.append(last)
+    measured = worker_counts(cluster)
+    if not measured:
+        return doublings
+    inside = [count for count in measured if first <= count <= last]
+    have = ", ".join(map(str, measured))
+    if not inside:
+        raise UsageError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
+    left_out = [count for count in doublings if count not in measured]
+    if left_out:
+        missing = ", ".join(map(str, left_out))
+        warn(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}; left out: {missing}")
+    return inside
+
+
+def load_subject(
+    workload: str, cluster: str, cost_model: str | None, batch_size: int | None
+) -> tuple[Workload, Cluster]:
+    """The workload and the cluster that a command is about, as its options vary them."""
+    loaded, wires = profiles.load_workload(workload), profiles.load_cluster(cluster)
+    if batch_size is not None:
+        if batch_size < 1:
+            raise UsageError(f"--batch-size {batch_size}: it must be 1 or more")
+        if loaded.batch_size is not None:
+            raise UsageError(
+                f"--batch-size {batch_size}: {loaded.name!r} was profiled with {loaded.batch_size} and times go with it"
+            )
+        loaded = replace(loaded, batch_size=batch_size)
+    return loaded, wires if cost_model is None else replace(wires, cost_model=cost_model)
+
+
+def warn(message: str) -> None:
+    """A line on stderr."""
+    click.echo(f"osf: warning: {message}", err=True)
+
+
+def emit(style: str | None, as_json: bool, output: str | None, result: Result) -> None:
+    """The result to stdout or, whole or not at all, to a file; then warnings to stderr."""
+    if as_json and style not in (None, "json"):
+        raise UsageError(f"--json contradicts --format {style}")
+    to_stdout = output in (None, "-")
+    chosen = choose_format("json" if as_json else style, output)
+    text = render(chosen, result, for_terminal=to_stdout and sys.stdout.isatty())
+    if to_stdout:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+    else:
+        profiles.write_text(str(output), text)
+    for warning in result.warnings():
+        warn(warning)

@@ -1,0 +1,35 @@
+"""``osf list``"""
+
+from __future__ import annotations
+
+import click
+
+from osfmodel import catalogue
+from osfmodel.cli.app import emit, main, output_options
+from osfmodel.errors import UsageError
+from osfmodel.output import Listed
+
+
+@main.command(name="list")
+@click.argument("kind", type=click.Choice(list(catalogue.KINDS)), metavar="[KIND]", required=False)
+@click.argument("name", required=False)
+@output_options
+def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
+    """List what comes with osfmodel, or show all that is known of one entry and where its figures are from.
+
+    KIND is workloads, clusters, plans, targets, cost-models or formats.
+
+    \b
+    Example:
+      osf list
+      osf list clusters azure-a100-hdr
+      osf list workloads --format json
+    """
+    found = {key: catalogue.listing(key) for key in ([kind] if kind else catalogue.KINDS)}
+    rows = {key: entry.rows for key, entry in found.items()}
+    if kind is not None and name is not None:
+        rows = {kind: [row for row in rows[kind] if row["name"] == name]}
+        if not rows[kind]:
+            raise UsageError(f"there is no {name!r} in 'osf list {kind}'")
+    problems = [problem for entry in found.values() for problem in entry.problems]
+    emit(style, as_json, output, Listed(rows, list(dict.fromkeys(problems)), whole=name is not None))

@@ -1,0 +1,107 @@
+"""``osf predict``"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from osfmodel import profiles
+from osfmodel.cli.app import PLAN, emit, load_subject, main, output_options, parse_workers, subject_options
+from osfmodel.economics import Economics, economics
+from osfmodel.errors import UsageError
+from osfmodel.output import Predicted
+from osfmodel.plan import Plan
+from osfmodel.plans import NAMED_PLANS, named_plan
+from osfmodel.predict import Comparison, compare
+
+
+@main.command(name="predict")
+@subject_options
+@click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see below.")
+@click.option(
+    "--plan",
+    "plan_names",
+    multiple=True,
+    metavar="NAME|FILE",
+    type=PLAN,
+    help="Named plan or plan file; repeatable. Default: all named ones.",
+)
+@click.option("--channels", type=click.IntRange(1, 64), metavar="K", help="Collectives in flight at once.")
+@click.option("--forward-overlap", is_flag=True, help="Let the next forward start before all communication has ended.")
+@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather in the next forward.")
+@click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
+@click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
+@click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if the workload lacks it.")
+@output_options
+def predict_command(
+    workload_name: str,
+    cluster_name: str,
+    cost_model: str | None,
+    workers: str,
+    plan_names: tuple[str, ...],
+    channels: int | None,
+    forward_overlap: bool,
+    split: bool,
+    samples: str | None,
+    price_per_gpu_hour: float | None,
+    batch_size: int | None,
+    style: str | None,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Predict the iteration time of WORKLOAD on CLUSTER under each plan.
+
+    A range of worker counts, A..B, is A, 2A, 4A ... and B, or those of the counts between A and B that the cluster was
+    measured with. Training on --samples keeps the batch per worker, so more workers mean fewer iterations.
+
+    \b
+    Example:
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 16
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
+      osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
+    """
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size)
+    counts = parse_workers(workers, cluster)
+    plans = [_plan(name) for name in dict.fromkeys(plan_names or NAMED_PLANS)]
+    schedule = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
+    changes = {field: value for field, value in schedule.items() if value is not None}
+    comparisons = [compare(workload, cluster, count, plans, changes) for count in counts]
+    money = _economics(comparisons, samples, price_per_gpu_hour)
+    emit(style, as_json, output, Predicted(comparisons, money))
+
+
+def _plan(name: str) -> str | tuple[str, Plan]:
+    path = Path(name)
+    if name not in NAMED_PLANS and (path.is_file() or path.name != name or path.suffix == ".json"):
+        return name, profiles.load_plan(path)
+    named_plan(name)
+    return name
+
+
+def _economics(comparisons: Sequence[Comparison], samples: str | None, price: float | None) -> list[list[Economics]]:
+    """A row for every prediction of every comparison; empty without --samples."""
+    if samples is None:
+        if price is not None:
+            raise UsageError("--price-per-gpu-hour needs --samples: how much training is to be paid?")
+        return []
+    if price is not None and not 0 < price < 1e9:
+        raise UsageError(f"--price-per-gpu-hour {price}: it must be above 0 and below a billion")
+    total = _samples(samples)
+    return [
+        [
+            economics(comparison.workload, comparison.workers, prediction.iteration_time, total, price)
+            for prediction in comparison.predictions
+        ]
+        for comparison in comparisons
+    ]
+
+
+def _samples(text: str) -> float:
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE]\+?[0-9]{1,2})?)\s*([kMG]?)\s*", text)
+    total = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}[match[2]] if match else 0.0
+    if not total > 0:
+        raise UsageError(f"--samples {text!r}: write a number above 0, such as 1281167, 115e6 or 1.28M")
+    return total

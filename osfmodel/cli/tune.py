@@ -1,0 +1,49 @@
+"""``osf tune``"""
+
+from __future__ import annotations
+
+import click
+
+from osfmodel.cli.app import emit, load_subject, main, output_options, parse_workers, subject_options
+from osfmodel.output import Tuned
+from osfmodel.solve import Limits
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.tune import tune
+from osfmodel.units import parse_bytes
+
+
+@main.command(name="tune")
+@subject_options
+@click.option(
+    "--workers", required=True, metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them."
+)
+@click.option(
+    "--for", "target", type=click.Choice(list(CONFIG_TARGETS)), default="ddp", show_default=True, help="Framework."
+)
+@click.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
+@click.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
+@output_options
+def tune_command(
+    workload_name: str,
+    cluster_name: str,
+    cost_model: str | None,
+    workers: str,
+    target: str,
+    max_bucket: str | None,
+    max_buckets: int | None,
+    style: str | None,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Find the settings that make a framework carry out the best plan, and print the lines to paste.
+
+    \b
+    Example:
+      osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for ddp
+      osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
+      osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --format json -o plan.json
+    """
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None)
+    limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
+    tuning = tune(workload, cluster, parse_workers(workers, cluster), target, limits)
+    emit(style, as_json, output, Tuned(tuning))

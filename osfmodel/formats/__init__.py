@@ -1,0 +1,69 @@
+"""Formats of others: IMPORT_FORMATS maps a name to how a file of that format is recognised and read.
+
+To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Sniffing is exclusive: no file
+is recognised by two, which tests/conformance checks over samples of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from osfmodel.cluster import Cluster
+from osfmodel.errors import DataError, UsageError
+from osfmodel.formats import csv_layers, csv_table, ddp_logging, nccl_tests, nccl_tests_json, osu, pipedream
+from osfmodel.formats.source_text import Hints, Text
+from osfmodel.profiles import read
+from osfmodel.workload import Workload
+
+__all__ = ["IMPORT_FORMATS", "Format", "Hints", "import_file", "recognise"]
+
+HEAD = 65_536
+
+
+class Format(NamedTuple):
+    """sniff:   (the first characters of a file) -> whether it is of this format
+    read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
+    meaning: half a line for a person
+    """
+
+    sniff: Callable[[str], bool]
+    read: Callable[[Text, Hints], Sequence[Workload | Cluster]]
+    meaning: str
+
+
+IMPORT_FORMATS: Mapping[str, Format] = {
+    "nccl-tests": Format(nccl_tests.sniff, nccl_tests.read, "what nccl-tests prints, also through mpirun"),
+    "nccl-tests-json": Format(nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J"),
+    "osu": Format(osu.sniff, osu.read, "OSU micro-benchmarks of a collective"),
+    "csv-table": Format(csv_table.sniff, csv_table.read, "CSV of bytes and times of collectives, or of alpha and beta"),
+    "csv-layers": Format(csv_layers.sniff, csv_layers.read, "CSV of layers: name, bytes, forward and backward time"),
+    "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt"),
+    "ddp-logging": Format(ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON"),
+}
+
+
+def import_file(path: Path, hints: Hints, form: str | None = None) -> Sequence[Workload | Cluster]:
+    """The nouns in a file of another tool. Raises UsageError for an unknown format, DataError for a bad file."""
+
+    def decode(content: bytes) -> Sequence[Workload | Cluster]:
+        try:
+            text = Text(path.name, content.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            raise DataError("is not text: no format that is known here is binary") from None
+        return IMPORT_FORMATS[form or recognise(text)].read(text, hints)
+
+    if form is not None and form not in IMPORT_FORMATS:
+        raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")
+    return read(path, decode)
+
+
+def recognise(text: Text) -> str:
+    """The name of the format of ``text``. Raises DataError where none knows it."""
+    head = text.content[:HEAD]
+    found = [name for name, entry in IMPORT_FORMATS.items() if entry.sniff(head)]
+    if len(found) != 1:
+        known = ", ".join(IMPORT_FORMATS)
+        raise DataError(f"is of no format that is known here ({known}): {text.content.strip()[:60]!r}")
+    return found[0]

@@ -1,0 +1,53 @@
+"""A CSV of layers, the simplest hand-made profile: name, bytes, forward and backward times, from input to output.
+
+Columns: ``name`` (or layer, tensor); ``gradient_bytes`` (or bytes, parameter_bytes), or ``params`` of 4 bytes;
+``forward_ms`` and ``backward_ms`` (or fwd_, bwd_, and _us or _s); optionally ``dtype`` and ``activation_bytes``.
+"""
+
+from __future__ import annotations
+
+from osfmodel.errors import DataError
+from osfmodel.formats.source_text import Hints, Text, pick
+from osfmodel.source import Source
+from osfmodel.workload import Layer, Workload
+
+NAMES = ("name", "layer", "tensor", "node")
+BYTES = ("gradient_bytes", "parameter_bytes", "bytes", "params", "elements")
+UNITS = {"_us": 1e-6, "_ms": 1e-3, "_s": 1.0}
+FORWARD = tuple(f"{word}{unit}" for word in ("forward", "fwd", "forward_time") for unit in UNITS)
+BACKWARD = tuple(f"{word}{unit}" for word in ("backward", "bwd", "backward_time", "t_backward") for unit in UNITS)
+
+
+def sniff(head: str) -> bool:
+    """A header with a name, bytes, and a forward and a backward time."""
+    columns = dict.fromkeys(name.strip() for name in head.partition("\n")[0].split(","))
+    return all(pick(columns, *names) is not None for names in (NAMES, BYTES, FORWARD, BACKWARD))
+
+
+def read(text: Text, hints: Hints) -> list[Workload]:
+    """One workload. Raises DataError for a row that is wrong."""
+    layers = [_layer(text, number, row) for number, row in text.rows()]
+    if not layers:
+        raise DataError("has a header but no rows")
+    source = Source(f"imported from {text.file}", "times as given; update taken as 0", "not stated")
+    return [Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)]
+
+
+def _layer(text: Text, number: int, row: dict[str, str]) -> Layer:
+    name, size = pick(row, *NAMES) or "", pick(row, *BYTES) or ""
+    forward, backward = pick(row, *FORWARD) or "", pick(row, *BACKWARD) or ""
+    width = 4 if size in ("params", "elements") else 1
+    activation = row.get("activation_bytes", "")
+    try:
+        return Layer(
+            row[name].strip(),
+            text.number(number, row[forward]) * UNITS[forward[forward.rindex("_") :]],
+            text.number(number, row[backward]) * UNITS[backward[backward.rindex("_") :]],
+            width * text.whole(number, row[size]),
+            row.get("dtype", "").strip() or "float32",
+            activation_bytes=text.whole(number, activation) if activation and activation[0].isdigit() else None,
+        )
+    except DataError as error:
+        if str(error).startswith("line "):
+            raise
+        raise text.fault(number, row[name], str(error)) from None

@@ -1,0 +1,129 @@
+"""A CSV of measured collectives: a column of bytes and one of times, workers, and columns that tell set-ups apart.
+
+The time is the smaller of ``time_us`` and ``inplace_time_us``, or a median. Where the same worker count and size stand
+in several rows, columns of words (a device, a version), then the layout over nodes, tell clusters apart; what is left
+are repeats, of which the median is taken. Rows without a worker count are left out. A table of published fits
+(``alpha_s``, ``beta_s_per_byte``) gives Hockney clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from osfmodel.cluster import AlphaBeta, Cluster
+from osfmodel.errors import DataError
+from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, pick, require_workers
+from osfmodel.source import Source
+
+SIZES = ("bytes", "size_bytes", "bytes_pow2", "msg_size", "size")
+WORKERS = ("n_gpus", "workers", "ranks", "world_size", "n_nodes", "nodes")
+TIMES = {"time_us": 1e-6, "time_us_median": 1e-6, "time_us_derived": 1e-6, "us": 1e-6, "latency_us": 1e-6,
+         "time_ms": 1e-3, "time_s": 1.0}  # fmt: skip
+LAYOUT = ("gpus_per_node", "n_nodes", "n_racks")
+FIGURES = ("dtype", "size_label")
+"""Columns of words that do not tell set-ups apart."""
+
+Rows = Sequence[tuple[int, dict[str, str]]]
+
+
+def sniff(head: str) -> bool:
+    """A header with bytes and a time, or with alpha and beta."""
+    columns = dict.fromkeys(name.strip() for name in head.partition("\n")[0].split(","))
+    measured = pick(columns, *SIZES) is not None and pick(columns, *TIMES) is not None
+    return measured or {"alpha_s", "beta_s_per_byte"} <= set(columns)
+
+
+def read(text: Text, hints: Hints) -> list[Cluster]:
+    """One cluster per set-up. Raises DataError for a row that is wrong."""
+    rows = list(text.rows())
+    if not rows:
+        raise DataError("has a header but no rows")
+    columns = rows[0][1]
+    if "alpha_s" in columns:
+        return [_fits(text, group, label, hints) for label, group in _groups(rows, _words(columns)).items()]
+    keys = _telling_apart(text, rows, hints)
+    count = pick(columns, *WORKERS)
+    counted = [(number, row) for number, row in rows if count is None or row[count].strip()]
+    return [_table(text, group, label, hints) for label, group in _groups(counted, keys).items()]
+
+
+def _words(columns: dict[str, str]) -> list[str]:
+    """The columns whose first value is no number and that are not a figure of the table."""
+    return [name for name, value in columns.items() if name not in FIGURES and not _is_number(value)]
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _groups(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
+    """Rows by what stands in these columns, under a label for a name."""
+    labels: dict[str, list[tuple[int, dict[str, str]]]] = {}
+    for number, row in rows:
+        labels.setdefault("-".join(row[key] for key in keys), []).append((number, row))
+    return dict(labels)
+
+
+def _telling_apart(text: Text, rows: Rows, hints: Hints) -> list[str]:
+    """The fewest columns, words before layout, under which no worker count and size stands twice."""
+    columns = rows[0][1]
+    size = pick(columns, *SIZES) or ""
+    workers = pick(columns, *WORKERS)
+    layout = [name for name in LAYOUT if name in columns and name != workers]
+    words = _words(columns)
+    versions = [name for name in columns if name in ("nccl", "version")]
+    for columns_tried in ([], words, [*words, *versions], [*words, *versions, *layout]):
+        keys = list(dict.fromkeys(columns_tried))
+        seen = {(tuple(row[key] for key in keys), row.get(workers or ""), row[size]) for _, row in rows}
+        if len(seen) == len(rows):
+            return keys
+    return list(dict.fromkeys([*words, *versions, *layout]))
+
+
+def _table(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
+    columns = rows[0][1]
+    size, workers = pick(columns, *SIZES) or "", pick(columns, *WORKERS)
+    time = pick(columns, *TIMES) or ""
+    points = []
+    for number, row in rows:
+        count = require_workers(text, text.whole(number, row[workers]) if workers else None, hints)
+        times = [text.number(number, row[name]) for name in (time, "inplace_time_us") if row.get(name)]
+        points.append(Point(count, text.whole(number, row[size]), min(times) * TIMES[time], number))
+    layout = Hints(hints.name, hints.workers, hints.gpus_per_node or _gpus_per_node(text, rows, workers))
+    conditions = f"{time}{' or inplace_time_us, the smaller' if 'inplace_time_us' in columns else ''}; {label}".rstrip(
+        "; "
+    )
+    return cluster_of(text, points, layout, conditions, _name(hints, label))
+
+
+def _gpus_per_node(text: Text, rows: Rows, workers: str | None) -> int | None:
+    """Where stated, or from the nodes: the most workers that one node holds."""
+    number, row = rows[0]
+    if "gpus_per_node" in row:
+        return text.whole(number, row["gpus_per_node"]) or None
+    if workers and workers != "n_nodes" and "n_nodes" in row:
+        return max(-(-text.whole(n, r[workers]) // max(1, text.whole(n, r["n_nodes"]))) for n, r in rows)
+    return None
+
+
+def _fits(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
+    workers = pick(rows[0][1], *WORKERS) or ""
+    fits = tuple(
+        AlphaBeta(
+            text.whole(number, row.get(workers, "")),
+            text.number(number, row["alpha_s"]),
+            text.number(number, row["beta_s_per_byte"]),
+        )
+        for number, row in rows
+    )
+    source = Source(f"imported from {text.file}", label or "not stated", "not stated")
+    return Cluster(_name(hints, label), "hockney", gpus_per_node=hints.gpus_per_node or 1, fits=fits, source=source)
+
+
+def _name(hints: Hints, label: str) -> str:
+    words = "".join(letter if letter.isalnum() else "-" for letter in label.lower())
+    return "-".join(part for part in [hints.name, *words.split("-")] if part)

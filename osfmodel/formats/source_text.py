@@ -1,0 +1,119 @@
+"""What the readers of all formats share: the text of a file with its place, hints from the user, points of a table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from osfmodel.cluster import Cluster, Table
+from osfmodel.errors import DataError
+from osfmodel.source import Source
+
+LONGEST_QUOTE = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a file may not say itself: a name, how many workers, how many GPUs in a node, which batch size."""
+
+    name: str
+    workers: int | None = None
+    gpus_per_node: int | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The content of ``file``."""
+
+    file: str
+    content: str
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """(number, line), the first being 1."""
+        return enumerate(self.content.splitlines(), 1)
+
+    def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """(line number, row) of a CSV file with a header. Raises DataError for a row of another length."""
+        reader = csv.reader(self.content.splitlines())
+        header = [name.strip() for name in next(reader, [])]
+        for row in reader:
+            if row:
+                if len(row) != len(header):
+                    raise self.fault(
+                        reader.line_num, ",".join(row), f"has {len(row)} columns, the header {len(header)}"
+                    )
+                yield reader.line_num, dict(zip(header, row, strict=True))
+
+    def fault(self, line: int, text: str, what: str) -> DataError:
+        """An error that names line and text; who reads the file adds its path."""
+        quoted = text.strip()[:LONGEST_QUOTE]
+        return DataError(f"line {line}: {what}: {quoted!r}")
+
+    def number(self, line: int, text: str) -> float:
+        """``text`` as a finite number, zero or more. Raises DataError with the place."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.fault(line, text, "is not a number") from None
+        if not 0 <= value < float("inf"):
+            raise self.fault(line, text, "is not a finite number, zero or more")
+        return value
+
+    def whole(self, line: int, text: str) -> int:
+        """``text`` as a whole number, zero or more. Raises DataError with the place."""
+        value = self.number(line, text)
+        if value != int(value):
+            raise self.fault(line, text, "is not a whole number")
+        return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured collective: seconds for ``size`` bytes between ``workers`` workers; ``line`` is where it stands."""
+
+    workers: int
+    size: int
+    time: float
+    line: int
+    collective: str = "all_reduce"
+
+
+def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: str, name: str = "") -> Cluster:
+    """A tabulated cluster of these points, the median where a size was measured again. Raises DataError for none."""
+    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    for point in points:
+        if point.size > 0:
+            found.setdefault((point.collective, point.workers), {}).setdefault(point.size, []).append(point.time)
+    tables = [
+        Table(workers, tuple(sorted(times)), tuple(median(times[size]) for size in sorted(times)), collective)
+        for (collective, workers), times in sorted(found.items())
+        if len(times) > 1
+    ]
+    if not tables:
+        raise DataError("holds no table of two sizes or more")
+    largest = max(table.workers for table in tables)
+    gpus_per_node = hints.gpus_per_node or 1
+    return Cluster(
+        name=name or hints.name,
+        cost_model="tabulated",
+        gpus_per_node=gpus_per_node,
+        nodes=-(-largest // gpus_per_node),
+        tables=tuple(tables),
+        source=Source(f"imported from {text.file}", conditions, "not stated"),
+    )
+
+
+def require_workers(text: Text, found: int | None, hints: Hints) -> int:
+    """How many workers there were. Raises DataError, saying how to tell, where neither file nor user says so."""
+    workers = hints.workers or found
+    if not workers or workers < 2:
+        raise DataError("does not say how many workers there were (2 or more): give --workers N")
+    return workers
+
+
+def pick(columns: Mapping[str, object], *names: str) -> str | None:
+    """The first of ``names`` that is a column."""
+    return next((name for name in names if name in columns), None)

@@ -1,0 +1,120 @@
+"""One sample of each format, written from what is known of the format: small, and with its oddities."""
+
+NEW_TEXT = """\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid  20471 on     node-a device  0 [0x07] NVIDIA A100-SXM4-40GB
+#  Rank  1 Group  0 Pid  20472 on     node-a device  1 [0x0f] NVIDIA A100-SXM4-40GB
+#  Rank  2 Group  0 Pid  11320 on     node-b device  0 [0x07] NVIDIA A100-SXM4-40GB
+#  Rank  3 Group  0 Pid  11321 on     node-b device  1 [0x0f] NVIDIA A100-SXM4-40GB
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           0             0     float     sum      -1     0.10    0.00    0.00      0     0.10    0.00    0.00      0
+     1048576        262144     float     sum      -1    61.50   17.05   25.57      0    60.25   17.40   26.11      0
+     2097152        524288     float     sum      -1    84.10   24.94   37.40      0    86.00   24.39   36.58    N/A
+     4194304       1048576     float     sum      -1    130.4   32.16   48.25      0    129.9   32.29   48.43      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 37.0567
+#
+"""
+
+OLD_TEXT = """\
+[1,0]<stdout>:# nThread 1 nGpus 2 minBytes 1024 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+[1,0]<stdout>:#
+[1,0]<stdout>:# Using devices
+[1,0]<stdout>:#   Rank  0 Pid   6841 on   worker-0 device  0 [0x00] Tesla V100-SXM2-16GB
+[1,0]<stdout>:#   Rank  1 Pid   6841 on   worker-0 device  1 [0x00] Tesla V100-SXM2-16GB
+[1,0]<stdout>:#                                                     out-of-place                    in-place
+[1,0]<stdout>:#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+[1,0]<stdout>:#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+[1,0]<stdout>:worker-0:6841:6841 [0] NCCL INFO Launch mode Group/CGMD
+[1,1]<stderr>:worker-0:6841:6900 [1] NCCL INFO Channel 00/02 : 0 1
+[1,0]<stdout>:        1024           256   float     sum    20.31    0.05    0.05  1e-07    19.88    0.05    0.05  1e-07
+[1,0]<stdout>:6841:6900 [1] NCCL INFO comm 0x7f rank 1 nranks 2
+[1,0]<stdout>:        2048           512   float     sum    21.07    0.10    0.10  1e-07    21.40    0.10    0.10  1e-07
+[1,0]<stdout>:        4096          1024   float     sum    22.90    0.18    0.18  1e-07    22.11    0.19    0.19  1e-07
+[1,0]<stdout>:# Avg bus bandwidth    : 0.11
+"""
+
+JSON_TEXT = """\
+{"version": "2.17.6", "start_time": "2026-01-05 10:11:12", "args": ["all_reduce_perf", "-b", "1M"], "env": {},
+ "nccl_version": "2.29.2",
+ "config": {"nthreads": 1, "devices": [{"rank": 0, "host": "n1"}, {"rank": 1, "host": "n1"},
+                                       {"rank": 2, "host": "n2"}, {"rank": 3, "host": "n2"}]},
+ "results": [
+  {"size": 1048576, "count": 262144, "type": "float", "redop": "sum", "root": -1,
+   "out_of_place": {"time": 61.5, "alg_bw": 17.05, "bus_bw": 25.57, "nwrong": "0"},
+   "in_place": {"time": 60.25, "alg_bw": 17.4, "bus_bw": 26.1, "nwrong": "nan"}},
+  {"size": 2097152, "count": 524288, "type": "float", "redop": "sum", "root": -1,
+   "out_of_place": {"time": 84.1, "alg_bw": 24.94, "bus_bw": 37.4, "nwrong": "0"},
+   "in_place": {"time": "nan", "alg_bw": "nan", "bus_bw": "nan", "nwrong": "nan"}}
+ ]}
+"""
+
+OSU_TEXT = """\
+# OSU MPI Allreduce Latency Test v5.4.0
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
+4                      31.92             30.10             33.70        1000
+8192                   67.49             66.00             70.20        1000
+1048576              1905.11           1890.00           1990.00         100
+"""
+
+TABLE_CSV = """\
+n_gpus,n_nodes,bytes,dtype,time_us,algbw_GBps,inplace_time_us
+8,1,1024,float,20.0,0.05,19.0
+8,1,2048,float,22.0,0.09,23.0
+16,2,1024,float,40.0,0.03,41.0
+16,2,2048,float,44.0,0.05,43.0
+"""
+
+GROUPED_CSV = """\
+device,gpus_per_node,n_gpus,bytes,time_us
+A,4,4,1024,10
+A,4,4,2048,12
+A,1,4,1024,30
+A,1,4,2048,36
+B,4,4,1024,8
+B,4,4,2048,9
+B,4,4,2048,11
+"""
+
+FITS_CSV = """\
+source,network,n_gpus,alpha_s,beta_s_per_byte
+paper,10GbE,8,5.2e-4,8.5e-10
+paper,10GbE,16,9.0e-4,7.4e-10
+paper,56Gb,16,2.3e-4,4.0e-10
+"""
+
+LAYERS_CSV = """\
+name,bytes,fwd_ms,bwd_ms,dtype
+conv,37632,0.5,1.5,float32
+relu,0,0.1,0.2,float32
+fc,8192000,0.2,0.4,bfloat16
+"""
+
+GRAPH_TEXT = """\
+node1 -- Input0 -- forward_compute_time=635.902, backward_compute_time=0.000, activation_size=154.0, parameter_size=0.000
+node2 -- Conv2d(3, 64, kernel_size=(11, 11)) -- forward_compute_time=22.316, backward_compute_time=6.405, activation_size=198246400.0, parameter_size=93184.000
+node3 -- LSTM(2048, 1024) -- forward_compute_time=3.190, backward_compute_time=5.348, activation_size=[6291456.0; 131072.0; 131072.0], parameter_size=50364416.000
+\tnode1 -- node2
+\tnode2 -- node3
+"""  # noqa: E501
+
+DDP_JSON = """\
+{"rebuilt_bucket_sizes": "4000, 12000", "has_rebuilt_buckets": 1, "bucket_cap_bytes": 26214400,
+ "avg_forward_compute_time": 4000000, "avg_backward_compute_time": 8000000, "num_parameter_tensors": 4}
+"""
+
+SAMPLES = {
+    "nccl-tests": [NEW_TEXT, OLD_TEXT],
+    "nccl-tests-json": [JSON_TEXT],
+    "osu": [OSU_TEXT],
+    "csv-table": [TABLE_CSV, GROUPED_CSV, FITS_CSV],
+    "csv-layers": [LAYERS_CSV],
+    "pipedream": [GRAPH_TEXT],
+    "ddp-logging": [DDP_JSON],
+}

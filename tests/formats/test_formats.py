@@ -1,0 +1,214 @@
+"""Files of other tools: what is read from samples, from the published tables, and from damaged files."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import osfmodel as osf
+from osfmodel import DataError, OsfError
+from osfmodel.cli import main
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
+from osfmodel.formats.source_text import Text
+from tests.formats import samples
+
+HINTS = Hints("mine", workers=None)
+
+
+def read(content, **hints):
+    text = Text("file.txt", content)
+    return IMPORT_FORMATS[recognise(text)].read(text, Hints("mine", **hints))
+
+
+def test_every_format_has_a_sample():
+    assert set(samples.SAMPLES) == set(IMPORT_FORMATS)
+
+
+@pytest.mark.parametrize("name", IMPORT_FORMATS)
+def test_sniffing_is_exclusive(name):
+    for sample in samples.SAMPLES[name]:
+        assert [other for other, entry in IMPORT_FORMATS.items() if entry.sniff(sample)] == [name]
+    assert IMPORT_FORMATS[name].meaning
+
+
+def test_new_nccl_tests_text():
+    """The faster of both times, four workers on two nodes, the row of 0 bytes left out."""
+    (cluster,) = read(samples.NEW_TEXT)
+    (table,) = cluster.tables
+    assert (cluster.name, cluster.gpus_per_node, cluster.nodes, table.workers) == ("mine", 2, 2, 4)
+    assert table.collective == "all_reduce"
+    assert table.sizes == (2**20, 2**21, 2**22)
+    assert table.times == pytest.approx((60.25e-6, 84.10e-6, 129.9e-6))
+
+
+def test_old_nccl_tests_text_through_mpirun():
+    (cluster,) = read(samples.OLD_TEXT)
+    (table,) = cluster.tables
+    assert (table.workers, table.sizes) == (2, (1024, 2048, 4096))
+    assert table.times == pytest.approx((19.88e-6, 21.07e-6, 22.11e-6))
+
+
+def test_other_collectives_and_unnamed_ones():
+    (cluster,) = read(samples.NEW_TEXT.replace("all_reduce_perf", "reduce_scatter_perf"))
+    assert cluster.tables[0].collective == "reduce_scatter"
+    anonymous = samples.NEW_TEXT.replace("# Collective test starting: all_reduce_perf\n", "").replace(" sum ", " none ")
+    with pytest.raises(DataError, match="does not name the collective"):
+        read(anonymous)
+
+
+def test_nccl_tests_json():
+    (cluster,) = read(samples.JSON_TEXT)
+    assert cluster.tables[0].times == pytest.approx((60.25e-6, 84.1e-6))
+    assert (cluster.tables[0].workers, cluster.gpus_per_node) == (4, 2)
+    assert "2.29.2" in cluster.source.conditions
+
+
+def test_osu():
+    (cluster,) = read(samples.OSU_TEXT, workers=8)
+    assert cluster.tables[0].times == pytest.approx((31.92e-6, 67.49e-6, 1905.11e-6))
+    with pytest.raises(DataError, match="give --workers"):
+        read(samples.OSU_TEXT)
+
+
+def test_csv_tables_are_grouped_by_what_tells_them_apart():
+    (cluster,) = read(samples.TABLE_CSV)
+    assert [table.workers for table in cluster.tables] == [8, 16]
+    assert cluster.tables[0].times == pytest.approx((19e-6, 22e-6))
+    assert (cluster.gpus_per_node, cluster.nodes) == (8, 2)
+    clusters = {cluster.name: cluster for cluster in read(samples.GROUPED_CSV)}
+    assert set(clusters) == {"mine-a-4", "mine-a-1", "mine-b-4"}
+    assert clusters["mine-b-4"].tables[0].times == pytest.approx((8e-6, 10e-6))
+    assert clusters["mine-a-1"].gpus_per_node == 1
+    fits = {cluster.name: cluster for cluster in read(samples.FITS_CSV)}
+    assert osf.cost_of(fits["mine-paper-10gbe"], 16)(10**6) == pytest.approx(9.0e-4 + 7.4e-4)
+
+
+def test_layer_profiles():
+    (workload,) = read(samples.LAYERS_CSV, batch_size=4)
+    assert workload.gradients.names == ("fc", "conv")
+    assert workload.compute_time == pytest.approx(2.9e-3)
+    assert workload.layers[2].dtype == "bfloat16"
+    (graph,) = read(samples.GRAPH_TEXT)
+    assert [layer.name for layer in graph.layers] == ["node2", "node3"]
+    assert graph.layers[1].activation_bytes == 6291456 + 2 * 131072
+    assert graph.layers[0].backward_time == pytest.approx(6.405e-3)
+    (log,) = read(samples.DDP_JSON)
+    assert log.gradients.sizes == (4000, 12000)
+    assert log.compute_time == pytest.approx(12e-3)
+
+
+def test_every_published_table_loads(data_folder):
+    """All files of comm_tables; each figure read is one that stands there."""
+    paths = sorted((data_folder / "comm_tables").rglob("*.csv"))
+    assert len(paths) >= 17
+    for path in paths:
+        clusters = import_file(path, Hints(path.stem))
+        assert clusters
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+        for cluster in clusters:
+            for table in cluster.tables:
+                assert osf.cost_of(cluster, table.workers)(table.sizes[0]) == table.times[0]
+            assert sum(len(table.sizes) for table in cluster.tables) + len(cluster.fits) <= len(rows)
+
+
+def test_published_profiles_load_as_bundled(data_folder):
+    """PipeDream's table as CSV gives the layer times of the bundled profile (which leaves the input row out)."""
+    (workload,) = import_file(data_folder / "layer_profiles/pipedream/vgg16.csv", Hints("vgg16"))
+    bundled = osf.load_workload("vgg16-pipedream")
+    assert [layer.backward_time for layer in workload.layers[1:]] == pytest.approx(
+        [layer.backward_time for layer in bundled.layers]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no format that is known"),
+        ("hello", "no format that is known"),
+        (
+            samples.NEW_TEXT[: samples.NEW_TEXT.index("# Out")].rstrip()[:-30],
+            "line 16: has 9 fields where the header has 13",
+        ),
+        (samples.OLD_TEXT.replace("20.31", "2O.31"), "line 11: is not a number: '2O.31'"),
+        (samples.TABLE_CSV.replace("16,2,1024", "16,2,-1"), "line 4"),
+        (samples.TABLE_CSV + "16,2\n", "line 6: has 2 columns, the header 7"),
+        (samples.LAYERS_CSV.replace("0.5,1.5", "0.5,nan"), "line 2: is not a finite number"),
+        (samples.LAYERS_CSV.replace("relu", "conv"), "two layers named 'conv'"),
+        (samples.GRAPH_TEXT.replace("\tnode2 -- node3", "\tnode2 -> node3"), "line 5: is neither a node nor an edge"),
+        (samples.JSON_TEXT.replace('"size": 2097152', '"size": "big"'), r"results\[1\]: needs a size"),
+        (samples.JSON_TEXT[:-20], "is not valid JSON"),
+        (samples.DDP_JSON.replace("8000000", "-1"), "avg_backward_compute_time is -1"),
+        (samples.OSU_TEXT + "9\n", "line 6: is no size with a latency"),
+    ],
+)
+def test_a_bad_line_names_file_line_and_text(tmp_path, content, message):
+    path = tmp_path / "file.txt"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        import_file(path, Hints("mine", workers=4))
+    assert "file.txt" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+DAMAGE = ["", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([sample for group in samples.SAMPLES.values() for sample in group]),
+    st.lists(
+        st.tuples(st.integers(0, 3000), st.sampled_from(["", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{"])),
+        max_size=5,
+    ),
+    st.integers(0, 3000),
+)
+def test_damaged_files_are_errors_with_a_place_or_read(content, damage, cut):
+    """Mutated and truncated: a noun, or an OsfError on one line, never anything else."""
+    for place, piece in damage:
+        content = content[: place % (len(content) + 1)] + piece + content[place % (len(content) + 1) + 1 :]
+    text = Text("file.txt", content[: cut or None])
+    try:
+        result = IMPORT_FORMATS[recognise(text)].read(text, Hints("mine", workers=4))
+    except OsfError as error:
+        result = str(error).splitlines()
+    assert len(result) >= 1
+    assert not isinstance(result[0], str) or len(result) == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=400))
+def test_binary_files_are_refused(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("binary") / "file"
+    path.write_bytes(content)
+    with pytest.raises(OsfError):
+        import_file(path, HINTS)
+
+
+def test_the_command(tmp_path):
+    source = tmp_path / "run.log"
+    source.write_text(samples.NEW_TEXT)
+    shown = CliRunner().invoke(main, ["import", str(source)])
+    assert shown.stdout == "cluster run: all_reduce with 4 workers, 1.000 MiB to 4.000 MiB\n"
+    target = tmp_path / "cluster.json"
+    assert CliRunner().invoke(main, ["import", str(source), "-o", str(target)]).exit_code == 0
+    result = CliRunner().invoke(main, ["predict", "resnet50-v100", "--cluster", str(target), "--workers", "4"])
+    assert result.exit_code == 0
+    several = tmp_path / "several.csv"
+    several.write_text(samples.GROUPED_CSV)
+    refused = CliRunner().invoke(main, ["import", str(several), "-o", str(tmp_path / "one.json")])
+    assert refused.exit_code == 2
+    assert "holds 3 clusters" in refused.stderr
+    folder = tmp_path / "clusters"
+    folder.mkdir()
+    assert CliRunner().invoke(main, ["import", str(several), "-o", str(folder)]).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "several-a-1.json",
+        "several-a-4.json",
+        "several-b-4.json",
+    ]
+    assert osf.load_cluster(folder / "several-b-4.json").name == "several-b-4"
