@@ -20,6 +20,7 @@ import osfmodel as osf
 from osfmodel.cli import main, parse_workers
 from osfmodel.plan import contiguous_plan
 from tests.conftest import ROOT
+from tests.formats import samples
 
 PREDICT = ["predict", "googlenet-k80", "--cluster", "k80-10gbe-ring"]
 TUNE = ["tune", "resnet50-v100", "--cluster", "v100-10gbe"]
@@ -174,10 +175,11 @@ def test_list_shows_sources():
         assert all(row["meaning"] for row in document[kind])
 
 
-@pytest.mark.parametrize("command", ["predict", "tune", "list"])
+@pytest.mark.parametrize("command", ["predict", "tune", "list", "import"])
 def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
     """Every example line of every help text is executed."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "nccl-tests.log").write_text(samples.NEW_TEXT)
     text = run(command, "--help").output
     examples = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("osf ")]
     assert examples

@@ -38,7 +38,8 @@ def import_command(
 
     \b
     Example:
-      osf import --help
+      osf import nccl-tests.log
+      osf import nccl-tests.log -o my-cluster.json
     """
     path = Path(file)
     hints = Hints(name or path.name.partition(".")[0] or "imported", workers, gpus_per_node, batch_size)
