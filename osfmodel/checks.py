@@ -29,6 +29,6 @@ def require_name(name: str, what: str) -> None:
 def require_count(value: int, what: str, least: int = 0) -> None:
     """Raise DataError unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DataError(f"{what} is {value!r}: it must be a whole number, {least} or more")
+        raise DataError(f"{what} is {value!r:.40}: it must be a whole number, {least} or more")
     if value > LARGEST_COUNT:
-        raise DataError(f"{what} is {value!r}: it must be below 2^53")
+        raise DataError(f"{what} is {value!r:.40}: it must be below 2^53")

@@ -55,7 +55,7 @@ def _table() -> dict[str, NamedPlan]:
     for name, target in CONFIG_TARGETS.items():
         table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats)
     for name, solver in SOLVERS.items():
-        table[name] = NamedPlan(_by_solver(solver), solver.meaning)
+        table[name] = NamedPlan(_by_solver(solver), solver.meaning, solver.caveats)
     expected = 2 + len(CONFIG_TARGETS) + len(SOLVERS)
     if len(table) != expected:
         raise AssertionError("two plans have the same name: rename a solver or a target")

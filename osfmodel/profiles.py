@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -150,7 +151,9 @@ def _cluster_in_words(model: str, words: str) -> Cluster:
     parts = words.split(",")
     name = f"{model}:{words}"
     if model == "hierarchical":
-        if len(parts) not in (5, 6) or not all(part.strip().isdecimal() for part in (parts[0], *parts[5:])):
+        if len(parts) not in (5, 6) or not all(
+            re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in (parts[0], *parts[5:])
+        ):
             example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
             form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
             raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")

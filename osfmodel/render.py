@@ -41,7 +41,7 @@ class Result(Protocol):
 
 def choose_format(asked: str | None, output: str | None) -> str:
     """The format asked for, or the one that the output file's name says, or a table."""
-    return asked or SUFFIXES.get(Path(output or "").suffix, "table")
+    return asked or SUFFIXES.get(Path(output or "").suffix.lower(), "table")
 
 
 def render(style: str, result: Result, for_terminal: bool) -> str:

@@ -98,7 +98,7 @@ def show_economics(
             cost = [] if row.cost is None else [f"{row.cost:,.2f}"]
             speed_up = f"{factor * row.workers:.4g}x"
             table.add_row(
-                prediction.name, str(row.workers), speed_up, f"{row.hours:,.4g}", f"{row.gpu_hours:,.4g}", *cost
+                escape(prediction.name), str(row.workers), speed_up, f"{row.hours:,.4g}", f"{row.gpu_hours:,.4g}", *cost
             )
     console.print(table)
     if len(comparisons) > 1:

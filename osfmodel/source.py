@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from osfmodel.errors import DataError
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -17,3 +19,8 @@ class Source:
     origin: str = "not stated"
     conditions: str = "not stated"
     licence: str = "not stated"
+
+    def __post_init__(self) -> None:
+        for name, text in (("origin", self.origin), ("conditions", self.conditions), ("licence", self.licence)):
+            if not text.isprintable():
+                raise DataError(f"the {name} of a source has characters that cannot be printed")

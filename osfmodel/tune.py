@@ -149,7 +149,12 @@ def tune(
         task.target.render(knobs, workload),
         outcomes,
         task.extrapolation(plan),
-        (*_shortfall(outcomes), *_margin(task, knobs), *task.target.caveats(workload)),
+        (
+            *_shortfall(outcomes),
+            *_margin(task, knobs),
+            *task.target.caveats(workload),
+            *SOLVERS["optimal"].caveats(workload),
+        ),
     )
 
 
@@ -197,6 +202,10 @@ class Task:
         """The same on a network that takes ``factor`` times as long."""
         return replace(self, costs=tuple(cost.slower(factor) for cost in self.costs))
 
+    def caveats(self) -> tuple[str, ...]:
+        """What the target's and the solver's results take for granted."""
+        return self.target.caveats(self.workload) + SOLVERS["optimal"].caveats(self.workload)
+
     def extrapolation(self, plan: Plan) -> tuple[str, ...]:
         """What is beyond the measured sizes, each said once."""
         return tuple(dict.fromkeys(note for cost in self.costs for note in extrapolation(plan, cost)))
@@ -206,15 +215,14 @@ def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequen
     """The first of the candidates whose worst slow-down is (all but) the smallest. Raises PlanError for none."""
     best = [timeline.iteration_time for _, timeline in optima]
     several = len(task.costs) > 1
-    ceilings = [time * (1 + NEGLIGIBLE) for time in (default if several else best)]
+    ceilings = list(default) if several else [time * (1 + NEGLIGIBLE) for time in best]
     candidates = [knobs for knobs in _candidates(task, optima, ceilings) if task.keeps_limits(knobs)]
     if not candidates:
         raise PlanError("no settings of this framework keep the limits for this workload: raise them")
     # For one count the robust plan comes first and is kept where it is all but the best.
     values = [penalised(task.times(knobs), best, ceilings if several else ()) for knobs in candidates]
-    return next(
-        knobs for knobs, value in zip(candidates, values, strict=True) if value <= min(values) * (1 + NEGLIGIBLE)
-    )
+    close = 1 if several else 1 + NEGLIGIBLE
+    return next(knobs for knobs, value in zip(candidates, values, strict=True) if value <= min(values) * close)
 
 
 def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Iterator[Any]:

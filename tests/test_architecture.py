@@ -12,8 +12,8 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "osfmodel"
 FLOORS = [
-    ("errors", "source"),
-    ("checks", "units"),
+    ("errors",),
+    ("source", "checks", "units"),
     ("workload", "cluster", "timeline", "measurement"),
     ("plan",),
     ("documents", "cost.curves"),
@@ -35,7 +35,8 @@ FLOORS = [
     ("formats",),
     ("solve.solution", "solve.bounds"),
     ("solve.contiguous",),
-    ("solve.merge", "solve.mixed", "solve.mg_wfbp", "solve.exhaustive", "solve.robust", "solve.caps"),
+    ("solve.merge", "solve.mg_wfbp", "solve.exhaustive", "solve.robust", "solve.caps"),
+    ("solve.mixed",),
     ("solve.optimal",),
     ("solve",),
     ("targets.target",),

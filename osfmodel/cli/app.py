@@ -27,10 +27,7 @@ class OneLineErrors(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, turning errors into one line and an exit code."""
         try:
-            result = super().main(*args, **{**kwargs, "standalone_mode": False})
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.ctx.get_help())  # a bare `osf` asks what there is
-            sys.exit(0)
+            result = self._run(*args, **kwargs)
         except OsfError as error:
             self._fail(str(error), error.exit_code)
         except click.ClickException as error:
@@ -43,6 +40,13 @@ class OneLineErrors(click.Group):
         except OSError as error:
             self._fail(f"cannot write the result: {error.strerror or error}", 1)
         sys.exit(result if isinstance(result, int) else 0)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **{**kwargs, "standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as error:
+            print_text(error.ctx.get_help() + "\n")  # a bare `osf` asks what there is
+            return 0
 
     @staticmethod
     def _fail(message: str, code: int) -> None:
@@ -177,11 +181,18 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
         raise UsageError(f"--json contradicts --format {style}")
     to_stdout = output in (None, "-")
     chosen = choose_format("json" if as_json else style, output)
-    text = render(chosen, result, for_terminal=to_stdout and sys.stdout.isatty())
+    text = render(chosen, result, for_terminal=to_stdout and sys.stdout is not None and sys.stdout.isatty())
     if to_stdout:
-        click.echo(text, nl=False)
-        sys.stdout.flush()
+        print_text(text)
     else:
         profiles.write_text(str(output), text)
     for warning in result.warnings():
         warn(warning)
+
+
+def print_text(text: str) -> None:
+    """``text`` on stdout. Raises OSError where that is closed or full."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    click.echo(text, nl=False)
+    sys.stdout.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import main
+from osfmodel.cli.app import main, print_text
 from osfmodel.errors import UsageError
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file
 from osfmodel.output import summary
@@ -46,7 +46,7 @@ def import_command(
     nouns = import_file(path, hints, form)
     if output is None:
         for noun in nouns:
-            click.echo(summary(noun))
+            print_text(summary(noun) + "\n")
     elif len(nouns) == 1 and not Path(output).is_dir():
         profiles.save(nouns[0], output)
     elif Path(output).is_dir():

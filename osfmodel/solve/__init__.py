@@ -15,5 +15,5 @@ __all__ = ["SOLVERS", "Limits", "Solution", "Solver", "Status"]
 
 SOLVERS: Mapping[str, Solver] = {
     "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)"),
-    "optimal": Solver(optimal.solve, "the exact optimum over plans of whole tensors in ready order"),
+    "optimal": Solver(optimal.solve, "the exact optimum over plans of whole tensors in ready order", optimal.caveats),
 }

@@ -31,12 +31,13 @@ CHUNK_CELLS = 2_000_000
 class CapSearch:
     """The best single cap, and the best (first cap, cap), in bytes; whether all caps and all pairs were tried.
 
-    ``whole_mib`` is the best single cap among whole numbers of MiB, for launchers that take no other. Among equally
+    ``whole_mib`` is the best single cap among whole numbers of MiB, for launchers that take no other,
+    None where none keeps the limits. Among equally
     good caps the largest is given, which makes the fewest buckets.
     """
 
     cap: int
-    whole_mib: int
+    whole_mib: int | None
     pair: tuple[int, int]
     cap_exhaustive: bool
     pair_exhaustive: bool
@@ -69,6 +70,8 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Ca
     With several dtypes or with limits the pair is not searched for: it is the single cap twice.
     """
     gradients = workload.gradients
+    if not gradients:
+        return None
     if limits != Limits() or len(set(gradients.dtypes)) > 1:
         return _one_by_one(gradients, cost, limits)
     prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
@@ -93,7 +96,8 @@ def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch |
     cap, whole = best(caps.tolist()), best((np.unique(-(-caps // MIB)) * MIB).tolist())
     if cap is None:
         return None
-    return CapSearch(cap, (whole or MIB) // MIB, (cap, cap), cap_exhaustive=False, pair_exhaustive=False)
+    whole_mib = None if whole is None else whole // MIB
+    return CapSearch(cap, whole_mib, (cap, cap), cap_exhaustive=False, pair_exhaustive=False)
 
 
 def _thinned(caps: Array, most: int) -> Array:
@@ -106,7 +110,7 @@ def _thinned(caps: Array, most: int) -> Array:
 def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
     """The sizes of all runs of consecutive tensors, increasing, between two of which no layout changes; and True.
 
-    For more than MOST_CAPS a part of them, evenly spread, and False.
+    For more than MOST_CAPS an eighth of so many, evenly spread, and False.
     """
     prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
     count = len(prefix) - 1
@@ -114,7 +118,7 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
     runs = [prefix[i + 1 :] - prefix[i] for i in range(0, count, stride)]
     caps = np.unique(np.concatenate(runs))
     if stride > 1 or len(caps) > MOST_CAPS:
-        return _thinned(caps, MOST_CAPS), False
+        return _thinned(caps, MOST_CAPS // 8), False
     return caps, True
 
 

@@ -6,24 +6,28 @@ and F(i, j) the earliest time at which the first i of A and the first j of B can
     F(i, j) = min( min_{k < i} max(F(k, j), r_A,i) + T(A_k..i),  min_{k < j} max(F(i, k), r_B,j) + T(B_k..j) )
 
 by the argument of exact merging, chain by chain. For more states than MOST_STATES, or more dtypes, the best of many
-caps is taken, each dtype walked by itself; the status says which it was.
+simple plans, each dtype walked by itself, is improved by local search; the status says which it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 
 from osfmodel.cost import Cost
 from osfmodel.cost.curves import Array
 from osfmodel.plan import grouped_plan
+from osfmodel.solve.caps import bucket_layout
 from osfmodel.solve.contiguous import allowed, finish, solution_of
 from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.workload import Gradients, Workload
 
 MOST_STATES = 40_000
 CAPS_TRIED = 200
+MOST_TRIES = 2000
+"""Plans that the local search prices before it stops."""
 
 
 def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
@@ -34,15 +38,22 @@ def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution
     ]
     status = Status.OPTIMAL
     groups = None
-    if len(chains) == 2 and (len(chains[0]) + 1) * (len(chains[1]) + 1) <= MOST_STATES:
+    if exact_is_possible(gradients):
         groups = two_chains(gradients, chains, cost, limits)
     if groups is None or not allowed(groups, gradients, limits):
         status = Status.HEURISTIC
-        candidates = [found for found in capped(gradients, chains, limits) if allowed(found, gradients, limits)]
+        candidates = [found for found in simple(gradients, chains, limits) if allowed(found, gradients, limits)]
         groups = min(candidates, key=lambda found: finish(found, gradients, cost), default=None)
+        groups = None if groups is None else improved(groups, gradients, cost, limits)
     if groups is None:
         return solution_of(workload, cost, None, Status.INFEASIBLE)
     return solution_of(workload, cost, grouped_plan(workload, groups), status)
+
+
+def exact_is_possible(gradients: Gradients) -> bool:
+    """Whether there are two dtypes and few enough tensors of them."""
+    counts = [gradients.dtypes.count(kind) for kind in dict.fromkeys(gradients.dtypes)]
+    return len(counts) == 2 and (counts[0] + 1) * (counts[1] + 1) <= MOST_STATES
 
 
 def two_chains(
@@ -87,6 +98,52 @@ def _prices(sizes: Sequence[int], cost: Cost, limits: Limits) -> Array:
     spans = np.maximum(prefix[:, None] - prefix[None, :], 0)
     prices = cost(spans.astype(float))
     return prices if limits.max_bucket_bytes is None else np.where(spans <= limits.max_bucket_bytes, prices, np.inf)
+
+
+def simple(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
+    """One bucket per tensor, one per dtype, a new one at each change of dtype, DDP's default, and many caps."""
+    yield [[i] for i in range(len(gradients))]
+    yield sorted(([*chain] for chain in chains), key=lambda group: group[-1])
+    yield [[i for i, _ in run] for _, run in groupby(enumerate(gradients.dtypes), key=lambda item: item[1])]
+    yield bucket_layout(gradients, (2**20, 25 * 2**20))
+    yield from capped(gradients, chains, limits)
+
+
+def improved(groups: list[list[int]], gradients: Gradients, cost: Cost, limits: Limits) -> list[list[int]]:
+    """Move, join and cut buckets of one dtype while that helps, for MOST_TRIES plans at most."""
+    best, tries, better = finish(groups, gradients, cost), 0, True
+    while better and tries < MOST_TRIES:
+        better = False
+        for candidate in _neighbours(groups, gradients):
+            tries += 1
+            ordered = sorted(candidate, key=lambda group: group[-1])
+            if allowed(ordered, gradients, limits) and (time := finish(ordered, gradients, cost)) < best * (1 - 1e-9):
+                groups, best, better = ordered, time, True
+                break
+            if tries >= MOST_TRIES:
+                break
+    return groups
+
+
+def _neighbours(groups: list[list[int]], gradients: Gradients) -> Iterator[list[list[int]]]:
+    """Plans in which two buckets of one dtype in a row are joined or share otherwise, or one is halved."""
+    follower: dict[str, int] = {}
+    for later in range(len(groups) - 1, -1, -1):
+        kind = gradients.dtypes[groups[later][0]]
+        if kind in follower:
+            first, second = groups[later], groups[follower[kind]]
+            rest = [group for k, group in enumerate(groups) if k not in (later, follower[kind])]
+            joined = first + second
+            yield [*rest, joined]
+            for step in (1, -1, 2, -2, 4, -4, 8, -8):
+                cut = len(first) + step
+                if 0 < cut < len(joined):
+                    yield [*rest, joined[:cut], joined[cut:]]
+        follower[kind] = later
+    for k, group in enumerate(groups):
+        if len(group) > 1:
+            middle = len(group) // 2
+            yield [*groups[:k], group[:middle], group[middle:], *groups[k + 1 :]]
 
 
 def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:

@@ -62,7 +62,8 @@ class Solution:
 
 
 class Solver(NamedTuple):
-    """An entry of SOLVERS: (workload, cost, limits) -> Solution, and what it is in half a line."""
+    """An entry of SOLVERS: (workload, cost, limits) -> Solution, what it is in half a line, and what to beware of."""
 
     solve: Callable[[Workload, Cost, Limits], Solution]
     meaning: str
+    caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()

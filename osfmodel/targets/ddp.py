@@ -39,16 +39,16 @@ STARTS, ROUNDS, MOST_STEPPED = 6, 3, 8
 class DdpKnobs:
     """Bucket limits in bytes, and what to fall back to on a torch without ``bucket_cap_mb_list``.
 
-    ``limits`` None stands for DDP without arguments.
+    DDP without arguments has the limits 1 MiB, then 25 MiB.
     """
 
-    limits: tuple[int, ...] | None = None
+    limits: tuple[int, ...] = DEFAULT_LIMITS
     fallback: CapSearch | None = None
 
 
 def realise(knobs: DdpKnobs, workload: Workload, cost: Cost) -> Plan:
     """The plan that DDP forms with these limits."""
-    return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits or DEFAULT_LIMITS))
+    return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits))
 
 
 def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
@@ -125,7 +125,7 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
 
 def complete(knobs: DdpKnobs, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
     """Add what to fall back to; it does not depend on the plan, so it is searched for once."""
-    return knobs if knobs.limits is None else replace(knobs, fallback=search_caps(workload, cost, limits))
+    return replace(knobs, fallback=search_caps(workload, cost, limits))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -140,8 +140,6 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 
 def config(knobs: DdpKnobs) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel, and under "fallback" those for a torch without the list."""
-    if knobs.limits is None:
-        return {}
     kwargs: dict[str, Any] = {"bucket_cap_mb_list": [limit / MIB for limit in knobs.limits]}
     if knobs.fallback is not None:
         first, cap = knobs.fallback.pair
@@ -157,8 +155,6 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 
 def render(knobs: DdpKnobs, workload: Workload) -> str:
     """Python to paste where the model is wrapped; it finds out what the installed torch can do."""
-    if knobs.limits is None:
-        return f"model = torch.nn.parallel.DistributedDataParallel(model)  # {workload.name}: DDP's defaults\n"
     caps = textwrap.fill(
         ", ".join(repr(limit / MIB) for limit in knobs.limits), 88, initial_indent="    ", subsequent_indent="    "
     )
@@ -169,14 +165,21 @@ def render(knobs: DdpKnobs, workload: Workload) -> str:
         count=len(knobs.limits),
         caps=caps,
         older=_older(knobs.fallback),
-        whole_mib=DEFAULT_LIMITS[1] // MIB if knobs.fallback is None else knobs.fallback.whole_mib,
+        whole=_whole(knobs.fallback),
     )
+
+
+def _whole(fallback: CapSearch | None) -> str:
+    """What to give a launcher that takes one whole number for all buckets."""
+    if fallback is None or fallback.whole_mib is None:
+        return "none keeps the limits asked for"
+    return f"the best is  --ddp_bucket_cap_mb {fallback.whole_mib}"
 
 
 def _older(fallback: CapSearch | None) -> str:
     """The branches for a torch without the list."""
     if fallback is None:
-        return "else:  # older: no cap for all buckets keeps the limits that were asked for\n    ddp_kwargs = {}"
+        return "else:  # older: no cap for all buckets keeps the limits asked for; DDP's defaults\n    ddp_kwargs = {}"
     first, cap = fallback.pair
     tried = "" if fallback.pair_exhaustive else " (of those tried)"
     return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)
@@ -211,7 +214,7 @@ model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 # Accelerate:  handler = DistributedDataParallelKwargs()
 #              handler.to_kwargs = lambda: ddp_kwargs
 #              accelerator = Accelerator(kwargs_handlers=[handler])
-# Hugging Face Trainer takes one whole number for all buckets; the best is  --ddp_bucket_cap_mb {whole_mib}
+# Hugging Face Trainer takes one whole number for all buckets; {whole}
 """
 
 TARGET = Target(
