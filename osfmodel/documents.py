@@ -7,7 +7,6 @@ plan files further fields are welcome, so the output of ``osf tune`` is itself a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -181,6 +180,8 @@ def _require_version(raw: Mapping[str, Any]) -> None:
 
 def _place(message: str) -> str:
     """msgspec's message with plain quotes, and for a misspelt field the nearest known one."""
+    from difflib import get_close_matches
+
     message = message.replace(" - at `$", " at `").replace("`", "'")
     _, unknown, rest = message.partition("unknown field '")
     if unknown:

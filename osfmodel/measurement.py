@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import median
 
 from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
@@ -42,6 +41,8 @@ class Measurement:
     @property
     def iteration_time(self) -> float:
         """The median of the samples: single iterations have outliers."""
+        from statistics import median
+
         return median(self.samples)
 
     @property

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -103,6 +101,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -140,6 +140,8 @@ def _locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
             return candidate
     if path.is_file():
         return path
+    from difflib import get_close_matches
+
     known = list(names(kind))
     near = [name for name in known if text in name][:3] or get_close_matches(text, known, n=3)
     advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import click
@@ -21,8 +22,29 @@ from osfmodel.workload import Workload
 LARGEST_WORKER_COUNT = 10**7
 
 
-class OneLineErrors(click.Group):
-    """A group whose every error is one line on stderr: exit 1 for bad data, 2 for bad usage."""
+COMMANDS = {
+    "predict": "osfmodel.cli.predict:predict_command",
+    "tune": "osfmodel.cli.tune:tune_command",
+    "import": "osfmodel.cli.importing:import_command",
+    "list": "osfmodel.cli.listing:list_command",
+}
+"""Where each command is; a module is loaded when its command is asked for, so that none pays for the others."""
+
+
+class CommandLine(click.Group):
+    """Commands out of COMMANDS. Every error is one line on stderr: exit 1 for bad data, 2 for bad usage."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), function)
+        return command
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, turning errors into one line and an exit code."""
@@ -73,7 +95,7 @@ CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
 PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
 
 
-@click.group(cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="osf", message="%(prog)s %(version)s")
 def main() -> None:
     """Predict and plan the communication of synchronous data-parallel training.

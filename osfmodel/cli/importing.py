@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import main, print_text
+from osfmodel.cli.app import print_text
 from osfmodel.errors import UsageError
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file
 from osfmodel.output import summary
 
 
-@main.command(name="import")
+@click.command(name="import")
 @click.argument("file", metavar="FILE")
 @click.option("-o", "--output", metavar="FILE", help="Where to write it; a folder for several clusters.")
 @click.option(

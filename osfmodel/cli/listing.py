@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from osfmodel import catalogue
-from osfmodel.cli.app import emit, main, output_options
+from osfmodel.cli.app import emit, output_options
 from osfmodel.errors import UsageError
 from osfmodel.output import Listed
 
 
-@main.command(name="list")
+@click.command(name="list")
 @click.argument("kind", type=click.Choice(list(catalogue.KINDS)), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @output_options

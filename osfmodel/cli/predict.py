@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import PLAN, emit, load_subject, main, output_options, parse_workers, subject_options
+from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.economics import Economics, economics
 from osfmodel.errors import UsageError
 from osfmodel.output import Predicted
@@ -18,7 +18,7 @@ from osfmodel.plans import NAMED_PLANS, named_plan
 from osfmodel.predict import Comparison, compare
 
 
-@main.command(name="predict")
+@click.command(name="predict")
 @subject_options
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see below.")
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from osfmodel.cli.app import emit, load_subject, main, output_options, parse_workers, subject_options
+from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.output import Tuned
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
@@ -12,7 +12,7 @@ from osfmodel.tune import tune
 from osfmodel.units import parse_bytes
 
 
-@main.command(name="tune")
+@click.command(name="tune")
 @subject_options
 @click.option(
     "--workers", required=True, metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them."

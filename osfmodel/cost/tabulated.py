@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from osfmodel.cluster import Cluster, Table
 from osfmodel.cost.curves import TableCost
@@ -31,6 +30,8 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
 
     ``parameters`` = {"tables": ...}. Raises CostError for a worker count with fewer than two sizes.
     """
+    from statistics import median
+
     if not samples:
         raise CostError("there are no samples to fit")
     groups: dict[tuple[int, int], list[float]] = {}

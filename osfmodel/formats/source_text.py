@@ -6,12 +6,16 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING
 
 from osfmodel.cluster import Cluster, Table
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
 LONGEST_QUOTE = 120
+
+if TYPE_CHECKING:
+    from _csv import Reader as CsvReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,12 @@ class Text:
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
         """(line number, row) of a CSV file with a header. Raises DataError for a row of another length."""
         reader = csv.reader(self.content.splitlines())
+        try:
+            yield from self._rows(reader)
+        except csv.Error as error:
+            raise self.fault(reader.line_num, str(error), "is no CSV") from None
+
+    def _rows(self, reader: CsvReader) -> Iterator[tuple[int, dict[str, str]]]:
         header = [name.strip() for name in next(reader, [])]
         for row in reader:
             if row:
