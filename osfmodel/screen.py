@@ -135,7 +135,12 @@ def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) ->
     console.print(kind, style="bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.replace("_", " "), no_wrap=column != "meaning", overflow="ellipsis")
+        # Where the terminal is narrow only sources are cut, and only meanings wrap.
+        longest = 0 if column in ("source", "meaning") else max((len(_text(row[column])) for row in rows), default=0)
+        heading = column.replace("_", " ")
+        table.add_column(
+            heading, no_wrap=column != "meaning", overflow="ellipsis", min_width=max(longest, len(heading))
+        )
     for row in rows:
         table.add_row(*[escape(_short(row[key]) if key == "source" else _text(row[key])) for key in columns])
     console.print(table)
