@@ -17,7 +17,6 @@ SUFFIXES = {
     ".yml": "yaml",
     ".csv": "csv",
     ".py": "code",
-    ".sh": "code",
     ".env": "code",
 }
 """What the name of an output file says about its format."""

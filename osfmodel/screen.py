@@ -14,6 +14,8 @@ from osfmodel.predict import Comparison
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
 
+HEADINGS = {"gradient_mib": "MiB", "compute_ms": "ms", "batch_size": "batch"}
+"""Short headings for a listing: size of the gradients, time of one worker alone, samples per worker."""
 SHORT = 44
 """Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
 
@@ -137,7 +139,7 @@ def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) ->
     for column in columns:
         # Where the terminal is narrow only sources are cut, and only meanings wrap.
         longest = 0 if column in ("source", "meaning") else max((len(_text(row[column])) for row in rows), default=0)
-        heading = column.replace("_", " ")
+        heading = HEADINGS.get(column, column.replace("_", " "))
         table.add_column(
             heading, no_wrap=column != "meaning", overflow="ellipsis", min_width=max(longest, len(heading))
         )

@@ -149,12 +149,7 @@ def tune(
         task.target.render(knobs, workload),
         outcomes,
         task.extrapolation(plan),
-        (
-            *_shortfall(outcomes),
-            *_margin(task, knobs),
-            *task.target.caveats(workload),
-            *SOLVERS["optimal"].caveats(workload),
-        ),
+        (*_shortfall(outcomes), *_margin(task, knobs), *task.caveats()),
     )
 
 

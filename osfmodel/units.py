@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from osfmodel.errors import UsageError
 
+MIB = 2**20
 BYTE_UNITS: Mapping[str, int] = {
     "B": 1,
     "kB": 10**3,
@@ -21,7 +22,7 @@ BYTE_UNITS: Mapping[str, int] = {
     "GB": 10**9,
     "TB": 10**12,
     "KiB": 2**10,
-    "MiB": 2**20,
+    "MiB": MIB,
     "GiB": 2**30,
     "TiB": 2**40,
 }

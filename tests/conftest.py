@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
 from osfmodel.workload import Gradients
+
+settings.register_profile("repeatable", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("repeatable")  # the same examples each time, so that a change is judged by itself
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -20,8 +20,6 @@ from osfmodel.render import FORMATS, Result, choose_format, render
 from osfmodel.workload import Workload
 
 LARGEST_WORKER_COUNT = 10**7
-
-
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
@@ -103,6 +101,7 @@ def main() -> None:
     \b
     osf predict   how long an iteration takes under each way of fusing gradients
     osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
 
     Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)

@@ -20,7 +20,7 @@ from osfmodel.predict import Comparison, compare
 
 @click.command(name="predict")
 @subject_options
-@click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see below.")
+@click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see above.")
 @click.option(
     "--plan",
     "plan_names",
@@ -29,9 +29,14 @@ from osfmodel.predict import Comparison, compare
     type=PLAN,
     help="Named plan or plan file; repeatable. Default: all named ones.",
 )
-@click.option("--channels", type=click.IntRange(1, 64), metavar="K", help="Collectives in flight at once.")
-@click.option("--forward-overlap", is_flag=True, help="Let the next forward start before all communication has ended.")
-@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather in the next forward.")
+@click.option(
+    "--channels",
+    type=click.IntRange(1, 64),
+    metavar="K",
+    help="Collectives in flight; above 1 no engine models it yet.",
+)
+@click.option("--forward-overlap", is_flag=True, help="Forward before all communication has ended; no engine yet.")
+@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather in forward; no engine yet.")
 @click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if the workload lacks it.")

@@ -16,9 +16,11 @@ from osfmodel.cost import Cost
 from osfmodel.cost.curves import Array
 from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.solve.solution import Limits
+from osfmodel.units import MIB
 from osfmodel.workload import Gradients, Workload
 
-MIB = 2**20
+DDP_LIMITS = (1 * MIB, 25 * MIB)
+"""The limits of DDP without arguments, in bytes."""
 MOST_PAIR_CELLS = 20_000_000
 """Positions times caps up to which all (first cap, cap) pairs are tried; above, caps are thinned out evenly."""
 MOST_CAPS = 400_000

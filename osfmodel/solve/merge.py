@@ -217,9 +217,8 @@ def _trace(row: Row) -> list[int]:
 def _few_buckets(problem: Problem, cost: Cost, row: Row) -> tuple[int, ...]:
     """An optimal plan in which, from the end, each bucket reaches back as far as the optimum allows.
 
-    A bucket (j, i] that must end by
-    ``deadline`` may be taken if its gradients are ready and the first j can be sent in time for it to start; the j that
-    attains F(i) always may.
+    A bucket (j, i] that must end by ``deadline`` may be taken if its gradients are ready, and the first j can be sent,
+    in time for it to start; the j that attains F(i) always may.
     """
     end = len(row.finish) - 1
     deadline = row.finish[end]

@@ -19,7 +19,7 @@ import numpy as np
 from osfmodel.cost import Cost
 from osfmodel.cost.curves import Array
 from osfmodel.plan import grouped_plan
-from osfmodel.solve.caps import bucket_layout
+from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 from osfmodel.solve.contiguous import allowed, finish, solution_of
 from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.workload import Gradients, Workload
@@ -105,7 +105,7 @@ def simple(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits
     yield [[i] for i in range(len(gradients))]
     yield sorted(([*chain] for chain in chains), key=lambda group: group[-1])
     yield [[i for i, _ in run] for _, run in groupby(enumerate(gradients.dtypes), key=lambda item: item[1])]
-    yield bucket_layout(gradients, (2**20, 25 * 2**20))
+    yield bucket_layout(gradients, DDP_LIMITS)
     yield from capped(gradients, chains, limits)
 
 

@@ -20,14 +20,12 @@ from osfmodel.cost import Cost
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.solve import Limits
-from osfmodel.solve.caps import CapSearch, bucket_layout, search_caps
+from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_caps
 from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.targets.target import Target, require_plain
-from osfmodel.units import show_bytes
+from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
 
-MIB = 2**20
-DEFAULT_LIMITS = (1 * MIB, 25 * MIB)
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """By what a limit is changed in the search for lists that serve several dtypes."""
 SPREAD = 1500
@@ -42,7 +40,7 @@ class DdpKnobs:
     DDP without arguments has the limits 1 MiB, then 25 MiB.
     """
 
-    limits: tuple[int, ...] = DEFAULT_LIMITS
+    limits: tuple[int, ...] = DDP_LIMITS
     fallback: CapSearch | None = None
 
 
@@ -93,7 +91,7 @@ def _search_list(sizes: list[list[int]], workload: Workload, cost: Cost, limits:
     count = max(map(len, sizes))
     per_bucket = [[row[k] for row in sizes if k < len(row)] for k in range(count)]
     single = search_caps(workload, cost, limits)
-    starts = [tuple(map(min, per_bucket)), tuple(map(max, per_bucket)), DEFAULT_LIMITS, *map(tuple, sizes)]
+    starts = [tuple(map(min, per_bucket)), tuple(map(max, per_bucket)), DDP_LIMITS, *map(tuple, sizes)]
     starts += [] if single is None else [(single.cap,) * min(count, MOST_STEPPED)]
     starts += _spread(workload.gradient_bytes // 300 + 1, workload.gradient_bytes)
     by_value = {value(start): start for start in starts}

@@ -27,9 +27,9 @@ from osfmodel.recursion import communication_finish, predict_timeline
 from osfmodel.solve import Limits
 from osfmodel.solve.contiguous import allowed
 from osfmodel.targets.target import Target, require_plain
+from osfmodel.units import MIB
 from osfmodel.workload import Gradients, Workload
 
-MIB = 2**20
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001
 CYCLES = (0.0001, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)

@@ -99,7 +99,7 @@ def test_the_tuned_plan_is_formed_exactly(resnet50):
 def test_default_and_single_caps_follow_the_rule(resnet50):
     workload, model = resnet50
     wrap = torch.nn.parallel.DistributedDataParallel
-    layout = ddp.bucket_layout(workload.gradients, ddp.DEFAULT_LIMITS)
+    layout = ddp.bucket_layout(workload.gradients, ddp.DDP_LIMITS)
     sizes = workload.gradients.sizes
     assert real_buckets(wrap(model)) == [sum(sizes[i] for i in bucket) for bucket in layout]
     for cap in (0.5, 3.7, 60.0):
@@ -122,3 +122,36 @@ def test_mixed_dtypes_are_walked_separately():
         unfinished = min(2, len(set(dtypes)))
         assert real[: len(real) - unfinished] == predicted[: len(predicted) - unfinished]
         assert sorted(real) == sorted(predicted)
+
+
+class WithoutList:
+    """A DDP as of torch after PR #121640: one cap for all buckets."""
+
+    def __init__(self, module, bucket_cap_mb=None):
+        self.bucket_bytes_cap_default = bucket_cap_mb is None
+        self.bucket_cap_mb = bucket_cap_mb
+
+
+class WithFirstCap:
+    """An older DDP: the first bucket has a cap of its own, dist._DEFAULT_FIRST_BUCKET_BYTES."""
+
+    def __init__(self, module, bucket_cap_mb=25):
+        self.bucket_cap_mb = bucket_cap_mb
+
+
+@pytest.mark.parametrize("old", [WithoutList, WithFirstCap])
+def test_rendered_code_finds_out_what_an_older_torch_can_do(resnet50, monkeypatch, old):
+    """The branches for a torch without the list, executed against classes with its signatures."""
+    workload, _ = resnet50
+    tuning = osf.tune(workload, osf.load_cluster("v100-10gbe"), 64)
+    fallback = tuning.config["fallback"]
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", old)
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", MIB)
+    pasted = {"model": None}
+    exec(compile(tuning.rendered, "pasted.py", "exec"), pasted)
+    if old is WithoutList:
+        assert pasted["model"].bucket_cap_mb == fallback["bucket_cap_mb"]
+        assert dist._DEFAULT_FIRST_BUCKET_BYTES == MIB
+    else:
+        assert pasted["model"].bucket_cap_mb == fallback["first_and_cap"]["bucket_cap_mb"]
+        assert fallback["first_and_cap"]["first_bucket_bytes"] == dist._DEFAULT_FIRST_BUCKET_BYTES

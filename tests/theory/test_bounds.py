@@ -99,4 +99,5 @@ def test_no_partition_in_any_order_beats_it(make_cost):
         bound = iteration_bound(workload, cost)
         assert bound <= best * (1 + 1e-12)
         attained += best <= bound * (1 + 1e-9)
+    # Under jumps a large message may be cheap that no grouping of these pieces makes, so the bound need not be met.
     assert attained > 0 or make_cost is jumping
