@@ -18,15 +18,15 @@ from osfmodel.source import Source
 from osfmodel.workload import Layer, Workload
 
 SCHEMA_VERSION = 1
-KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets"}
+KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs"}
 """Each kind of document, and the field that gives it away where it does not say."""
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A document or part of one in which an unknown field is an error."""
 
 
-class _Layer(_Strict):
+class _Layer(Strict):
     name: str
     forward_time_s: float
     backward_time_s: float
@@ -36,7 +36,7 @@ class _Layer(_Strict):
     enqueue_time_s: float | None = None
 
 
-class _Workload(_Strict):
+class _Workload(Strict):
     schema_version: int
     name: str
     layers: list[_Layer]
@@ -46,27 +46,27 @@ class _Workload(_Strict):
     source: Source = Source()
 
 
-class _Link(_Strict):
+class _Link(Strict):
     latency_s: float
     seconds_per_byte: float
     reduce_seconds_per_byte: float = 0.0
 
 
-class _Fit(_Strict):
+class _Fit(Strict):
     workers: int
     latency_s: float
     seconds_per_byte: float
     collective: str = "all_reduce"
 
 
-class _Table(_Strict):
+class _Table(Strict):
     workers: int
     bytes: list[int]
     time_s: list[float]
     collective: str = "all_reduce"
 
 
-class _Cluster(_Strict):
+class _Cluster(Strict):
     schema_version: int
     name: str
     cost_model: str
@@ -95,12 +95,12 @@ class _Plan(msgspec.Struct):
     split: bool = False
 
 
-Document = TypeVar("Document", _Workload, _Cluster, _Plan)
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 def decode_workload(text: bytes) -> Workload:
     """A workload file's content. Raises DataError saying what is wrong and where in the document."""
-    document = _decode(text, "workload", _Workload)
+    document = decode(text, "workload", _Workload)
     layers = tuple(
         Layer(
             row.name, row.forward_time_s, row.backward_time_s, row.gradient_bytes, row.dtype, row.activation_bytes,
@@ -113,7 +113,7 @@ def decode_workload(text: bytes) -> Workload:
 
 def decode_cluster(text: bytes) -> Cluster:
     """A cluster file's content. Raises DataError saying what is wrong and where in the document."""
-    document = _decode(text, "cluster", _Cluster)
+    document = decode(text, "cluster", _Cluster)
     return Cluster(
         name=document.name,
         cost_model=document.cost_model,
@@ -139,7 +139,7 @@ def decode_plan(text: bytes) -> Plan:
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
         text = msgspec.json.encode(inner)
-    document = _decode(text, "plan", _Plan)
+    document = decode(text, "plan", _Plan)
     buckets = tuple(Bucket(tuple(row.blocks), row.release_time_s) for row in document.buckets)
     return Plan(document.workload, buckets, document.channels, document.forward_overlap, document.split)
 
@@ -157,7 +157,8 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return raw
 
 
-def _decode(text: bytes, kind: str, document: type[Document]) -> Document:
+def decode(text: bytes, kind: str, document: type[Document]) -> Document:
+    """``text`` as a document of ``kind``, a key of KINDS. Raises DataError saying what is wrong and where."""
     raw = parse_object(text)
     found = raw.get("kind") or next((name for name, field in KINDS.items() if field in raw), kind)
     if kind != "plan" and isinstance(raw.get("plan"), dict):

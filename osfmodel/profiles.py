@@ -17,9 +17,9 @@ from osfmodel.units import parse_bandwidth, parse_time
 from osfmodel.workload import Workload
 
 Decoded = TypeVar("Decoded")
-FOLDERS = {"workload": "workloads", "cluster": "clusters"}
+FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "measurements"}
 SEARCH_PATH = "OSFMODEL_PROFILES"
-"""Environment variable: folders that are searched before the bundled profiles, each with workloads/ and clusters/."""
+"""Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 LARGEST_FILE = 64 * 2**20
 
 
@@ -28,7 +28,7 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
     Raises UsageError for an unknown name, DataError for a file that cannot be used.
     """
-    return read(_locate(name_or_path, "workload"), documents.decode_workload)
+    return read(locate(name_or_path, "workload"), documents.decode_workload)
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -42,7 +42,7 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     model, separator, words = str(name_or_path).partition(":")
     if separator and (model in FORMULAS or model == "hierarchical"):
         return _cluster_in_words(model, words)
-    return read(_locate(name_or_path, "cluster"), documents.decode_cluster)
+    return read(locate(name_or_path, "cluster"), documents.decode_cluster)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -129,7 +129,8 @@ def _folders() -> list[Path]:
     return [*extra, here / "_profiles", here.parent / "profiles"]
 
 
-def _locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
+def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
+    """The file of the profile of that name, or the path given. Raises UsageError for a name that there is not."""
     text = os.fspath(name_or_path)
     path = Path(text)
     if not isinstance(name_or_path, str) or text.endswith(".json") or path.name != text:

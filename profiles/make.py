@@ -19,6 +19,10 @@ from statistics import median
 
 from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, save
 from osfmodel.cost.collectives import ring
+from osfmodel.measurements import save_measurements
+
+sys.path.insert(0, str(Path(__file__).parent))
+import runs
 
 DATA = Path(os.environ.get("OSFMODEL_DATA", ""))
 FLOAT32 = 4
@@ -36,6 +40,7 @@ ORIGINS = {
     "trace of ResNet-50 under DDP on one V100 (ns_resolution), reduced to gradient-ready times",
     "layer_profiles/from_traces/resnet50_v100dgxs_bs32.csv": "pytorch/kineto: "
     "tb_plugin/samples/resnet50_num_workers_4, reduced to gradient-ready times",
+    "targets.csv": "MG-WFBP, IEEE TPDS 2021, Fig. 9 (arXiv 1912.09268), and ASC-WFBP, IEEE INFOCOM 2021: plot scripts",
 }
 
 
@@ -332,6 +337,11 @@ def main() -> None:
         for noun in nouns:
             save(noun, output / folder / f"{noun.name}.json")
             print(f"{folder}/{noun.name}.json")
+    published = runs.Published(rows, source, exact)
+    (output / "measurements").mkdir(parents=True, exist_ok=True)
+    for name, measured_runs in runs.SOURCES.items():
+        save_measurements(name, list(measured_runs(published)), output / "measurements" / f"{name}.json")
+        print(f"measurements/{name}.json")
 
 
 if __name__ == "__main__":

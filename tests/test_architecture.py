@@ -14,6 +14,7 @@ PACKAGE = ROOT / "osfmodel"
 FLOORS = [
     ("errors",),
     ("source", "checks", "units"),
+    ("effects",),
     ("workload", "cluster", "timeline", "measurement"),
     ("plan",),
     ("documents", "cost.curves"),
@@ -22,7 +23,7 @@ FLOORS = [
     ("cost.hockney", "cost.hierarchical", "cost.tabulated"),
     ("cost",),
     ("profiles", "recursion", "formats.source_text"),
-    ("formats.json_text",),
+    ("formats.json_text", "measurements"),
     (
         "formats.nccl_tests",
         "formats.nccl_tests_json",
@@ -45,6 +46,8 @@ FLOORS = [
     ("plans",),
     ("predict", "economics"),
     ("tune",),
+    ("ledger.recipe",),
+    ("ledger",),
     ("catalogue", "screen"),
     ("output", "render"),
     ("cli.app",),
