@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from osfmodel.check import Checked
 from osfmodel.economics import Economics
 from osfmodel.predict import Comparison
 from osfmodel.tune import Tuning
@@ -60,9 +61,9 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _show_caveats(console: Console, comparison: Comparison) -> None:
-    for prediction in comparison.predictions:
-        for caveat in prediction.caveats:
-            console.print(f"Note: {caveat}.", markup=False)
+    said = dict.fromkeys(caveat for prediction in comparison.predictions for caveat in prediction.caveats)
+    for caveat in said:
+        console.print(f"Note: {caveat}.", markup=False)
 
 
 def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
@@ -131,9 +132,58 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     console.print(tuning.rendered, markup=False, soft_wrap=True)
 
 
+def show_check(
+    console: Console,
+    checked: Sequence[Checked],
+    overall: tuple[float | None, float | None],
+    with_rows: bool,
+) -> None:
+    """The errors of each source, what was fitted, and on request every run."""
+    for one in checked if with_rows else ():
+        _show_runs(console, one)
+    columns = ("source", "predicted", "median", "p90", "worst", "bias", "tolerance", "fitted", "not predicted")
+    table = _table(
+        console, "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on", *columns
+    )
+    for one in checked:
+        errors = (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)
+        cells = (*map(_percent, errors), _percent(one.bias, "+"), _percent(one.tolerance))
+        table.add_row(escape(one.source), str(one.n), *cells, str(one.fitted), str(one.not_predicted))
+    console.print(table)
+    if len(checked) > 1:
+        middle, high = overall
+        console.print(f"Medians over the sources: median {_percent(middle)}, p90 {_percent(high)}.")
+    for one in checked:
+        console.print(f"{one.source}: {one.fitted_on}.", markup=False)
+
+
+def _show_runs(console: Console, one: Checked) -> None:
+    table = _table(console, one.source, "run", "measured", "predicted", "error", "", "note")
+    table.columns[-1].justify = "left"
+    reasons: dict[str, int] = {}
+    for row in one.rows:
+        if row.predicted is None:
+            reasons[row.note] = reasons.get(row.note, 0) + 1
+        predicted = "not predicted" if row.predicted is None else f"{row.predicted:.4g}"
+        status, note = "fitted" if row.fitted else "", "" if row.predicted is None else row.note
+        table.add_row(
+            escape(row.label), f"{row.measured:.4g}", predicted, _percent(row.error, "+"), status, escape(note)
+        )
+    console.print(table)
+    for reason, count in reasons.items():
+        console.print(f"Not predicted, {_count(count, 'run')}: {reason}.", markup=False)
+    console.print()
+
+
+def _percent(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.1%}"
+
+
 def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line per entry."""
-    columns = [column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence")]
+    columns = [
+        column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence", "evidence")
+    ]
     console.print(kind, style="bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
