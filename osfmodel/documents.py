@@ -20,7 +20,7 @@ from osfmodel.source import Source
 from osfmodel.workload import Layer, Workload
 
 SCHEMA_VERSION = 1
-KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs"}
+KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs", "bands": "cells"}
 """Each kind of document, and the field that gives it away where it does not say."""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from osfmodel.bands import Band
 from osfmodel.check import Checked, overall
 from osfmodel.cluster import Cluster
 from osfmodel.documents import SCHEMA_VERSION, plan_document
@@ -54,7 +56,12 @@ class Predicted:
         document = self.document()
         shared = ("workload", "cluster", "workers", "compute_time_s", "lower_bound_s")
         return [
-            {**{key: entry[key] for key in shared}, **row, "notes": "; ".join(row["notes"])}
+            {
+                **{key: entry[key] for key in shared},
+                **row,
+                "error_band": (row["error_band"] or {}).get("half_width"),
+                "notes": "; ".join(row["notes"]),
+            }
             for entry in document.get("sweep", [document])
             for row in entry["predictions"]
         ]
@@ -87,8 +94,23 @@ def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
         "scaling_factor": prediction.timeline.scaling_factor,
         "speed_up": prediction.timeline.scaling_factor * workers,
         "gap": prediction.gap,
+        "error_band": _band(prediction.band, prediction.iteration_time),
         "engine": prediction.engine,
         "notes": list(prediction.notes),
+    }
+
+
+def _band(band: Band | None, time: float) -> dict[str, Any] | None:
+    if band is None:
+        return None
+    low, high = band.interval(time)
+    return {
+        "half_width": band.half_width,
+        "low_s": low,
+        "high_s": None if math.isinf(high) else high,
+        "runs": band.runs,
+        "sources": list(band.sources),
+        "nearest_regime": band.nearest,
     }
 
 
@@ -125,7 +147,10 @@ class Tuned:
             "target": tuning.target,
             "improvement": tuning.improvement,
         }
-        return [{**common, **_outcome(outcome)} for outcome in tuning.outcomes]
+        return [
+            {**common, **_outcome(outcome), "error_band": None if outcome.band is None else outcome.band.half_width}
+            for outcome in tuning.outcomes
+        ]
 
     def show(self, console: Any) -> None:
         from osfmodel import screen
@@ -148,6 +173,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "optimal_iteration_time_s": outcome.optimal_time,
         "lower_bound_s": outcome.lower_bound,
         "gap": outcome.gap,
+        "error_band": _band(outcome.band, outcome.tuned_time),
     }
 
 

@@ -19,7 +19,7 @@ MARKERS = "osD^vPX*"
 def plot_check(checked: Sequence[Checked], path: str) -> None:
     """Predicted against measured iteration time of every run that nothing was fitted on, one colour per source.
 
-    Ratios (rows without a communication ratio) are left out: they are no times. Raises UsageError for another suffix
+    Ratios (rows without a regime) are left out: they are no times. Raises UsageError for another suffix
     than .png or .svg, or where matplotlib is missing.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
@@ -44,7 +44,7 @@ def _points(one: Checked) -> list[tuple[float, float]]:
     return [
         (row.measured, row.predicted)
         for row in one.rows
-        if row.predicted is not None and not row.fitted and row.communication_ratio == row.communication_ratio
+        if row.predicted is not None and not row.fitted and row.regime is not None
     ]
 
 

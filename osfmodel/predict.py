@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from osfmodel import recursion
+from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, cost_of
 from osfmodel.effects import Effects
@@ -25,6 +26,7 @@ class Prediction:
     """What one plan makes of one iteration.
 
     ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
+    ``band`` says how far such predictions were from measured runs; None where nothing is communicated.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Prediction:
     lower_bound: float
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
+    band: Band | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -139,8 +142,14 @@ def _predict(
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
     plan = replace(plan, **changes)
-    warnings = extrapolation(plan, subject.cost)
-    return Prediction(label, plan, subject.timeline(plan), bound, warnings, caveats + subject.caveats)
+    warnings, timeline = extrapolation(plan, subject.cost), subject.timeline(plan)
+    band = error_band(subject.workload, timeline, subject.cost)
+    return Prediction(label, plan, timeline, bound, warnings, caveats + subject.caveats, band)
+
+
+def error_band(workload: Workload, timeline: Timeline, cost: Cost) -> Band | None:
+    """How far predictions in this regime were from measured runs."""
+    return band_for(regime_of(workload, timeline, cost), bundled_bands())
 
 
 def require_nouns(workload: object, cluster: object) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from osfmodel.bands import Band
 from osfmodel.check import Checked
 from osfmodel.economics import Economics
 from osfmodel.predict import Comparison
@@ -38,7 +39,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     """The plans side by side at one worker count."""
     workload = comparison.workload
     title = f"{workload.name} on {comparison.cluster.name}, {_count(comparison.workers, 'worker')}"
-    columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound")
+    columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
     table = _table(console, title, *columns)
     for prediction in comparison.predictions:
         timeline = prediction.timeline
@@ -50,6 +51,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             f"{timeline.scaling_factor * comparison.workers:.4g}x",
             show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
+            _width(prediction.band),
         )
     console.print(table)
     console.print(
@@ -58,6 +60,22 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         f"{_count(len(workload.gradients), 'tensor')}."
     )
     _show_caveats(console, comparison)
+    _show_bands(console, [prediction.band for prediction in comparison.predictions])
+
+
+def _width(band: Band | None) -> str:
+    return "" if band is None else f"±{band.half_width:.0%}"
+
+
+def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
+    """What the bands are of, each said once."""
+    for band in dict.fromkeys(band for band in bands if band is not None):
+        like = "in the nearest regime that was measured" if band.nearest else "like these"
+        console.print(
+            f"Error band ±{band.half_width:.0%}: nine tenths of {_count(band.runs, 'measured run')} {like} "
+            f"({', '.join(band.sources)}) were within it.",
+            markup=False,
+        )
 
 
 def _show_caveats(console: Console, comparison: Comparison) -> None:
@@ -81,6 +99,7 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
     console.print(table)
     console.print(f"One worker alone: {show_time(first.workload.compute_time)}.")
     _show_caveats(console, first)
+    _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
 
 
 def show_economics(
@@ -115,12 +134,12 @@ def show_economics(
 def show_tuning(console: Console, tuning: Tuning) -> None:
     """The verdict, the times, and the lines to paste."""
     title = f"{tuning.workload.name} on {tuning.cluster.name} for {tuning.target}"
-    columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain")
+    columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain", "error band")
     table = _table(console, title, *columns)
     for outcome in tuning.outcomes:
         times = (outcome.default_time, outcome.tuned_time, outcome.optimal_time, outcome.lower_bound)
         gap, gain = f"{max(outcome.gap, 0):.1%}", f"{round(outcome.gain, 4) + 0.0:.1%}"
-        table.add_row(str(outcome.workers), *map(show_time, times), gap, gain)
+        table.add_row(str(outcome.workers), *map(show_time, times), gap, gain, _width(outcome.band))
     console.print(table)
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
@@ -128,6 +147,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
         console.print(f"{_count(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
     for remark in tuning.remarks:
         console.print(f"Note: {remark}.", markup=False)
+    _show_bands(console, [outcome.band for outcome in tuning.outcomes])
     console.print()
     console.print(tuning.rendered, markup=False, soft_wrap=True)
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from osfmodel.bands import Band
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import effect_caveats, extrapolation, price, require_nouns
+from osfmodel.predict import effect_caveats, error_band, extrapolation, price, require_nouns
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.bounds import iteration_bound
@@ -38,6 +39,7 @@ class Outcome:
 
     tuned_time:   with the configuration, as the framework will really carry it out
     default_time: with the framework's defaults
+    band:         how far such predictions were from measured runs
     optimal_time: of the best plan of whole tensors in ready order, whether the framework can form it or not
     """
 
@@ -46,6 +48,7 @@ class Outcome:
     default_time: float
     optimal_time: float
     lower_bound: float
+    band: Band | None = None
 
     @property
     def gap(self) -> float:
@@ -143,7 +146,7 @@ def tune(
     # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
     bounds = [iteration_bound(workload, cost) for cost in task.costs]
-    outcomes = tuple(map(Outcome, counts, times, default, best, bounds))
+    outcomes = tuple(map(Outcome, counts, times, default, best, bounds, task.bands(knobs)))
     return Tuning(
         workload,
         cluster,
@@ -190,6 +193,13 @@ class Task:
         """Iteration time under each cost of what the target makes of ``knobs``."""
         return [
             self._timeline(self.target.realise(knobs, self.workload, cost), position).iteration_time
+            for position, cost in enumerate(self.costs)
+        ]
+
+    def bands(self, knobs: Any) -> list[Band | None]:
+        """The error band of the tuned time under each cost."""
+        return [
+            error_band(self.workload, self._timeline(self.target.realise(knobs, self.workload, cost), position), cost)
             for position, cost in enumerate(self.costs)
         ]
 

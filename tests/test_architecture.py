@@ -23,7 +23,7 @@ FLOORS = [
     ("cost.hockney", "cost.hierarchical", "cost.tabulated"),
     ("cost",),
     ("profiles", "recursion", "formats.source_text"),
-    ("formats.json_text", "measurements"),
+    ("formats.json_text", "measurements", "bands"),
     (
         "formats.nccl_tests",
         "formats.nccl_tests_json",
