@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name, require_time
+from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
@@ -73,7 +74,8 @@ class Cluster:
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
     the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, or ``tables``. ``nodes`` is the
     number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
-    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
+    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``effects`` are those that
+    were measured there; none is on otherwise.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Cluster:
     in_node: Link | None = None
     fits: tuple[AlphaBeta, ...] = ()
     tables: tuple[Table, ...] = ()
+    effects: Effects = NO_EFFECTS
     source: Source = Source()
 
     def __post_init__(self) -> None:

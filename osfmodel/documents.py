@@ -7,18 +7,20 @@ plan files further fields are welcome, so the output of ``osf tune`` is itself a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import msgspec
 
 from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.effects import Effects
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
 from osfmodel.workload import Layer, Workload
 
 SCHEMA_VERSION = 1
-KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs"}
+KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs", "bands": "cells"}
 """Each kind of document, and the field that gives it away where it does not say."""
 
 
@@ -66,6 +68,16 @@ class _Table(Strict):
     collective: str = "all_reduce"
 
 
+class _Effects(Strict):
+    launch_latency_s: float = 0
+    hook_time_s: float = 0
+    copy_in_s_per_byte: float = 0
+    copy_out_s_per_byte: float = 0
+    fusion_copy_s_per_byte: float = 0
+    compute_slowdown: float = 0
+    straggler_deviation: float = 0
+
+
 class _Cluster(Strict):
     schema_version: int
     name: str
@@ -78,6 +90,7 @@ class _Cluster(Strict):
     in_node: _Link | None = None
     fits: list[_Fit] = []
     tables: list[_Table] = []
+    effects: _Effects | None = None
     source: Source = Source()
 
 
@@ -128,6 +141,7 @@ def decode_cluster(text: bytes) -> Cluster:
         tables=tuple(
             Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
         ),
+        effects=Effects(*msgspec.structs.astuple(document.effects or _Effects())),
         source=document.source,
     )
 
@@ -187,7 +201,9 @@ def _place(message: str) -> str:
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
         known = {
-            field for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table) for field in struct.__struct_fields__
+            field
+            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Effects)
+            for field in struct.__struct_fields__
         }
         near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
         message += f": did you mean '{near[0]}'?" if near else ""
@@ -249,6 +265,7 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             in_node=_link_row(cluster.in_node),
             fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
             tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
+            effects=_Effects(*astuple(cluster.effects)) if cluster.effects.active else None,
             source=cluster.source,
         )
     )

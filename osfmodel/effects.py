@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -41,6 +41,11 @@ class Effects:
     def __post_init__(self) -> None:
         for field in fields(self):
             require_time(getattr(self, field.name), f"the effect {field.name}")
+
+    @property
+    def apart_from_cost(self) -> Effects:
+        """All but the launch latency, for an engine whose cost has that in it already."""
+        return replace(self, launch_latency=0)
 
     @property
     def active(self) -> Mapping[str, float]:

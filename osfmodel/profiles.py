@@ -124,9 +124,18 @@ def missing_folders() -> list[str]:
 
 def _folders() -> list[Path]:
     extra = [Path(folder) for folder in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if folder]
+    return [*extra, *_bundled()]
+
+
+def _bundled() -> list[Path]:
     here = Path(__file__).resolve().parent
     # Installed, the profiles lie inside the package; in a source tree beside it.
-    return [*extra, here / "_profiles", here.parent / "profiles"]
+    return [here / "_profiles", here.parent / "profiles"]
+
+
+def bundled_file(name: str) -> Path | None:
+    """A file that lies beside the bundled profiles."""
+    return next((path for folder in _bundled() if (path := folder / name).is_file()), None)
 
 
 def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:

@@ -22,6 +22,7 @@ from osfmodel.cost.collectives import ring
 from osfmodel.measurements import save_measurements
 
 sys.path.insert(0, str(Path(__file__).parent))
+import reconstruct
 import runs
 
 DATA = Path(os.environ.get("OSFMODEL_DATA", ""))
@@ -347,6 +348,7 @@ def workloads() -> Iterator[Workload]:
         yield pipedream(path.stem)
     yield triosim("resnet50")
     yield triosim("vgg13")
+    yield from reconstruct.reconstructed(runs.Published(rows, source, exact), resnet50_v100())
 
 
 def clusters() -> Iterator[Cluster]:

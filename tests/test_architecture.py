@@ -23,7 +23,7 @@ FLOORS = [
     ("cost.hockney", "cost.hierarchical", "cost.tabulated"),
     ("cost",),
     ("profiles", "recursion", "formats.source_text"),
-    ("formats.json_text", "measurements"),
+    ("formats.json_text", "measurements", "bands"),
     (
         "formats.nccl_tests",
         "formats.nccl_tests_json",
@@ -49,15 +49,17 @@ FLOORS = [
     ("ledger.recipe",),
     ("ledger.bcaffe", "ledger.ddl_benchmarks"),
     ("ledger",),
-    ("catalogue", "screen"),
+    ("check",),
+    ("catalogue", "screen", "plot"),
     ("output", "render"),
     ("cli.app",),
-    ("cli.predict", "cli.tune", "cli.listing", "cli.importing"),
+    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
-SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.listing", "cli.importing"}
+SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
+SCREENS |= {"cli.importing"}
 
 
 def modules() -> dict[str, Path]:

@@ -50,7 +50,7 @@ def test_profiles_are_what_the_converter_makes(data_folder, tmp_path):
     subprocess.run(
         [sys.executable, ROOT / "profiles/make.py", tmp_path], check=True, env=environment, capture_output=True
     )
-    for folder in ("workloads", "clusters"):
+    for folder in ("workloads", "clusters", "measurements"):
         made, kept = (sorted(p.name for p in (base / folder).iterdir()) for base in (tmp_path, ROOT / "profiles"))
         assert made == kept
         _, different, unreadable = filecmp.cmpfiles(tmp_path / folder, ROOT / "profiles" / folder, made, shallow=False)
@@ -202,6 +202,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         in_node=Link(0.1, 0.2, 0.3),
         fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
         tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
+        effects=osf.Effects(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
         source=source,
     )
     layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)

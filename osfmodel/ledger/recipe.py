@@ -7,10 +7,10 @@ predicted with the reason. Errors are predicted / measured - 1.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from osfmodel.bands import Regime, regime_of
 from osfmodel.cost import Cost
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.measurement import Measurement
@@ -26,8 +26,7 @@ class Row(NamedTuple):
     measured:  seconds per iteration, or a ratio of two such times
     predicted: the same from the model; None where it is not predicted, and ``note`` says why
     fitted:    whether a parameter was fitted on it, so that its error is no prediction error
-    communication_ratio: seconds in collectives / seconds of computation, as predicted; nan where unknown
-    bandwidth: bytes per second of one collective of all gradients, as priced; nan where unknown
+    regime:    how much is communicated over which kind of network; None where what is compared is no time
     """
 
     label: str
@@ -35,8 +34,7 @@ class Row(NamedTuple):
     predicted: float | None
     fitted: bool = False
     note: str = ""
-    communication_ratio: float = math.nan
-    bandwidth: float = math.nan
+    regime: Regime | None = None
 
     @property
     def error(self) -> float | None:
@@ -72,14 +70,12 @@ def row_of(
 ) -> Row:
     """What the engine predicts for ``run``, beside what was measured."""
     timeline = predict_timeline(workload, plan, cost, effects, run.workers)
-    size = workload.gradient_bytes
     return Row(
         label=label_of(run),
         measured=run.iteration_time,
         predicted=timeline.iteration_time,
         fitted=fitted,
-        communication_ratio=timeline.communication_time / workload.compute_time,
-        bandwidth=size / cost(size) if size and cost(size) else math.inf,
+        regime=regime_of(workload, timeline, cost),
     )
 
 
