@@ -47,6 +47,7 @@ FLOORS = [
     ("predict", "economics"),
     ("tune",),
     ("ledger.recipe",),
+    ("ledger.bcaffe", "ledger.ddl_benchmarks"),
     ("ledger",),
     ("check",),
     ("catalogue", "screen", "plot"),
