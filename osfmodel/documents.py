@@ -7,11 +7,12 @@ plan files further fields are welcome, so the output of ``osf tune`` is itself a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
@@ -66,6 +67,16 @@ class _Table(_Strict):
     collective: str = "all_reduce"
 
 
+class _Nccl(_Strict):
+    generation: str
+    fabric: str
+    gpu_bytes_per_s: float
+    nic_bytes_per_s: float | None = None
+    nvls: bool = False
+    latency_scale: float = 1.0
+    net_latency_scale: float = 1.0
+
+
 class _Cluster(_Strict):
     schema_version: int
     name: str
@@ -78,6 +89,7 @@ class _Cluster(_Strict):
     in_node: _Link | None = None
     fits: list[_Fit] = []
     tables: list[_Table] = []
+    nccl: _Nccl | None = None
     source: Source = Source()
 
 
@@ -128,6 +140,7 @@ def decode_cluster(text: bytes) -> Cluster:
         tables=tuple(
             Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
         ),
+        nccl=_nccl(document.nccl),
         source=document.source,
     )
 
@@ -186,7 +199,9 @@ def _place(message: str) -> str:
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
         known = {
-            field for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table) for field in struct.__struct_fields__
+            field
+            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Nccl)
+            for field in struct.__struct_fields__
         }
         near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
         message += f": did you mean '{near[0]}'?" if near else ""
@@ -205,6 +220,14 @@ def _position(message: str, text: bytes) -> str:
 
 def _link(row: _Link | None) -> Link | None:
     return None if row is None else Link(row.latency_s, row.seconds_per_byte, row.reduce_seconds_per_byte)
+
+
+def _nccl(row: _Nccl | None) -> NcclShape | None:
+    return None if row is None else NcclShape(*msgspec.structs.astuple(row))
+
+
+def _nccl_row(shape: NcclShape | None) -> _Nccl | None:
+    return None if shape is None else _Nccl(*astuple(shape))
 
 
 def _link_row(link: Link | None) -> _Link | None:
@@ -248,6 +271,7 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             in_node=_link_row(cluster.in_node),
             fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
             tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
+            nccl=_nccl_row(cluster.nccl),
             source=cluster.source,
         )
     )
