@@ -117,6 +117,7 @@ class _Plan(msgspec.Struct):
     channels: int = 1
     forward_overlap: bool = False
     split: bool = False
+    credit_bytes: int | None = None
 
 
 Document = TypeVar("Document", bound=msgspec.Struct)
@@ -167,7 +168,9 @@ def decode_plan(text: bytes) -> Plan:
         text = msgspec.json.encode(inner)
     document = decode(text, "plan", _Plan)
     buckets = tuple(Bucket(tuple(row.blocks), row.release_time_s) for row in document.buckets)
-    return Plan(document.workload, buckets, document.channels, document.forward_overlap, document.split)
+    return Plan(
+        document.workload, buckets, document.channels, document.forward_overlap, document.split, document.credit_bytes
+    )
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -306,6 +309,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "channels": plan.channels,
         "forward_overlap": plan.forward_overlap,
         "split": plan.split,
+        **({} if plan.credit is None else {"credit_bytes": plan.credit}),
         "buckets": buckets,
     }
 

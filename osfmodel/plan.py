@@ -44,6 +44,8 @@ class Plan:
     channels:        collectives in flight at once
     forward_overlap: whether the next forward may start before all communication has ended
     split:           whether each all-reduce is a reduce-scatter in backward and an all-gather in forward
+    credit:          None to send in the order of the buckets; else that order is one of priority: of the buckets that
+                     are ready the first is sent, and so many bytes may be handed to the network before any has arrived
     """
 
     workload: str
@@ -51,10 +53,13 @@ class Plan:
     channels: int = 1
     forward_overlap: bool = False
     split: bool = False
+    credit: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.channels, bool) or not isinstance(self.channels, int) or self.channels < 1:
             raise PlanError(f"the plan has {self.channels!r} channels: it needs a whole number, 1 or more")
+        if self.credit is not None:
+            require_count(self.credit, "the credit of the plan", least=1)
 
     def require_valid(self, workload: Workload) -> None:
         """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once."""

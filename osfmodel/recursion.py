@@ -63,7 +63,12 @@ def communication_finish(release_times: Iterable[float], durations: Iterable[flo
 
 
 def _require_supported(plan: Plan) -> None:
-    asked = {"channels above 1": plan.channels > 1, "forward_overlap": plan.forward_overlap, "split": plan.split}
+    asked = {
+        "channels above 1": plan.channels > 1,
+        "forward_overlap": plan.forward_overlap,
+        "split": plan.split,
+        "credit": plan.credit is not None,
+    }
     for feature, wanted in asked.items():
         if wanted:
             raise PlanError(f"the plan uses {feature}, which the recursion engine cannot model: set it to its default")

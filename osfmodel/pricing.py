@@ -1,0 +1,64 @@
+"""What communication costs a given number of workers: the cost of each collective, and what several in flight get.
+
+Two parts of one collective (:func:`split`): a start-up, in which nothing is sent, and a transfer. Start-ups of several
+collectives run side by side; their transfers share the wires. One flow alone may not fill these: n flows together go
+
+    X(n) = g (1 - (1 - 1/g)^n)
+
+times as fast as one, X(1) = 1, towards g for many: each new flow takes what the others leave, and g, the *gain* of
+simultaneity, is measured. With g = 1 one flow fills the wires, and several only hide start-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from osfmodel.cost import AffineCost, Cost
+from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.errors import CostError
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """costs:   collective -> seconds of a message, for the ``workers`` at hand
+    gain:    X(n) for many flows, 1 or more
+    effects: of a real run; launch latency included
+    """
+
+    costs: Mapping[str, Cost]
+    workers: int = 1
+    gain: float = 1
+    effects: Effects = field(default=NO_EFFECTS)
+
+    def __post_init__(self) -> None:
+        if not self.gain >= 1:
+            raise CostError(f"the gain of simultaneous collectives is {self.gain!r}: it must be 1 or more")
+
+    def cost(self, collective: str = "all_reduce") -> Cost:
+        """Seconds of a message. Raises CostError where that collective has no price here."""
+        if collective not in self.costs:
+            raise CostError(f"no price for {collective}: known are {', '.join(self.costs)}")
+        return self.costs[collective]
+
+    def split(self, collective: str, size: int) -> tuple[float, float]:
+        """(start-up, transfer) of a message: what a vanishing message on the same line costs, and the rest.
+
+        Of a minimum of lines, the line that is cheapest at ``size``; of a table, the least time at or below it.
+        """
+        cost = self.cost(collective)
+        whole: float = cost(size)
+        if isinstance(cost, AffineCost):
+            startup, _ = min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)
+        else:
+            startup = min(
+                whole, *[time for knot, time in zip(cost.sizes, cost.times, strict=True) if knot <= size], cost.times[0]
+            )
+        return startup, whole - startup
+
+    def share(self, flows: int) -> float:
+        """The speed of each of ``flows`` transfers, as a part of that of one alone: X(n) / n."""
+        gain = self.gain
+        return (
+            gain * (1 - (1 - 1 / gain) ** flows) / flows if gain != 1 and flows > 1 else 1 / flows if flows > 1 else 1
+        )
