@@ -9,7 +9,7 @@ True
 
 from __future__ import annotations
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.errors import CostError, DataError, OsfError, PlanError, UsageError
@@ -46,9 +46,11 @@ __all__ = [
     "Measurement",
     "OsfError",
     "Outcome",
+    "Pieces",
     "Plan",
     "PlanError",
     "Prediction",
+    "Protocol",
     "Solution",
     "Source",
     "Span",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, Pieces, Protocol, Table
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
@@ -66,6 +66,20 @@ class _Table(_Strict):
     collective: str = "all_reduce"
 
 
+class _Pieces(_Strict):
+    workers: int
+    latency_s: list[float]
+    seconds_per_byte: list[float]
+    collective: str = "all_reduce"
+
+
+class _Protocol(_Strict):
+    latency_s: float
+    seconds_per_byte: float
+    in_node: _Link | None = None
+    between_nodes: _Link | None = None
+
+
 class _Cluster(_Strict):
     schema_version: int
     name: str
@@ -78,6 +92,8 @@ class _Cluster(_Strict):
     in_node: _Link | None = None
     fits: list[_Fit] = []
     tables: list[_Table] = []
+    pieces: list[_Pieces] = []
+    protocols: list[_Protocol] = []
     source: Source = Source()
 
 
@@ -127,6 +143,14 @@ def decode_cluster(text: bytes) -> Cluster:
         ),
         tables=tuple(
             Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
+        ),
+        pieces=tuple(
+            Pieces(row.workers, tuple(row.latency_s), tuple(row.seconds_per_byte), row.collective)
+            for row in document.pieces
+        ),
+        protocols=tuple(
+            Protocol(row.latency_s, row.seconds_per_byte, _link(row.in_node), _link(row.between_nodes))
+            for row in document.protocols
         ),
         source=document.source,
     )
@@ -186,7 +210,9 @@ def _place(message: str) -> str:
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
         known = {
-            field for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table) for field in struct.__struct_fields__
+            field
+            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Pieces, _Protocol)
+            for field in struct.__struct_fields__
         }
         near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
         message += f": did you mean '{near[0]}'?" if near else ""
@@ -248,6 +274,14 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             in_node=_link_row(cluster.in_node),
             fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
             tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
+            pieces=[
+                _Pieces(row.workers, list(row.latencies), list(row.seconds_per_byte), row.collective)
+                for row in cluster.pieces
+            ],
+            protocols=[
+                _Protocol(row.latency, row.seconds_per_byte, _link_row(row.in_node), _link_row(row.between_nodes))
+                for row in cluster.protocols
+            ],
             source=cluster.source,
         )
     )
