@@ -170,15 +170,20 @@ def decode_plan(text: bytes) -> Plan:
 
 def parse_object(text: bytes) -> dict[str, Any]:
     """The JSON object in ``text``. Raises DataError, with line and column, for anything else."""
+    raw = parse_json(text)
+    if not isinstance(raw, dict):
+        raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
+    return raw
+
+
+def parse_json(text: bytes) -> Any:
+    """What the JSON in ``text`` says. Raises DataError, with line and column, for what is none."""
     try:
-        raw = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"is not valid JSON: {_position(str(error), text)}") from None
     except RecursionError:
         raise DataError("is nested too deeply to be a profile") from None
-    if not isinstance(raw, dict):
-        raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
-    return raw
 
 
 def _decode(text: bytes, kind: str, document: type[Document]) -> Document:

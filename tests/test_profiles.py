@@ -12,7 +12,20 @@ import sys
 import pytest
 
 import osfmodel as osf
-from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Source, Table, UsageError, Workload, profiles
+from osfmodel import (
+    AlphaBeta,
+    Cluster,
+    DataError,
+    Layer,
+    Link,
+    Pieces,
+    Protocol,
+    Source,
+    Table,
+    UsageError,
+    Workload,
+    profiles,
+)
 from osfmodel.cost import worker_counts
 from osfmodel.plan import Block, Bucket, Plan
 from tests.conftest import ROOT
@@ -202,6 +215,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         in_node=Link(0.1, 0.2, 0.3),
         fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
         tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
+        pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
+        protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
     )
     layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeAlias
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from osfmodel.checks import require_count, require_time
+from osfmodel.cluster import Table
 from osfmodel.cost import jumps
 from osfmodel.cost.curves import Array
 from osfmodel.errors import CostError
@@ -88,6 +89,15 @@ class Fit:
         if self.workers:
             parts.append(f"{', '.join(map(str, self.workers))} workers")
         return "; ".join(parts)
+
+
+def samples_of(tables: Iterable[Table]) -> list[Sample]:
+    """The points of tables as samples, in their order."""
+    return [
+        Sample(table.workers, size, time)
+        for table in tables
+        for size, time in zip(table.sizes, table.times, strict=True)
+    ]
 
 
 def medians(samples: Sequence[Sample]) -> dict[int, dict[int, float]]:

@@ -80,7 +80,5 @@ def in_words(workers: int, sizes: Sequence[int], times: Sequence[float]) -> tupl
 def _sentence(workers: int, jump: Jump) -> str:
     what = "is slower than" if jump.falls else "is faster per byte than"
     times = f"{show_time(jump.time)} and {show_time(jump.next_time)}"
-    return (
-        f"{show_bytes(jump.size)} {what} {show_bytes(jump.next_size)} at {workers} workers ({times}): a protocol "
-        "switch or an outlier, which no line follows"
-    )
+    places = f"{show_bytes(jump.size)} {what} {show_bytes(jump.next_size)} at {workers} workers"
+    return f"{places} ({times}): a protocol switch or an outlier"
