@@ -11,7 +11,7 @@ plan files further fields are welcome, so the output of ``osf tune`` is itself a
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
@@ -128,7 +128,7 @@ def _wire(kind: Any) -> Any:
     return kind
 
 
-def _noun(kind: type[Noun], document: Any) -> Noun:
+def _noun(kind: Callable[..., Noun], document: Any) -> Noun:
     """The noun that a checked document describes; its own checks come with making it."""
     found = {}
     for name, wanted in _nested(kind):
@@ -143,7 +143,7 @@ def _noun(kind: type[Noun], document: Any) -> Noun:
 
 
 @cache
-def _nested(noun: type) -> tuple[tuple[str, type | None], ...]:
+def _nested(noun: Any) -> tuple[tuple[str, type | None], ...]:
     """Each field of ``noun``, and the noun in it (or in the tuple or the option that it is), if any."""
     hints = get_type_hints(noun)
     return tuple((field.name, _inner_noun(hints[field.name])) for field in fields(noun) if field.init)
