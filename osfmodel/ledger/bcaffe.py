@@ -40,7 +40,7 @@ def judge(measurements: Sequence[Measurement]) -> Verdict:
     rows = tuple(_row(run, workload) for run in measurements)
     return Verdict(
         rows,
-        "no parameter; the compute time is that of the runs on one node, backward and all-reduce times are those logged",
+        "no parameter; compute time is that of the runs on one node, backward and all-reduce times are as logged",
     )
 
 

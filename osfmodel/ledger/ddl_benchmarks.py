@@ -32,7 +32,8 @@ from osfmodel.workload import Workload
 ADAMW_BYTES = 76
 """Bytes of memory traffic per parameter: 19 reads and writes of a float in the 7 kernels of AdamW (transformers 2)."""
 MEMORY_BANDWIDTH = 616e9
-"""Bytes per second of an RTX 2080 Ti, by its data sheet; only the part of the update in the compute time hangs on it."""
+"""Bytes per second by the data sheet of the RTX 2080 Ti, which the runs are believed to have used (not stated). Only how
+much of the compute time is update, and so cannot hide communication, hangs on it."""
 ADAMW = ("bert-base-seq64-reconstructed", "bert-large-seq64-reconstructed")
 """Workloads trained with AdamW. ResNet-50 has plain SGD, which is one kernel per tensor."""
 LEAST = 4 * 8192
