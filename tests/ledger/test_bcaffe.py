@@ -11,6 +11,7 @@ import osfmodel as osf
 from osfmodel import profiles
 from osfmodel.ledger import bcaffe
 from osfmodel.measurements import load_measurements
+from tests.ledger.test_leaks import leaks
 
 RUNS = load_measurements("bcaffe")
 
@@ -42,23 +43,6 @@ def test_only_rows_of_one_node_are_fitted_and_resnet_is_listed(rows):
         else:
             assert row.predicted is None
             assert "no tensor profile" in row.note
-
-
-def leaks(judge, runs):
-    """Held-out rows whose prediction moves when the measured times of all held-out runs are changed."""
-    before = judge(runs).rows
-    held = [row.predicted is not None and not row.fitted for row in before]
-    changed = [
-        replace(run, samples=(3 * run.iteration_time,)) if out else run for run, out in zip(runs, held, strict=True)
-    ]
-    after = judge(changed).rows
-    return [
-        old.label for old, new, out in zip(before, after, held, strict=True) if out and new.predicted != old.predicted
-    ]
-
-
-def test_no_prediction_knows_its_measurement():
-    assert leaks(bcaffe.judge, RUNS) == []
 
 
 def test_the_leak_test_catches_a_leak():

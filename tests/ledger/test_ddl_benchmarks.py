@@ -15,6 +15,7 @@ from osfmodel.plan import contiguous_plan
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import mg_wfbp
 from tests.conftest import workload_of
+from tests.ledger.test_leaks import leaks
 
 RUNS = load_measurements("ddl-benchmarks")
 OUTLIER = "resnet50-v100 mg-wfbp 32x 64 10GbE with TCP/IP"
@@ -60,23 +61,6 @@ def test_fitted_rows_are_reproduced(rows):
     assert len(errors) == 66
     assert max(errors) <= 0.0031
     assert sum(error > 1e-6 for error in errors) == 2
-
-
-def leaks(judge, runs):
-    """Held-out rows whose prediction moves when the measured times of all held-out runs are changed."""
-    before = judge(runs).rows
-    held = [row.predicted is not None and not row.fitted for row in before]
-    changed = [
-        replace(run, samples=(3 * run.iteration_time,)) if out else run for run, out in zip(runs, held, strict=True)
-    ]
-    after = judge(changed).rows
-    return [
-        old.label for old, new, out in zip(before, after, held, strict=True) if out and new.predicted != old.predicted
-    ]
-
-
-def test_no_prediction_knows_its_measurement():
-    assert leaks(ddl_benchmarks.judge, RUNS) == []
 
 
 def test_the_leak_test_catches_a_leak(monkeypatch):
