@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
@@ -88,6 +88,20 @@ class _Nccl(Strict):
     net_latency_scale: float = 1.0
 
 
+class _Pieces(Strict):
+    workers: int
+    latency_s: list[float]
+    seconds_per_byte: list[float]
+    collective: str = "all_reduce"
+
+
+class _Protocol(Strict):
+    latency_s: float
+    seconds_per_byte: float
+    in_node: _Link | None = None
+    between_nodes: _Link | None = None
+
+
 class _Cluster(Strict):
     schema_version: int
     name: str
@@ -101,6 +115,8 @@ class _Cluster(Strict):
     fits: list[_Fit] = []
     tables: list[_Table] = []
     nccl: _Nccl | None = None
+    pieces: list[_Pieces] = []
+    protocols: list[_Protocol] = []
     effects: _Effects | None = None
     source: Source = Source()
 
@@ -154,6 +170,14 @@ def decode_cluster(text: bytes) -> Cluster:
         ),
         nccl=_nccl(document.nccl),
         effects=Effects(*msgspec.structs.astuple(document.effects or _Effects())),
+        pieces=tuple(
+            Pieces(row.workers, tuple(row.latency_s), tuple(row.seconds_per_byte), row.collective)
+            for row in document.pieces
+        ),
+        protocols=tuple(
+            Protocol(row.latency_s, row.seconds_per_byte, _link(row.in_node), _link(row.between_nodes))
+            for row in document.protocols
+        ),
         source=document.source,
     )
 
@@ -172,15 +196,20 @@ def decode_plan(text: bytes) -> Plan:
 
 def parse_object(text: bytes) -> dict[str, Any]:
     """The JSON object in ``text``. Raises DataError, with line and column, for anything else."""
+    raw = parse_json(text)
+    if not isinstance(raw, dict):
+        raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
+    return raw
+
+
+def parse_json(text: bytes) -> Any:
+    """What the JSON in ``text`` says. Raises DataError, with line and column, for what is none."""
     try:
-        raw = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"is not valid JSON: {_position(str(error), text)}") from None
     except RecursionError:
         raise DataError("is nested too deeply to be a profile") from None
-    if not isinstance(raw, dict):
-        raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
-    return raw
 
 
 def decode(text: bytes, kind: str, document: type[Document]) -> Document:
@@ -214,7 +243,7 @@ def _place(message: str) -> str:
     if unknown:
         known = {
             field
-            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Nccl, _Effects)
+            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Pieces, _Protocol, _Nccl, _Effects)
             for field in struct.__struct_fields__
         }
         near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
@@ -287,6 +316,14 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
             effects=_Effects(*astuple(cluster.effects)) if cluster.effects.active else None,
             nccl=_nccl_row(cluster.nccl),
+            pieces=[
+                _Pieces(row.workers, list(row.latencies), list(row.seconds_per_byte), row.collective)
+                for row in cluster.pieces
+            ],
+            protocols=[
+                _Protocol(row.latency, row.seconds_per_byte, _link_row(row.in_node), _link_row(row.between_nodes))
+                for row in cluster.protocols
+            ],
             source=cluster.source,
         )
     )
