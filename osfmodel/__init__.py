@@ -9,7 +9,7 @@ True
 
 from __future__ import annotations
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
@@ -48,6 +48,7 @@ __all__ = [
     "Limits",
     "Link",
     "Measurement",
+    "NcclShape",
     "OsfError",
     "Outcome",
     "Plan",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
@@ -78,6 +78,16 @@ class _Effects(Strict):
     straggler_deviation: float = 0
 
 
+class _Nccl(Strict):
+    generation: str
+    fabric: str
+    gpu_bytes_per_s: float
+    nic_bytes_per_s: float | None = None
+    nvls: bool = False
+    latency_scale: float = 1.0
+    net_latency_scale: float = 1.0
+
+
 class _Cluster(Strict):
     schema_version: int
     name: str
@@ -90,6 +100,7 @@ class _Cluster(Strict):
     in_node: _Link | None = None
     fits: list[_Fit] = []
     tables: list[_Table] = []
+    nccl: _Nccl | None = None
     effects: _Effects | None = None
     source: Source = Source()
 
@@ -141,6 +152,7 @@ def decode_cluster(text: bytes) -> Cluster:
         tables=tuple(
             Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
         ),
+        nccl=_nccl(document.nccl),
         effects=Effects(*msgspec.structs.astuple(document.effects or _Effects())),
         source=document.source,
     )
@@ -202,7 +214,7 @@ def _place(message: str) -> str:
     if unknown:
         known = {
             field
-            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Effects)
+            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Nccl, _Effects)
             for field in struct.__struct_fields__
         }
         near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
@@ -222,6 +234,14 @@ def _position(message: str, text: bytes) -> str:
 
 def _link(row: _Link | None) -> Link | None:
     return None if row is None else Link(row.latency_s, row.seconds_per_byte, row.reduce_seconds_per_byte)
+
+
+def _nccl(row: _Nccl | None) -> NcclShape | None:
+    return None if row is None else NcclShape(*msgspec.structs.astuple(row))
+
+
+def _nccl_row(shape: NcclShape | None) -> _Nccl | None:
+    return None if shape is None else _Nccl(*astuple(shape))
 
 
 def _link_row(link: Link | None) -> _Link | None:
@@ -266,6 +286,7 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
             tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
             effects=_Effects(*astuple(cluster.effects)) if cluster.effects.active else None,
+            nccl=_nccl_row(cluster.nccl),
             source=cluster.source,
         )
     )

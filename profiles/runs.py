@@ -34,15 +34,19 @@ PAPER_METHODS = {"WFBP": "wfbp", "SyncEASGD": "single", "MGWFBP": "mg-wfbp", "AS
 def bcaffe(data: Published) -> Iterator[Measurement]:
     """B-Caffe on K80 nodes: two GPUs in each node, reduced inside the node before MPI."""
     path = "scaling/bcaffe/googlenet_resnet50_k80_throughput.csv"
-    source = data.source(path, "iteration time = batch / (images/s per GPU); one MPI rank per node of 2 GPUs")
+    source = data.source(
+        path,
+        "images/s of all nodes; batch = images per node of 2 GPUs and iteration; iteration "
+        "time = batch x nodes / images/s; one MPI rank per node",
+    )
     plans = {"WFBP": "wfbp", "MG-WFBP": "mg-wfbp"}
     for row in data.rows(path):
         nodes, batch = int(row["n_nodes"]), int(row["batch_in_script"])
-        name = "googlenet-k80" if row["model"] == "GoogLeNet" else "resnet50-k80"
+        name = "googlenet-k80-tensors" if row["model"] == "GoogLeNet" else "resnet50-k80"
         conditions = {"batch_size": str(batch), "images_per_s": row["images_per_s"], "method": row["method"]}
         yield Measurement(
             workload=name,
-            cluster="k80-10gbe-osu",
+            cluster="k80-10gbe-log",
             plan=plans.get(row["method"], "single"),
             workers=nodes,
             samples=(data.exact(batch * nodes / float(row["images_per_s"])),),
@@ -55,7 +59,8 @@ def ddl_benchmarks(data: Published) -> Iterator[Measurement]:
     """PyTorch and Horovod with fusion off, grouped by the benchmark itself; means of 5 tries."""
     path = "scaling/ddl-benchmarks/results_2020-05-29.csv"
     source = data.source(path, "4 GPUs per node; iteration time = batch x workers / throughput, as is its deviation")
-    names = {"ResNet-50": "resnet50", "BERT-Base": "bert-base-seq64", "BERT-Large": "bert-large-seq64"}
+    names = {"ResNet-50": "resnet50-v100", "BERT-Base": "bert-base-seq64-reconstructed",
+             "BERT-Large": "bert-large-seq64-reconstructed"}  # fmt: skip
     networks = {"10GbE with TCP/IP": "10gbe", "100GbIB with RDMA": "100gib"}
     for row in data.rows(path):
         batch, workers = int(row["batch_per_gpu"]), int(row["n_gpus"])
@@ -63,7 +68,7 @@ def ddl_benchmarks(data: Published) -> Iterator[Measurement]:
         time = batch * workers / rate
         conditions = {"batch_size": str(batch), "network": row["network"], "method": row["method"]}
         yield Measurement(
-            workload=f"{names[row['model']]}-reconstructed",
+            workload=names[row["model"]],
             cluster=f"ddl-benchmarks-{networks.get(row['network'], '100gbe')}",
             plan=METHODS[row["method"]],
             workers=workers,

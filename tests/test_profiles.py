@@ -12,7 +12,19 @@ import sys
 import pytest
 
 import osfmodel as osf
-from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Source, Table, UsageError, Workload, profiles
+from osfmodel import (
+    AlphaBeta,
+    Cluster,
+    DataError,
+    Layer,
+    Link,
+    NcclShape,
+    Source,
+    Table,
+    UsageError,
+    Workload,
+    profiles,
+)
 from osfmodel.cost import worker_counts
 from osfmodel.plan import Block, Bucket, Plan
 from tests.conftest import ROOT
@@ -203,6 +215,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
         tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
         effects=osf.Effects(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
+        nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, True, 1.5, 2.5),
         source=source,
     )
     layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)
@@ -239,3 +252,20 @@ def test_a_hierarchical_cluster_in_words():
     assert osf.cost_of(shared, 32)(10**8) > 5 * osf.cost_of(own, 32)(10**8)
     with pytest.raises(UsageError, match="GPUS_PER_NODE"):
         osf.load_cluster("hierarchical:8,5us,200GB/s")
+
+
+def test_nccl_clusters_in_words():
+    cluster = osf.load_cluster("nccl:h100x8,400Gbps")
+    assert cluster.nccl == NcclShape("hopper", "nvswitch", 370e9, 50e9, nvls=True)
+    assert (cluster.gpus_per_node, cluster.nodes) == (8, None)
+    assert osf.cost_of(cluster, 64)(10**8) > osf.cost_of(cluster, 8)(10**8)
+    assert osf.load_cluster("nccl:A100x4").capacity == 4
+    for words, message in [
+        ("nccl:h100", "GPUxGPUS_PER_NODE"),
+        ("nccl:h100x8,400Gbps,8", "GPUxGPUS_PER_NODE"),
+        ("nccl:tpux8", "unknown GPU 'tpu', known are v100"),
+        ("nccl:h100x8,400", "no unit"),
+        ("nccl:h100x8,0Gbps", "moves nothing"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            osf.load_cluster(words)

@@ -139,7 +139,8 @@ def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)  # fmt: skip
     command = click.option(
         "--cluster", "cluster_name", required=True, metavar="CLUSTER", type=CLUSTER,
-        help="Bundled name, JSON file, or words such as ring:50us,10Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps.",
+        help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
+        "hierarchical:8,5us,200GB/s,50us,25Gbps.",
     )(command)  # fmt: skip
     return click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD)(command)
 

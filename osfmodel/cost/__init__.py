@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from osfmodel.cluster import COLLECTIVES, Cluster
-from osfmodel.cost import collectives, hierarchical, hockney, tabulated
+from osfmodel.cost import collectives, hierarchical, hockney, nccl, nccl_fit, tabulated
 from osfmodel.cost.curves import FREE, AffineCost, Cost, TableCost
 from osfmodel.cost.fitting import Fit, Sample
 from osfmodel.errors import CostError, UsageError
@@ -47,6 +47,7 @@ COST_MODELS: Mapping[str, CostModel] = {
     "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
     "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
     "hierarchical": CostModel(hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes"),
+    "nccl": CostModel(nccl.cost, nccl_fit.fit, "NCCL's fastest algorithm and protocol, from GPUs and NICs alone"),
     "tabulated": CostModel(
         tabulated.cost, tabulated.fit, "a measured size -> time table per worker count", tabulated.counts
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel import COST_MODELS, AlphaBeta, Cluster, CostError, Link, Table, UsageError, cost_of
+from osfmodel import COST_MODELS, AlphaBeta, Cluster, CostError, Link, NcclShape, Table, UsageError, cost_of
 from osfmodel.cluster import COLLECTIVES
 from osfmodel.cost import Sample
 
@@ -26,6 +26,7 @@ def cluster_for(model: str) -> Cluster:
         in_node=Link(3e-6, 1e-10),
         fits=tuple(AlphaBeta(n, a, b, c) for n, a, b in lines for c in COLLECTIVES),
         tables=tuple(Table(n, SIZES, tuple(a + b * s for s in SIZES), c) for n, a, b in lines for c in COLLECTIVES),
+        nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, nvls=True, latency_scale=1.5, net_latency_scale=2.0),
     )
 
 
