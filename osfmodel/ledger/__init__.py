@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.ledger import bcaffe, ddl_benchmarks
+from osfmodel.ledger import bcaffe, ddl_benchmarks, papers
 from osfmodel.ledger.recipe import Recipe, Row, Verdict
 
 __all__ = ["LEDGER", "Recipe", "Row", "Verdict"]
@@ -18,4 +18,5 @@ LEDGER: Mapping[str, Recipe] = {
     "ddl-benchmarks": Recipe(
         ddl_benchmarks.judge, 0.025, "MG-WFBP from one-shot and per-tensor runs, ResNet-50 and BERT, 2 networks"
     ),
+    "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
 }
