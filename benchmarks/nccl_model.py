@@ -72,13 +72,17 @@ def shape_of(device: str, gigabits: float | None) -> osf.NcclShape:
     return found
 
 
-def tables(machines: Mapping[str, tuple[str, str, float | None]]) -> Iterable[Measured]:
-    """The measured all-reduces of bundled clusters, 1 to 512 MiB."""
+def tables(
+    machines: Mapping[str, tuple[str, str, float | None]], least: int = MIB, most: int = 512 * MIB
+) -> Iterable[Measured]:
+    """The measured all-reduces of bundled clusters within a range of bytes."""
     for name, (label, device, gigabits) in machines.items():
         cluster = osf.load_cluster(name)
         shape = shape_of(device, gigabits)
         for table in cluster.tables:
-            rows = [(m, t) for m, t in zip(table.sizes, table.times, strict=True) if MIB <= m <= 512 * MIB]
+            rows = [(m, t) for m, t in zip(table.sizes, table.times, strict=True) if least <= m <= most]
+            if not rows:
+                continue
             place = Place(table.workers, *layout(table.workers, cluster.gpus_per_node))
             sizes, times = zip(*rows, strict=True)
             yield Measured(label, _kind(shape), shape, place, sizes, times)
@@ -207,21 +211,32 @@ def further() -> list[dict[str, object]]:
     ]
 
 
-def echo_fit() -> dict[str, float]:
-    """Fitted on Echo's 2 to 32 GPUs, 64 KiB to 1 GiB; errors at 64 GPUs, same sizes."""
-    cluster = osf.load_cluster("azure-a100-hdr")
-    found: dict[str, float] = {}
-    for model in ("nccl", "hierarchical"):
-        samples = [
-            Sample(table.workers, size, time)
-            for table in cluster.tables
-            for size, time in zip(table.sizes, table.times, strict=True)
-            if 2**16 <= size <= 2**30
-        ]
-        fit = osf.COST_MODELS[model].fit([s for s in samples if s.workers <= 32], 8)
-        fitted = osf.cost_of(osf.Cluster("fitted", model, gpus_per_node=8, **fit.parameters), 64)
-        found[model] = median([np.array([fitted(s.size) / s.time - 1 for s in samples if s.workers == 64])])
+def across_counts(measured: Sequence[Measured], models: Sequence[str], held: Sequence[int]) -> dict[str, float]:
+    """Median error at the worker counts in ``held`` by models fitted on the samples of all smaller or other counts."""
+    samples = [Sample(t.place.workers, *pair) for t in measured for pair in zip(t.sizes, t.times, strict=True)]
+    kept, left = ([s for s in samples if (s.workers in held) == out] for out in (False, True))
+    found = {}
+    for model in models:
+        fitted = osf.Cluster("fitted", model, gpus_per_node=8, **osf.COST_MODELS[model].fit(kept, 8).parameters)
+        prices = {workers: osf.cost_of(fitted, workers) for workers in held}
+        found[model] = median([np.array([prices[s.workers](s.size) / s.time - 1 for s in left])])
     return found
+
+
+def fits() -> dict[str, dict[str, float]]:
+    """Echo: 2 to 32 GPUs teach 64, over 64 KiB to 1 GiB. vTrain: 2, 4 and 8 GPUs teach 3 and 6, over 1 to 512 MiB."""
+    echo = list(tables({"azure-a100-hdr": FURTHER["azure-a100-hdr"]}, 2**16, 2**30))
+    found = {"Echo, 64 GPUs from 2-32": across_counts(echo, ("nccl", "hierarchical"), (64,))}
+    for gpu in ("A100", "V100"):
+        rows = [table for table in vtrain() if gpu in table.device]
+        if rows:
+            found[f"vTrain {gpu}, 3 and 6 GPUs from 2, 4, 8"] = across_counts(rows, ("nccl", "ring"), (3, 6))
+    return found
+
+
+def small() -> dict[str, float]:
+    """The shipped model below what it was learned on: 1 to 512 KiB of the same devices."""
+    return summary(np.concatenate([errors(table, nccl.CORRECTED) for table in tables(MACHINES, 2**10, 2**19)]))
 
 
 def report() -> dict[str, object]:
@@ -231,7 +246,8 @@ def report() -> dict[str, object]:
         "leave_one_generation_out": median(row[2] for row in held_out(measured, "generation")),
         "alternatives": alternatives(measured),
         "further": further(),
-        "echo_64_gpus": echo_fit(),
+        "below_1_mib": small(),
+        "fits": fits(),
     }
 
 
@@ -253,8 +269,10 @@ def show(found: dict[str, object]) -> Iterable[str]:
         figures = f"{row['tuner']:.1%} | {row['median']:.1%} | {row['worst']:.0%} | {row['bias']:+.1%}"
         yield f"| {row['device']} | {row['n']} | {figures} |"
     yield ""
-    for model, figure in found["echo_64_gpus"].items():  # type: ignore[attr-defined]
-        yield f"Echo fitted on 2-32 GPUs, median at 64, {model}: {figure:.1%}"
+    below = found["below_1_mib"]
+    yield f"1 to 512 KiB: median {below['median']:.1%}, bias {below['bias']:+.1%}, worst {below['worst']:.0%}"  # type: ignore[index]
+    for name, figures in found["fits"].items():  # type: ignore[attr-defined]
+        yield f"fit, {name}: {', '.join(f'{model} {figure:.1%}' for model, figure in figures.items())}"
 
 
 def main() -> None:

@@ -325,7 +325,7 @@ def test_one_entry_in_full():
         (
             ["predict", "googlenet-k80", "--cluster", "v100", "--workers", "8"],
             2,
-            "did you mean dgx1-v100-roce or nccl-v100-dgx1 or v100-10gbe",
+            "did you mean dgx1-v100-roce or nccl-v100-dgx1",
         ),
         (
             ["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"],
