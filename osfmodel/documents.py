@@ -7,26 +7,28 @@ plan files further fields are welcome, so the output of ``osf tune`` is itself a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Pieces, Protocol, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
+from osfmodel.effects import Effects
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
 from osfmodel.workload import Layer, Workload
 
 SCHEMA_VERSION = 1
-KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets"}
+KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs", "bands": "cells"}
 """Each kind of document, and the field that gives it away where it does not say."""
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A document or part of one in which an unknown field is an error."""
 
 
-class _Layer(_Strict):
+class _Layer(Strict):
     name: str
     forward_time_s: float
     backward_time_s: float
@@ -36,7 +38,7 @@ class _Layer(_Strict):
     enqueue_time_s: float | None = None
 
 
-class _Workload(_Strict):
+class _Workload(Strict):
     schema_version: int
     name: str
     layers: list[_Layer]
@@ -46,41 +48,61 @@ class _Workload(_Strict):
     source: Source = Source()
 
 
-class _Link(_Strict):
+class _Link(Strict):
     latency_s: float
     seconds_per_byte: float
     reduce_seconds_per_byte: float = 0.0
 
 
-class _Fit(_Strict):
+class _Fit(Strict):
     workers: int
     latency_s: float
     seconds_per_byte: float
     collective: str = "all_reduce"
 
 
-class _Table(_Strict):
+class _Table(Strict):
     workers: int
     bytes: list[int]
     time_s: list[float]
     collective: str = "all_reduce"
 
 
-class _Pieces(_Strict):
+class _Effects(Strict):
+    launch_latency_s: float = 0
+    hook_time_s: float = 0
+    copy_in_s_per_byte: float = 0
+    copy_out_s_per_byte: float = 0
+    fusion_copy_s_per_byte: float = 0
+    compute_slowdown: float = 0
+    straggler_deviation: float = 0
+
+
+class _Nccl(Strict):
+    generation: str
+    fabric: str
+    gpu_bytes_per_s: float
+    nic_bytes_per_s: float | None = None
+    nvls: bool = False
+    latency_scale: float = 1.0
+    net_latency_scale: float = 1.0
+
+
+class _Pieces(Strict):
     workers: int
     latency_s: list[float]
     seconds_per_byte: list[float]
     collective: str = "all_reduce"
 
 
-class _Protocol(_Strict):
+class _Protocol(Strict):
     latency_s: float
     seconds_per_byte: float
     in_node: _Link | None = None
     between_nodes: _Link | None = None
 
 
-class _Cluster(_Strict):
+class _Cluster(Strict):
     schema_version: int
     name: str
     cost_model: str
@@ -92,8 +114,10 @@ class _Cluster(_Strict):
     in_node: _Link | None = None
     fits: list[_Fit] = []
     tables: list[_Table] = []
+    nccl: _Nccl | None = None
     pieces: list[_Pieces] = []
     protocols: list[_Protocol] = []
+    effects: _Effects | None = None
     source: Source = Source()
 
 
@@ -111,12 +135,12 @@ class _Plan(msgspec.Struct):
     split: bool = False
 
 
-Document = TypeVar("Document", _Workload, _Cluster, _Plan)
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 def decode_workload(text: bytes) -> Workload:
     """A workload file's content. Raises DataError saying what is wrong and where in the document."""
-    document = _decode(text, "workload", _Workload)
+    document = decode(text, "workload", _Workload)
     layers = tuple(
         Layer(
             row.name, row.forward_time_s, row.backward_time_s, row.gradient_bytes, row.dtype, row.activation_bytes,
@@ -129,7 +153,7 @@ def decode_workload(text: bytes) -> Workload:
 
 def decode_cluster(text: bytes) -> Cluster:
     """A cluster file's content. Raises DataError saying what is wrong and where in the document."""
-    document = _decode(text, "cluster", _Cluster)
+    document = decode(text, "cluster", _Cluster)
     return Cluster(
         name=document.name,
         cost_model=document.cost_model,
@@ -144,6 +168,8 @@ def decode_cluster(text: bytes) -> Cluster:
         tables=tuple(
             Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
         ),
+        nccl=_nccl(document.nccl),
+        effects=Effects(*msgspec.structs.astuple(document.effects or _Effects())),
         pieces=tuple(
             Pieces(row.workers, tuple(row.latency_s), tuple(row.seconds_per_byte), row.collective)
             for row in document.pieces
@@ -163,7 +189,7 @@ def decode_plan(text: bytes) -> Plan:
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
         text = msgspec.json.encode(inner)
-    document = _decode(text, "plan", _Plan)
+    document = decode(text, "plan", _Plan)
     buckets = tuple(Bucket(tuple(row.blocks), row.release_time_s) for row in document.buckets)
     return Plan(document.workload, buckets, document.channels, document.forward_overlap, document.split)
 
@@ -186,7 +212,8 @@ def parse_json(text: bytes) -> Any:
         raise DataError("is nested too deeply to be a profile") from None
 
 
-def _decode(text: bytes, kind: str, document: type[Document]) -> Document:
+def decode(text: bytes, kind: str, document: type[Document]) -> Document:
+    """``text`` as a document of ``kind``, a key of KINDS. Raises DataError saying what is wrong and where."""
     raw = parse_object(text)
     found = raw.get("kind") or next((name for name, field in KINDS.items() if field in raw), kind)
     if kind != "plan" and isinstance(raw.get("plan"), dict):
@@ -216,7 +243,7 @@ def _place(message: str) -> str:
     if unknown:
         known = {
             field
-            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Pieces, _Protocol)
+            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Pieces, _Protocol, _Nccl, _Effects)
             for field in struct.__struct_fields__
         }
         near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
@@ -236,6 +263,14 @@ def _position(message: str, text: bytes) -> str:
 
 def _link(row: _Link | None) -> Link | None:
     return None if row is None else Link(row.latency_s, row.seconds_per_byte, row.reduce_seconds_per_byte)
+
+
+def _nccl(row: _Nccl | None) -> NcclShape | None:
+    return None if row is None else NcclShape(*msgspec.structs.astuple(row))
+
+
+def _nccl_row(shape: NcclShape | None) -> _Nccl | None:
+    return None if shape is None else _Nccl(*astuple(shape))
 
 
 def _link_row(link: Link | None) -> _Link | None:
@@ -279,6 +314,8 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
             in_node=_link_row(cluster.in_node),
             fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
             tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
+            effects=_Effects(*astuple(cluster.effects)) if cluster.effects.active else None,
+            nccl=_nccl_row(cluster.nccl),
             pieces=[
                 _Pieces(row.workers, list(row.latencies), list(row.seconds_per_byte), row.collective)
                 for row in cluster.pieces
