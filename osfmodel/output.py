@@ -9,7 +9,7 @@ from typing import Any
 from osfmodel.bands import Band
 from osfmodel.check import Checked, overall
 from osfmodel.cluster import Cluster
-from osfmodel.documents import SCHEMA_VERSION, plan_document
+from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.ledger import Row
 from osfmodel.predict import Comparison, Prediction
@@ -133,7 +133,7 @@ class Tuned:
             "improvement": tuning.improvement,
             "verdict": tuning.verdict,
             "notes": list(tuning.notes),
-            "plan": plan_document(tuning.plan),
+            "plan": document_of(tuning.plan),
             "config": tuning.config,
             "rendered": tuning.rendered,
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),

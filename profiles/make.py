@@ -4,8 +4,8 @@
 
 FOLDER holds the figures as their authors published them (layer_profiles/, comm_tables/, papers/, and sources.json with
 the origin and licence of each file). Every profile says in its ``source`` which file it was made from and what was done
-to it; clusters called nccl-* are made from data sheets. Nothing here is fitted or tuned. Run twice, it writes the same
-bytes.
+to it; clusters called nccl-* are made from data sheets. Nothing here is fitted or tuned, save the four constants of the
+reconstructed workloads (reconstruct.py). Run twice, it writes the same bytes.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     _, shape = min((_fitted(start, groups) for start in starts), key=lambda pair: pair[0])
     cluster = Cluster("fitted", "nccl", gpus_per_node=gpus_per_node, nccl=shape)
     prices = {workers: cost(cluster, workers, "all_reduce") for workers in {sample.workers for sample in samples}}
-    return Fit.of(samples, {"nccl": shape}, [prices[s.workers](s.size) / s.time - 1 for s in samples])
+    return Fit.of(samples, {"nccl": shape}, tuple(prices[s.workers](s.size) / s.time - 1 for s in samples))
 
 
 def _groups(samples: Sequence[Sample], gpus_per_node: int) -> list[_Group]:
