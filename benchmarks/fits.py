@@ -152,7 +152,7 @@ def extrapolations(data: Path) -> list[dict[str, Any]]:
         cases.append((name, one_node, (2, 4, 8), (3, 6), (1, GIB)))
     rows = []
     for name, cluster, fitted, asked, span in cases:
-        for model in ("hierarchical", "protocols") if name == "echo" else ("ring", "protocols"):
+        for model in ("hierarchical" if name == "echo" else "ring", "nccl", "protocols"):
             errors, found = over_workers(cluster, model, fitted, asked, span)
             size = np.abs(errors)
             rows.append({
@@ -189,6 +189,16 @@ def forms(data: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def by_source(data: Path) -> None:
+    """The largest and the middle of the tables' medians of each source, tabulated beside piecewise."""
+    print("Median |error| of held-out sizes by source: middle and largest of its tables, tabulated | piecewise")
+    methods = [every_second(data, METHODS[name]) for name in ("tabulated (linear)", "piecewise (min of K)")]
+    for source in dict.fromkeys(row.source for row in methods[0]):
+        medians = [[row.median for row in held if row.source == source] for held in methods]
+        shown = " | ".join(f"{np.median(of_one):5.1%} {max(of_one):6.1%}" for of_one in medians)
+        print(f"  {source:22} {len(medians[0]):2} tables  {shown}")
+
+
 def show(data: Path, with_tables: bool) -> None:
     """All figures, for a person."""
     print("Over sizes: fitted on every second size, tested on the others")
@@ -204,6 +214,7 @@ def show(data: Path, with_tables: bool) -> None:
         for row in held if with_tables else ():
             worst = np.abs(row.errors).max()
             print(f"    {row.name:70} {row.workers:3} n={len(row.errors):3} {row.median:6.1%} worst {worst:6.1%}")
+    by_source(data)
     print("Over worker counts: fitted on 2-32 (echo) or 2, 4, 8 (vtrain)")
     for row in extrapolations(data):
         print(

@@ -15,7 +15,7 @@ import numpy as np
 from osfmodel.units import show_bytes, show_time
 
 LEAST_STEP = 0.10
-"""A step below this fraction is no jump: two runs of nccl-tests differ by as much at single sizes."""
+"""A smaller step is no jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
 DEVIATIONS = 4.0
 """Standard deviations of the table's own noise that a step must exceed."""
 SHOWN = 3
