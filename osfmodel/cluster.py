@@ -11,8 +11,8 @@ from osfmodel.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-FABRICS = ("nvswitch", "nvlink", "pcie")
-"""What joins the GPUs of a node: a switch for all, NVLink from GPU to GPU, or the host's PCIe."""
+FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
+"""What joins the GPUs of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
 
 @dataclass(frozen=True, slots=True)
