@@ -9,7 +9,7 @@ True
 
 from __future__ import annotations
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
@@ -51,9 +51,11 @@ __all__ = [
     "NcclShape",
     "OsfError",
     "Outcome",
+    "Pieces",
     "Plan",
     "PlanError",
     "Prediction",
+    "Protocol",
     "Solution",
     "Source",
     "Span",

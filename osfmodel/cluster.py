@@ -46,6 +46,46 @@ class AlphaBeta:
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """Lines for one worker count, the lowest of which is paid: time = min_k latencies[k] + seconds_per_byte[k] * bytes.
+
+    Such as NCCL's choice among protocols, or a fit to a table.
+    """
+
+    workers: int
+    latencies: tuple[float, ...]
+    seconds_per_byte: tuple[float, ...]
+    collective: str = "all_reduce"
+
+    def __post_init__(self) -> None:
+        where = f"the {self.collective} pieces for {self.workers!r} workers"
+        require_count(self.workers, f"workers of {where}", least=2)
+        _require_collective(self.collective)
+        if len(self.latencies) != len(self.seconds_per_byte) or not self.latencies:
+            raise DataError(f"{where} need as many latencies as seconds per byte, 1 or more")
+        for value in (*self.latencies, *self.seconds_per_byte):
+            require_time(value, f"a figure of {where}")
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way in which a library may run a collective over two levels, the same for every worker count.
+
+    ``latency`` and ``seconds_per_byte`` are paid once, whatever the worker count (a launch, a copy in local memory);
+    ``in_node`` and ``between_nodes`` are what a hop costs there, None where no such hop was measured.
+    """
+
+    latency: float
+    seconds_per_byte: float
+    in_node: Link | None = None
+    between_nodes: Link | None = None
+
+    def __post_init__(self) -> None:
+        require_time(self.latency, "latency of a protocol")
+        require_time(self.seconds_per_byte, "seconds per byte of a protocol")
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Measured times of one collective for one worker count: ``times[k]`` seconds for ``sizes[k]`` bytes."""
 
@@ -124,6 +164,8 @@ class Cluster:
     fits: tuple[AlphaBeta, ...] = ()
     tables: tuple[Table, ...] = ()
     nccl: NcclShape | None = None
+    pieces: tuple[Pieces, ...] = ()
+    protocols: tuple[Protocol, ...] = ()
     effects: Effects = NO_EFFECTS
     source: Source = Source()
 
@@ -133,11 +175,13 @@ class Cluster:
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
-        if not (self.between_nodes or self.in_node or self.fits or self.tables or self.nccl):
+        links = self.between_nodes or self.in_node or self.nccl
+        if not (links or self.fits or self.tables or self.pieces or self.protocols):
             raise DataError(f"cluster {self.name!r} has neither links, nor fits, nor tables, nor an NCCL shape")
         for kind, keys in (
             ("fits", [(row.collective, row.workers) for row in self.fits]),
             ("tables", [(row.collective, row.workers) for row in self.tables]),
+            ("pieces", [(row.collective, row.workers) for row in self.pieces]),
         ):
             if len(set(keys)) < len(keys):
                 raise DataError(f"cluster {self.name!r} has two {kind} for the same collective and worker count")
