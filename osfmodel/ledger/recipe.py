@@ -51,12 +51,13 @@ class Verdict(NamedTuple):
 
 class Recipe(NamedTuple):
     """judge:     (measurements) -> Verdict
-    tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up
+    tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up; None where
+               no row can be predicted
     meaning:   half a line for a person
     """
 
     judge: Callable[[Sequence[Measurement]], Verdict]
-    tolerance: float
+    tolerance: float | None
     meaning: str
 
 
