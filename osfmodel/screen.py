@@ -72,8 +72,8 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     for band in dict.fromkeys(band for band in bands if band is not None):
         like = "in the nearest regime that was measured" if band.nearest else "like these"
         console.print(
-            f"Error band ±{band.half_width:.0%}: nine tenths of {_count(band.runs, 'measured run')} {like} "
-            f"({', '.join(band.sources)}) were within it.",
+            f"Error band ±{band.half_width:.0%}: nine tenths of the measured runs {like} were within it "
+            f"({_count(band.runs, 'run')} of {', '.join(band.sources)}).",
             markup=False,
         )
 
