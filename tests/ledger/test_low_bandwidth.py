@@ -8,7 +8,6 @@ import pytest
 from osfmodel import profiles
 from osfmodel.ledger import low_bandwidth
 from osfmodel.measurements import load_measurements
-from tests.ledger.test_leaks import leaks
 
 RUNS = load_measurements("horovod-lowbandwidth")
 
@@ -51,7 +50,3 @@ def test_half_precision_halves_the_message_and_not_the_time():
     half = low_bandwidth.in_half(workload)
     assert 2 * half.gradient_bytes == workload.gradient_bytes
     assert half.compute_time == workload.compute_time
-
-
-def test_no_leak():
-    assert leaks(low_bandwidth.judge, RUNS) == []
