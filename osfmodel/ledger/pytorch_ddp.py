@@ -19,6 +19,7 @@ a first limit of 1 MiB, and sends the buckets in reverse (distributed.py). The s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel import profiles
@@ -47,14 +48,14 @@ class Calibrated(NamedTuple):
     effects: Effects
 
 
-def judge(measurements: Sequence[Measurement]) -> Verdict:
-    """Predict all runs on two GPUs or more from those on one."""
+def judge(measurements: Sequence[Measurement], off: Sequence[str] = ()) -> Verdict:
+    """Predict all runs on two GPUs or more from those on one; ``off`` names effects to leave out (for an ablation)."""
     known = {
         name: calibrated([run for run in measurements if run.workload == name])
         for name in dict.fromkeys(run.workload for run in measurements)
     }
     return Verdict(
-        tuple(_row(run, known[run.workload]) for run in measurements),
+        tuple(_row(run, known[run.workload], off) for run in measurements),
         "compute time, seconds per bucket and seconds per byte of DDP's copies of each network, on its 3 runs on one "
         f"GPU; computation slowed by {CITED_SLOWDOWN:g} under a collective, as published; all-reduce from data sheets",
     )
@@ -76,7 +77,7 @@ def calibrated(runs: Sequence[Measurement]) -> Calibrated:
     return Calibrated(workload, plans, effects)
 
 
-def _row(run: Measurement, known: Calibrated) -> Row:
+def _row(run: Measurement, known: Calibrated, off: Sequence[str]) -> Row:
     cost = cost_of(profiles.load_cluster(CLUSTER), run.workers)
-    effects = Effects() if run.plan == WITHOUT else known.effects
+    effects = Effects() if run.plan == WITHOUT else replace(known.effects, **dict.fromkeys(off, 0.0))
     return row_of(run, known.workload, cost, known.plans[run.plan], effects, fitted=run.workers == 1)
