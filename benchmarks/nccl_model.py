@@ -94,20 +94,33 @@ def _kind(shape: osf.NcclShape) -> str:
 
 def vtrain() -> Iterable[Measured]:
     """vTrain's single nodes of A100 and of V100 (DGX-1 mesh), every MiB, in and out of place."""
-    folder = os.environ.get("OSFMODEL_DATA", "")
-    path = Path(folder) / "comm_tables/vtrain/nccl_lut_1node.csv"
-    if not folder or not path.is_file():
+    for gpu in ("a100", "v100"):
+        yield from _from_file("vtrain/nccl_lut_1node.csv", {"gpu": gpu}, f"vTrain: {gpu.upper()} node", gpu)
+
+
+def rack() -> Iterable[Measured]:
+    """CoreWeave's rack of GB200, 512 MiB and more."""
+    rows = {"system": "GB200 NVL72 (racks)", "n_racks": "1"}
+    yield from _from_file("coreweave/gb200_h100_large.csv", rows, "CoreWeave: GB200 NVL72, to 8 GiB", "gb200", 2**33)
+
+
+def _from_file(
+    path: str, keep: Mapping[str, str], label: str, device: str, most: int = 512 * MIB
+) -> Iterable[Measured]:
+    """Tables of one node, by worker count, from a file that no bundled cluster has."""
+    folder = Path(os.environ.get("OSFMODEL_DATA", "")) / "comm_tables"
+    if not (folder / path).is_file():
         return
-    rows: dict[tuple[str, int], dict[int, float]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
+    found: dict[int, dict[int, float]] = {}
+    with (folder / path).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            if MIB <= int(row["bytes"]) <= 512 * MIB:
+            if MIB <= int(row["bytes"]) <= most and keep.items() <= row.items():
                 time = min(float(row["time_us"]), float(row["inplace_time_us"])) * 1e-6
-                rows.setdefault((row["gpu"], int(row["n_gpus"])), {})[int(row["bytes"])] = time
-    for (gpu, workers), table in rows.items():
+                found.setdefault(int(row["n_gpus"]), {})[int(row["bytes"])] = time
+    shape = shape_of(device, None)
+    for workers, table in found.items():
         place = Place(workers, 1, workers, workers)
-        shape = shape_of(gpu, None)
-        yield Measured(f"vTrain: {gpu.upper()} node", _kind(shape), shape, place, tuple(table), tuple(table.values()))
+        yield Measured(label, _kind(shape), shape, place, tuple(table), tuple(table.values()))
 
 
 @cache
@@ -207,7 +220,7 @@ def further() -> list[dict[str, object]]:
             "tuner": median([errors(table, TUNER)]),
             **summary(errors(table, nccl.CORRECTED)),
         }
-        for table in [*tables(FURTHER), *vtrain()]
+        for table in [*tables(FURTHER), *vtrain(), *rack()]
     ]
 
 
