@@ -9,11 +9,13 @@ True
 
 from __future__ import annotations
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Pieces, Protocol, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
+from osfmodel.effects import EFFECTS, Effects
 from osfmodel.errors import CostError, DataError, OsfError, PlanError, UsageError
 from osfmodel.measurement import Measurement
+from osfmodel.measurements import load_measurements, save_measurements
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.predict import Comparison, Prediction, compare, predict
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CONFIG_TARGETS",
     "COST_MODELS",
+    "EFFECTS",
     "NAMED_PLANS",
     "SOLVERS",
     "AlphaBeta",
@@ -40,10 +43,12 @@ __all__ = [
     "CostError",
     "DataError",
     "Economics",
+    "Effects",
     "Layer",
     "Limits",
     "Link",
     "Measurement",
+    "NcclShape",
     "OsfError",
     "Outcome",
     "Pieces",
@@ -66,9 +71,11 @@ __all__ = [
     "economics",
     "knee",
     "load_cluster",
+    "load_measurements",
     "load_plan",
     "load_workload",
     "predict",
     "save",
+    "save_measurements",
     "tune",
 ]

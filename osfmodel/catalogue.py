@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from osfmodel import documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS, worker_counts
+from osfmodel.effects import EFFECTS
 from osfmodel.errors import OsfError
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.plans import NAMED_PLANS
@@ -74,11 +75,28 @@ def _meanings(table: Mapping[str, Any]) -> Callable[[], Listing]:
     return lambda: Listing([{"name": name, "meaning": entry.meaning} for name, entry in table.items()], [])
 
 
+def _effects() -> Listing:
+    return Listing(
+        [
+            {
+                "name": name,
+                "unit": entry.unit,
+                "cited": entry.cited,
+                "meaning": entry.meaning,
+                "evidence": entry.evidence,
+            }
+            for name, entry in EFFECTS.items()
+        ],
+        [],
+    )
+
+
 KINDS: dict[str, Callable[[], Listing]] = {
     "workloads": _workloads,
     "clusters": _clusters,
     "plans": _meanings(NAMED_PLANS),
     "targets": _meanings(CONFIG_TARGETS),
     "cost-models": _meanings(COST_MODELS),
+    "effects": _effects,
     "formats": _meanings(IMPORT_FORMATS),
 }

@@ -20,6 +20,12 @@ def require_time(value: float, what: str) -> None:
         raise DataError(f"{what} is {value!r}: it must be below {LONGEST_TIME:g}")
 
 
+def require_positive(value: float, what: str) -> None:
+    """Raise DataError unless ``value`` is a finite number above zero (a bandwidth)."""
+    if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(value) or value <= 0:
+        raise DataError(f"{what} is {value!r}: it must be a finite number above zero")
+
+
 def require_name(name: str, what: str) -> None:
     """Raise DataError unless ``name`` is printable text: names end up in code to paste and on terminals."""
     if not isinstance(name, str) or not name or not name.isprintable():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osfmodel.checks import require_count, require_name, require_time
+from osfmodel.checks import require_count, require_name, require_positive, require_time
+from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
+"""What joins the GPUs of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +111,47 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class NcclShape:
+    """What NCCL's tuner asks about the machines: the GPUs, what joins them in a node, and their network.
+
+    gpu_bandwidth:     bytes per second that each GPU sends over the fabric of its node, in NCCL's accounting
+    nic_bandwidth:     bytes per second of network per GPU; None where there is one node only
+    nvls:              whether NVSwitch adds up for the GPUs (NVLink SHARP)
+    latency_scale:     factor on NCCL's latencies inside a node, 1 unless fitted
+    net_latency_scale: factor on NCCL's latencies of the network, 1 unless fitted
+    """
+
+    generation: str
+    fabric: str
+    gpu_bandwidth: float
+    nic_bandwidth: float | None = None
+    nvls: bool = False
+    latency_scale: float = 1.0
+    net_latency_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.generation not in GPU_GENERATIONS:
+            raise DataError(f"unknown GPU generation {self.generation!r}: known are {', '.join(GPU_GENERATIONS)}")
+        if self.fabric not in FABRICS:
+            raise DataError(f"unknown fabric {self.fabric!r} inside a node: known are {', '.join(FABRICS)}")
+        require_positive(self.gpu_bandwidth, "the bandwidth of a GPU inside its node")
+        if self.nic_bandwidth is not None:
+            require_positive(self.nic_bandwidth, "the network bandwidth of a GPU")
+        require_time(self.latency_scale, "the latency scale inside nodes")
+        require_time(self.net_latency_scale, "the latency scale of the network")
+        if self.nvls and (self.fabric != "nvswitch" or self.generation not in GPU_GENERATIONS[2:]):
+            raise DataError("NVLS needs an nvswitch fabric and hopper or later GPUs")
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """What the wires can do.
 
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
-    the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, or ``tables``. ``nodes`` is the
-    number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
-    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
+    the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, or ``nccl``. ``nodes`` is
+    the number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
+    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``effects`` are those that
+    were measured there; none is on otherwise.
     """
 
     name: str
@@ -125,8 +163,10 @@ class Cluster:
     in_node: Link | None = None
     fits: tuple[AlphaBeta, ...] = ()
     tables: tuple[Table, ...] = ()
+    nccl: NcclShape | None = None
     pieces: tuple[Pieces, ...] = ()
     protocols: tuple[Protocol, ...] = ()
+    effects: Effects = NO_EFFECTS
     source: Source = Source()
 
     def __post_init__(self) -> None:
@@ -135,9 +175,9 @@ class Cluster:
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
-        links = self.between_nodes is not None or self.in_node is not None
+        links = self.between_nodes or self.in_node or self.nccl
         if not (links or self.fits or self.tables or self.pieces or self.protocols):
-            raise DataError(f"cluster {self.name!r} has neither links, nor fits, nor tables")
+            raise DataError(f"cluster {self.name!r} has neither links, nor fits, nor tables, nor an NCCL shape")
         for kind, keys in (
             ("fits", [(row.collective, row.workers) for row in self.fits]),
             ("tables", [(row.collective, row.workers) for row in self.tables]),

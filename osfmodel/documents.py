@@ -1,159 +1,80 @@
 """JSON documents <-> nouns. Units stand in the key names; every document carries a schema version.
 
+The form of a document follows from the fields of its noun: a field is written under its own name, or under the name
+that KEYS gives it, and left out where it has its default. So a new field, or a new noun inside a cluster, needs nothing
+here but a line in KEYS where its name does not say its unit.
+
 Workload and cluster files are read strictly (an unknown field is an error, for it is most often a misspelt one); in
 plan files further fields are welcome, so the output of ``osf tune`` is itself a plan file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, reduce
+from operator import or_
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, Pieces, Protocol, Table
+from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.source import Source
-from osfmodel.workload import Layer, Workload
+from osfmodel.workload import Workload
 
 SCHEMA_VERSION = 1
-KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets"}
+KINDS = {
+    "workload": "layers",
+    "cluster": "cost_model",
+    "plan": "buckets",
+    "measurements": "runs",
+    "bands": "cells",
+}
 """Each kind of document, and the field that gives it away where it does not say."""
+KEYS = {
+    "forward_time": "forward_time_s",
+    "backward_time": "backward_time_s",
+    "enqueue_time": "enqueue_time_s",
+    "update_time": "update_time_s",
+    "release_time": "release_time_s",
+    "latency": "latency_s",
+    "latencies": "latency_s",
+    "sizes": "bytes",
+    "times": "time_s",
+    "gpu_bandwidth": "gpu_bytes_per_s",
+    "nic_bandwidth": "nic_bytes_per_s",
+    "launch_latency": "launch_latency_s",
+    "hook_time": "hook_time_s",
+    "copy_in": "copy_in_s_per_byte",
+    "copy_out": "copy_out_s_per_byte",
+    "fusion_copy": "fusion_copy_s_per_byte",
+    "credit": "credit_bytes",
+}
+"""Fields whose key in a document says the unit as well."""
+OPEN = (Plan, Bucket, Block)
+"""Nouns whose documents may have further fields."""
+ALWAYS = ("channels", "forward_overlap", "split")
+"""Fields that are written even where they have their default: a plan is to be complete for whoever reads it."""
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A document or part of one in which an unknown field is an error."""
 
 
-class _Layer(_Strict):
-    name: str
-    forward_time_s: float
-    backward_time_s: float
-    gradient_bytes: int
-    dtype: str = "float32"
-    activation_bytes: int | None = None
-    enqueue_time_s: float | None = None
-
-
-class _Workload(_Strict):
-    schema_version: int
-    name: str
-    layers: list[_Layer]
-    kind: str = ""
-    batch_size: int | None = None
-    update_time_s: float = 0.0
-    source: Source = Source()
-
-
-class _Link(_Strict):
-    latency_s: float
-    seconds_per_byte: float
-    reduce_seconds_per_byte: float = 0.0
-
-
-class _Fit(_Strict):
-    workers: int
-    latency_s: float
-    seconds_per_byte: float
-    collective: str = "all_reduce"
-
-
-class _Table(_Strict):
-    workers: int
-    bytes: list[int]
-    time_s: list[float]
-    collective: str = "all_reduce"
-
-
-class _Pieces(_Strict):
-    workers: int
-    latency_s: list[float]
-    seconds_per_byte: list[float]
-    collective: str = "all_reduce"
-
-
-class _Protocol(_Strict):
-    latency_s: float
-    seconds_per_byte: float
-    in_node: _Link | None = None
-    between_nodes: _Link | None = None
-
-
-class _Cluster(_Strict):
-    schema_version: int
-    name: str
-    cost_model: str
-    kind: str = ""
-    gpus_per_node: int = 1
-    nodes: int | None = None
-    nics_per_node: int = 1
-    between_nodes: _Link | None = None
-    in_node: _Link | None = None
-    fits: list[_Fit] = []
-    tables: list[_Table] = []
-    pieces: list[_Pieces] = []
-    protocols: list[_Protocol] = []
-    source: Source = Source()
-
-
-class _Bucket(msgspec.Struct):
-    blocks: list[Block]
-    release_time_s: float = 0.0
-
-
-class _Plan(msgspec.Struct):
-    schema_version: int
-    workload: str
-    buckets: list[_Bucket]
-    channels: int = 1
-    forward_overlap: bool = False
-    split: bool = False
-
-
-Document = TypeVar("Document", _Workload, _Cluster, _Plan)
+Document = TypeVar("Document", bound=msgspec.Struct)
+Noun = TypeVar("Noun")
 
 
 def decode_workload(text: bytes) -> Workload:
     """A workload file's content. Raises DataError saying what is wrong and where in the document."""
-    document = _decode(text, "workload", _Workload)
-    layers = tuple(
-        Layer(
-            row.name, row.forward_time_s, row.backward_time_s, row.gradient_bytes, row.dtype, row.activation_bytes,
-            row.enqueue_time_s,
-        )
-        for row in document.layers
-    )  # fmt: skip
-    return Workload(document.name, layers, document.batch_size, document.update_time_s, document.source)
+    return _noun(Workload, decode(text, "workload", _top_level(Workload)))
 
 
 def decode_cluster(text: bytes) -> Cluster:
     """A cluster file's content. Raises DataError saying what is wrong and where in the document."""
-    document = _decode(text, "cluster", _Cluster)
-    return Cluster(
-        name=document.name,
-        cost_model=document.cost_model,
-        gpus_per_node=document.gpus_per_node,
-        nodes=document.nodes,
-        nics_per_node=document.nics_per_node,
-        between_nodes=_link(document.between_nodes),
-        in_node=_link(document.in_node),
-        fits=tuple(
-            AlphaBeta(row.workers, row.latency_s, row.seconds_per_byte, row.collective) for row in document.fits
-        ),
-        tables=tuple(
-            Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
-        ),
-        pieces=tuple(
-            Pieces(row.workers, tuple(row.latency_s), tuple(row.seconds_per_byte), row.collective)
-            for row in document.pieces
-        ),
-        protocols=tuple(
-            Protocol(row.latency_s, row.seconds_per_byte, _link(row.in_node), _link(row.between_nodes))
-            for row in document.protocols
-        ),
-        source=document.source,
-    )
+    return _noun(Cluster, decode(text, "cluster", _top_level(Cluster)))
 
 
 def decode_plan(text: bytes) -> Plan:
@@ -163,9 +84,90 @@ def decode_plan(text: bytes) -> Plan:
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
         text = msgspec.json.encode(inner)
-    document = _decode(text, "plan", _Plan)
-    buckets = tuple(Bucket(tuple(row.blocks), row.release_time_s) for row in document.buckets)
-    return Plan(document.workload, buckets, document.channels, document.forward_overlap, document.split)
+    return _noun(Plan, decode(text, "plan", _top_level(Plan)))
+
+
+def document_of(noun: Workload | Cluster | Plan) -> dict[str, Any]:
+    """The JSON-ready form that the decoding functions read."""
+    kind = {} if isinstance(noun, Plan) else {"kind": type(noun).__name__.lower()}
+    return {"schema_version": SCHEMA_VERSION, **kind, **_row(noun)}
+
+
+@cache
+def _struct(noun: type) -> type[msgspec.Struct]:
+    """What msgspec checks a document of ``noun`` against; a field with a default may be missing."""
+    hints = get_type_hints(noun)
+    rows: list[Any] = []
+    for field in fields(noun):
+        if field.init:
+            wire = _wire(hints[field.name])
+            needed = field.default is MISSING
+            rows.append((field.name, wire) if needed else (field.name, wire | msgspec.UnsetType, msgspec.UNSET))
+    strict = noun not in OPEN
+    return msgspec.defstruct(noun.__name__, rows, rename=KEYS, forbid_unknown_fields=strict, kw_only=True)
+
+
+@cache
+def _top_level(noun: type) -> type[msgspec.Struct]:
+    """The same with what every document begins with."""
+    rows: list[Any] = [("schema_version", int), ("kind", str, "")]
+    strict = noun not in OPEN
+    return msgspec.defstruct(
+        noun.__name__, rows, bases=(_struct(noun),), rename=KEYS, forbid_unknown_fields=strict, kw_only=True
+    )
+
+
+def _wire(kind: Any) -> Any:
+    """The type of a field, with structs for nouns."""
+    if is_dataclass(kind):
+        return _struct(kind)  # type: ignore[arg-type]
+    if get_origin(kind) is tuple:
+        return tuple[_wire(get_args(kind)[0]), ...]  # type: ignore[misc]
+    if isinstance(kind, types.UnionType):
+        return reduce(or_, map(_wire, get_args(kind)))
+    return kind
+
+
+def _noun(kind: Callable[..., Noun], document: Any) -> Noun:
+    """The noun that a checked document describes; its own checks come with making it."""
+    found = {}
+    for name, wanted in _nested(kind):
+        value = getattr(document, name)
+        if value is not msgspec.UNSET:
+            if wanted is not None and value is not None:
+                value = (
+                    tuple(_noun(wanted, item) for item in value) if isinstance(value, tuple) else _noun(wanted, value)
+                )
+            found[name] = value
+    return kind(**found)
+
+
+@cache
+def _nested(noun: Any) -> tuple[tuple[str, type | None], ...]:
+    """Each field of ``noun``, and the noun in it (or in the tuple or the option that it is), if any."""
+    hints = get_type_hints(noun)
+    return tuple((field.name, _inner_noun(hints[field.name])) for field in fields(noun) if field.init)
+
+
+def _inner_noun(kind: Any) -> type | None:
+    if is_dataclass(kind):
+        return kind  # type: ignore[return-value]
+    return next((found for part in get_args(kind) if (found := _inner_noun(part)) is not None), None)
+
+
+def _row(noun: Any) -> dict[str, Any]:
+    found = {}
+    for field in fields(noun):
+        value = getattr(noun, field.name)
+        if field.init and (field.default is MISSING or value != field.default or field.name in ALWAYS):
+            found[KEYS.get(field.name, field.name)] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return _row(value) if is_dataclass(value) else value
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -186,7 +188,8 @@ def parse_json(text: bytes) -> Any:
         raise DataError("is nested too deeply to be a profile") from None
 
 
-def _decode(text: bytes, kind: str, document: type[Document]) -> Document:
+def decode(text: bytes, kind: str, document: type[Document]) -> Document:
+    """``text`` as a document of ``kind``, a key of KINDS. Raises DataError saying what is wrong and where."""
     raw = parse_object(text)
     found = raw.get("kind") or next((name for name, field in KINDS.items() if field in raw), kind)
     if kind != "plan" and isinstance(raw.get("plan"), dict):
@@ -214,14 +217,16 @@ def _place(message: str) -> str:
     message = message.replace(" - at `$", " at `").replace("`", "'")
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
-        known = {
-            field
-            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Pieces, _Protocol)
-            for field in struct.__struct_fields__
-        }
-        near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
+        known = sorted(_keys(Workload) | _keys(Cluster))
+        near = get_close_matches(rest.partition("'")[0], known, n=1, cutoff=0.5)
         message += f": did you mean '{near[0]}'?" if near else ""
     return message
+
+
+def _keys(noun: type) -> set[str]:
+    """Every key that a document of ``noun`` may have, at any depth."""
+    inner = [_keys(nested) for _, nested in _nested(noun) if nested is not None]
+    return {KEYS.get(name, name) for name, _ in _nested(noun)}.union(*inner)
 
 
 def _position(message: str, text: bytes) -> str:
@@ -232,87 +237,6 @@ def _position(message: str, text: bytes) -> str:
     before = text[: int(tail.rstrip(")"))]
     line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
     return f"{head.removeprefix('JSON is malformed: ')}at line {line}, column {column}"
-
-
-def _link(row: _Link | None) -> Link | None:
-    return None if row is None else Link(row.latency_s, row.seconds_per_byte, row.reduce_seconds_per_byte)
-
-
-def _link_row(link: Link | None) -> _Link | None:
-    return None if link is None else _Link(link.latency, link.seconds_per_byte, link.reduce_seconds_per_byte)
-
-
-def workload_document(workload: Workload) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_workload` reads."""
-    layers = [
-        _Layer(
-            layer.name, layer.forward_time, layer.backward_time, layer.gradient_bytes, layer.dtype,
-            layer.activation_bytes, layer.enqueue_time,
-        )
-        for layer in workload.layers
-    ]  # fmt: skip
-    return _builtins(
-        _Workload(
-            SCHEMA_VERSION,
-            workload.name,
-            layers,
-            "workload",
-            workload.batch_size,
-            workload.update_time,
-            workload.source,
-        )
-    )
-
-
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_cluster` reads."""
-    return _builtins(
-        _Cluster(
-            schema_version=SCHEMA_VERSION,
-            name=cluster.name,
-            cost_model=cluster.cost_model,
-            kind="cluster",
-            gpus_per_node=cluster.gpus_per_node,
-            nodes=cluster.nodes,
-            nics_per_node=cluster.nics_per_node,
-            between_nodes=_link_row(cluster.between_nodes),
-            in_node=_link_row(cluster.in_node),
-            fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
-            tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
-            pieces=[
-                _Pieces(row.workers, list(row.latencies), list(row.seconds_per_byte), row.collective)
-                for row in cluster.pieces
-            ],
-            protocols=[
-                _Protocol(row.latency, row.seconds_per_byte, _link_row(row.in_node), _link_row(row.between_nodes))
-                for row in cluster.protocols
-            ],
-            source=cluster.source,
-        )
-    )
-
-
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_plan` reads."""
-    buckets = []
-    for bucket in plan.buckets:
-        row: dict[str, Any] = {"blocks": [msgspec.to_builtins(block) for block in bucket.blocks]}
-        if bucket.release_time:
-            row["release_time_s"] = bucket.release_time
-        buckets.append(row)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "workload": plan.workload,
-        "channels": plan.channels,
-        "forward_overlap": plan.forward_overlap,
-        "split": plan.split,
-        "buckets": buckets,
-    }
-
-
-def _builtins(document: msgspec.Struct) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(document)
-    return built
 
 
 def encode(document: Mapping[str, Any]) -> str:

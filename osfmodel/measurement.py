@@ -14,9 +14,10 @@ class Measurement:
     """Iteration times of one set-up.
 
     workload, cluster, plan: the names of what was run
-    samples:    seconds of each measured iteration
+    samples:    seconds of each measured iteration; one value where only a mean was published
     warm_ups:   iterations before them that do not count
     conditions: (name, value) pairs: hardware, versions, settings; two runs are alike where these are equal
+    deviation:  standard deviation of the samples in seconds, where it was published beside their mean
     """
 
     workload: str
@@ -27,6 +28,7 @@ class Measurement:
     warm_ups: int = 0
     conditions: tuple[tuple[str, str], ...] = ()
     source: Source = Source()
+    deviation: float | None = None
 
     def __post_init__(self) -> None:
         for name, what in ((self.workload, "workload"), (self.cluster, "cluster"), (self.plan, "plan")):
@@ -37,6 +39,10 @@ class Measurement:
             raise DataError(f"the measurement of {self.workload!r} has no samples")
         for sample in self.samples:
             require_time(sample, f"a sample of {self.workload!r}")
+            if not sample:
+                raise DataError(f"a sample of {self.workload!r} took no time at all")
+        if self.deviation is not None:
+            require_time(self.deviation, f"the deviation of {self.workload!r}")
 
     @property
     def iteration_time(self) -> float:
@@ -50,9 +56,16 @@ class Measurement:
         """The fastest and the slowest sample."""
         return min(self.samples), max(self.samples)
 
+    def condition(self, name: str) -> str:
+        """The value of a condition. Raises DataError where it is not stated."""
+        for key, value in self.conditions:
+            if key == name:
+                return value
+        raise DataError(f"the measurement of {self.workload!r} with {self.workers} workers does not state its {name}")
+
     def pooled(self, other: Measurement) -> Measurement:
         """Both sets of samples as one. Raises DataError, naming what differs, for runs that are not alike."""
-        for field in ("workload", "cluster", "plan", "workers", "warm_ups", "conditions", "source"):
+        for field in ("workload", "cluster", "plan", "workers", "warm_ups", "conditions", "source", "deviation"):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:
                 raise DataError(f"runs that differ in {field} cannot be pooled: {mine!r} and {theirs!r}")

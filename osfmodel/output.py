@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from osfmodel.bands import Band
+from osfmodel.check import Checked, overall
 from osfmodel.cluster import Cluster
-from osfmodel.documents import SCHEMA_VERSION, plan_document
+from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
+from osfmodel.ledger import Row
 from osfmodel.predict import Comparison, Prediction
 from osfmodel.tune import Outcome, Tuning
 from osfmodel.units import show_bytes, show_time
@@ -52,7 +56,12 @@ class Predicted:
         document = self.document()
         shared = ("workload", "cluster", "workers", "compute_time_s", "lower_bound_s")
         return [
-            {**{key: entry[key] for key in shared}, **row, "notes": "; ".join(row["notes"])}
+            {
+                **{key: entry[key] for key in shared},
+                **row,
+                "error_band": (row["error_band"] or {}).get("half_width"),
+                "notes": "; ".join(row["notes"]),
+            }
             for entry in document.get("sweep", [document])
             for row in entry["predictions"]
         ]
@@ -85,8 +94,23 @@ def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
         "scaling_factor": prediction.timeline.scaling_factor,
         "speed_up": prediction.timeline.scaling_factor * workers,
         "gap": prediction.gap,
+        "error_band": _band(prediction.band, prediction.iteration_time),
         "engine": prediction.engine,
         "notes": list(prediction.notes),
+    }
+
+
+def _band(band: Band | None, time: float) -> dict[str, Any] | None:
+    if band is None:
+        return None
+    low, high = band.interval(time)
+    return {
+        "half_width": band.half_width,
+        "low_s": low,
+        "high_s": None if math.isinf(high) else high,
+        "runs": band.runs,
+        "sources": list(band.sources),
+        "nearest_regime": band.nearest,
     }
 
 
@@ -109,7 +133,7 @@ class Tuned:
             "improvement": tuning.improvement,
             "verdict": tuning.verdict,
             "notes": list(tuning.notes),
-            "plan": plan_document(tuning.plan),
+            "plan": document_of(tuning.plan),
             "config": tuning.config,
             "rendered": tuning.rendered,
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
@@ -123,7 +147,10 @@ class Tuned:
             "target": tuning.target,
             "improvement": tuning.improvement,
         }
-        return [{**common, **_outcome(outcome)} for outcome in tuning.outcomes]
+        return [
+            {**common, **_outcome(outcome), "error_band": None if outcome.band is None else outcome.band.half_width}
+            for outcome in tuning.outcomes
+        ]
 
     def show(self, console: Any) -> None:
         from osfmodel import screen
@@ -146,6 +173,74 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "optimal_iteration_time_s": outcome.optimal_time,
         "lower_bound_s": outcome.lower_bound,
         "gap": outcome.gap,
+        "error_band": _band(outcome.band, outcome.tuned_time),
+    }
+
+
+class Judged:
+    """The result of ``osf check``."""
+
+    def __init__(self, checked: Sequence[Checked], with_rows: bool) -> None:
+        self.checked, self.with_rows = checked, with_rows
+
+    def document(self) -> dict[str, Any]:
+        middle, high = overall(self.checked)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sources": [self._source(one) for one in self.checked],
+            "overall": {
+                "median_abs_error": middle,
+                "p90_abs_error": high,
+                "passed": all(o.passed for o in self.checked),
+            },
+        }
+
+    def _source(self, one: Checked) -> dict[str, Any]:
+        summary = {
+            "source": one.source,
+            "n": one.n,
+            "median_abs_error": one.median_abs_error,
+            "p90_abs_error": one.p90_abs_error,
+            "worst_abs_error": one.worst_abs_error,
+            "bias": one.bias,
+            "tolerance": one.tolerance,
+            "fitted_on": one.fitted_on,
+            "fitted_rows": one.fitted,
+            "not_predicted_rows": one.not_predicted,
+            "passed": one.passed,
+        }
+        return {**summary, "rows": [_checked_row(row) for row in one.rows]} if self.with_rows else summary
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"source": one.source, **_checked_row(row)} for one in self.checked for row in one.rows]
+
+    def show(self, console: Any) -> None:
+        from osfmodel import screen
+
+        screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
+
+    def warnings(self) -> list[str]:
+        return [
+            f"{one.source}: the median error is {_percent(one.median_abs_error)}, above its tolerance of "
+            f"{_percent(one.tolerance)}"
+            for one in self.checked
+            if not one.passed
+        ]
+
+
+def _percent(value: float | None) -> str:
+    return "unknown, for nothing is predicted" if value is None else f"{value:.2%}"
+
+
+def _checked_row(row: Row) -> dict[str, Any]:
+    status = "not predicted" if row.predicted is None else "fitted" if row.fitted else "predicted"
+    return {
+        "run": row.label,
+        "status": status,
+        "measured": row.measured,
+        "predicted": row.predicted,
+        "error": row.error,
+        "note": row.note,
     }
 
 

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from osfmodel import recursion
+from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, cost_of
+from osfmodel.effects import Effects
 from osfmodel.errors import UsageError
 from osfmodel.plan import Plan
 from osfmodel.plans import NAMED_PLANS, named_plan
@@ -24,6 +26,7 @@ class Prediction:
     """What one plan makes of one iteration.
 
     ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
+    ``band`` says how far such predictions were from measured runs; None where nothing is communicated.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Prediction:
     lower_bound: float
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
+    band: Band | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -65,13 +69,17 @@ class Comparison:
     predictions: tuple[Prediction, ...]
 
 
-def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int) -> Prediction:
+def predict(
+    workload: Workload, cluster: Cluster, plan: str | Plan, workers: int, effects: Effects | None = None
+) -> Prediction:
     """The iteration of ``workload`` under ``plan`` (a Plan, or a name from NAMED_PLANS) on ``workers`` workers.
+
+    ``effects`` default to the cluster's.
 
     Raises UsageError for an unknown name or worker count, CostError where the cluster cannot price it, PlanError where
     the plan does not belong to the workload.
     """
-    return compare(workload, cluster, workers, [plan]).predictions[0]
+    return compare(workload, cluster, workers, [plan], effects=effects).predictions[0]
 
 
 def compare(
@@ -80,30 +88,68 @@ def compare(
     workers: int,
     plans: Sequence[str | Plan | tuple[str, Plan]] = tuple(NAMED_PLANS),
     changes: Mapping[str, Any] = MappingProxyType({}),
+    effects: Effects | None = None,
 ) -> Comparison:
     """Predict each of ``plans``, given by name, as a Plan or as (label, Plan). Raises as :func:`predict`.
 
     ``changes`` are fields of Plan to set on each of them, such as {"channels": 2}.
     """
     require_nouns(workload, cluster)
-    cost = cost_of(cluster, workers)
-    bound = iteration_bound(workload, cost)
-    predictions = tuple(_predict(workload, cost, plan, bound, changes) for plan in plans)
+    subject = _Subject(workload, cluster, workers, effects)
+    bound = iteration_bound(workload, subject.cost)
+    predictions = tuple(_predict(subject, plan, bound, changes) for plan in plans)
     return Comparison(workload, cluster, workers, bound, predictions)
 
 
+class _Subject:
+    """What all plans of a comparison share; the launch latency is part of the cost, so that solvers see it."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, workers: int, effects: Effects | None) -> None:
+        self.workload, self.workers = workload, workers
+        stated = cluster.effects if effects is None else effects
+        self.cost = price(cluster, workers, stated)
+        self.effects = stated.apart_from_cost
+        self.caveats = effect_caveats(stated)
+
+    def timeline(self, plan: Plan) -> Timeline:
+        """One iteration under ``plan``."""
+        return recursion.predict_timeline(self.workload, plan, self.cost, self.effects, self.workers)
+
+
+def price(cluster: Cluster, workers: int, effects: Effects) -> Cost:
+    """All-reduce on ``cluster`` with the launch latency of ``effects``, which one worker alone does not pay."""
+    cost = cost_of(cluster, workers)
+    return cost.plus(effects.launch_latency) if effects.launch_latency and workers > 1 else cost
+
+
+def effect_caveats(effects: Effects) -> tuple[str, ...]:
+    """What is said of a prediction with effects: which, and that the search for plans does not see all of them."""
+    if not effects.active:
+        return ()
+    named = ", ".join(f"{name}={value:g}" for name, value in effects.active.items())
+    unseen = any(effects.apart_from_cost.active)
+    proof = "; plans are compared with them, but made and bounded without all but launch_latency" if unseen else ""
+    return (f"with the effects {named}{proof}",)
+
+
 def _predict(
-    workload: Workload, cost: Cost, given: str | Plan | tuple[str, Plan], bound: float, changes: Mapping[str, Any]
+    subject: _Subject, given: str | Plan | tuple[str, Plan], bound: float, changes: Mapping[str, Any]
 ) -> Prediction:
     caveats: tuple[str, ...] = ()
     if isinstance(given, str):
         entry = named_plan(given)
-        label, plan, caveats = given, entry.rule(workload, cost), entry.caveats(workload)
+        label, plan, caveats = given, entry.rule(subject.workload, subject.cost), entry.caveats(subject.workload)
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
     plan = replace(plan, **changes)
-    timeline = recursion.predict_timeline(workload, plan, cost)
-    return Prediction(label, plan, timeline, bound, extrapolation(plan, cost), caveats)
+    warnings, timeline = extrapolation(plan, subject.cost), subject.timeline(plan)
+    band = error_band(subject.workload, timeline, subject.cost)
+    return Prediction(label, plan, timeline, bound, warnings, caveats + subject.caveats, band)
+
+
+def error_band(workload: Workload, timeline: Timeline, cost: Cost) -> Band | None:
+    """How far predictions in this regime were from measured runs."""
+    return band_for(regime_of(workload, timeline, cost), bundled_bands())
 
 
 def require_nouns(workload: object, cluster: object) -> None:

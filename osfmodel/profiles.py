@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from osfmodel import documents
-from osfmodel.cluster import Cluster, Link
+from osfmodel.cluster import Cluster, Link, NcclShape
 from osfmodel.cost.collectives import FORMULAS
+from osfmodel.cost.nccl_constants import DEVICES
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plan import Plan
 from osfmodel.units import parse_bandwidth, parse_time
 from osfmodel.workload import Workload
 
 Decoded = TypeVar("Decoded")
-FOLDERS = {"workload": "workloads", "cluster": "clusters"}
+FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "measurements"}
 SEARCH_PATH = "OSFMODEL_PROFILES"
-"""Environment variable: folders that are searched before the bundled profiles, each with workloads/ and clusters/."""
+"""Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 LARGEST_FILE = 64 * 2**20
 
 
@@ -28,7 +29,7 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
     Raises UsageError for an unknown name, DataError for a file that cannot be used.
     """
-    return read(_locate(name_or_path, "workload"), documents.decode_workload)
+    return read(locate(name_or_path, "workload"), documents.decode_workload)
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -36,13 +37,14 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
 
     In words: ``"ring:50us,10Gbps"``, a textbook algorithm with the latency and the bandwidth of the one link between
     all workers; or ``"hierarchical:8,5us,200GB/s,50us,25Gbps"``, GPUs per node, the link inside a node, the link
-    between nodes, and optionally how many such links (NICs) a node has, 1 if left out. Raises UsageError for an unknown
-    name or a bad quantity, DataError for a file that cannot be used.
+    between nodes, and optionally how many such links (NICs) a node has, 1 if left out; or ``"nccl:h100x8,400Gbps"``,
+    kind of GPU, GPUs per node, and the network bandwidth of each GPU, left out for a single node. Raises UsageError for
+    an unknown name or a bad quantity, DataError for a file that cannot be used.
     """
     model, separator, words = str(name_or_path).partition(":")
-    if separator and (model in FORMULAS or model == "hierarchical"):
+    if separator and (model in FORMULAS or model in ("hierarchical", "nccl")):
         return _cluster_in_words(model, words)
-    return read(_locate(name_or_path, "cluster"), documents.decode_cluster)
+    return read(locate(name_or_path, "cluster"), documents.decode_cluster)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -52,13 +54,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 def save(noun: Workload | Cluster | Plan, path: str | os.PathLike[str]) -> None:
     """Write a noun as JSON that the load functions read. Raises DataError; never leaves half a file."""
-    if isinstance(noun, Workload):
-        document = documents.workload_document(noun)
-    elif isinstance(noun, Cluster):
-        document = documents.cluster_document(noun)
-    else:
-        document = documents.plan_document(noun)
-    write_text(path, documents.encode(document))
+    write_text(path, documents.encode(documents.document_of(noun)))
 
 
 def names(kind: str) -> dict[str, Path]:
@@ -124,12 +120,22 @@ def missing_folders() -> list[str]:
 
 def _folders() -> list[Path]:
     extra = [Path(folder) for folder in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if folder]
+    return [*extra, *_bundled()]
+
+
+def _bundled() -> list[Path]:
     here = Path(__file__).resolve().parent
     # Installed, the profiles lie inside the package; in a source tree beside it.
-    return [*extra, here / "_profiles", here.parent / "profiles"]
+    return [here / "_profiles", here.parent / "profiles"]
 
 
-def _locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
+def bundled_file(name: str) -> Path | None:
+    """A file that lies beside the bundled profiles."""
+    return next((path for folder in _bundled() if (path := folder / name).is_file()), None)
+
+
+def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
+    """The file of the profile of that name, or the path given. Raises UsageError for a name that there is not."""
     text = os.fspath(name_or_path)
     path = Path(text)
     if not isinstance(name_or_path, str) or text.endswith(".json") or path.name != text:
@@ -152,6 +158,8 @@ def _locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
 def _cluster_in_words(model: str, words: str) -> Cluster:
     parts = words.split(",")
     name = f"{model}:{words}"
+    if model == "nccl":
+        return _nccl_in_words(name, parts)
     if model == "hierarchical":
         if len(parts) not in (5, 6) or not all(
             re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in (parts[0], *parts[5:])
@@ -168,8 +176,25 @@ def _cluster_in_words(model: str, words: str) -> Cluster:
     return Cluster(name, model, between_nodes=_link_in_words(*parts))
 
 
+def _nccl_in_words(name: str, parts: list[str]) -> Cluster:
+    match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
+    if match is None or len(parts) > 2:
+        form = "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH], for example nccl:h100x8,400Gbps"
+        raise UsageError(f"{name!r} is not a cluster: {form}")
+    device, gpus = DEVICES.get(match[1].lower()), int(match[2])
+    if device is None:
+        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}, known are {', '.join(DEVICES)}")
+    network = _rate_in_words(parts[1]) if len(parts) == 2 else None
+    shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
+    return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
+
+
 def _link_in_words(latency: str, bandwidth: str) -> Link:
+    return Link(parse_time(latency), 1 / _rate_in_words(bandwidth))
+
+
+def _rate_in_words(bandwidth: str) -> float:
     rate = parse_bandwidth(bandwidth)
     if not rate:
         raise UsageError(f"a bandwidth of {bandwidth!r} moves nothing: it must be above 0")
-    return Link(parse_time(latency), 1 / rate)
+    return rate

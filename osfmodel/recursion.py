@@ -6,39 +6,52 @@ With ready times r_k (of the last gradient in bucket k) and message sizes s_k, i
 
 MG-WFBP (TPDS'21), Eq. 6-8, with buckets in the place of layers. Only +, max and the cost itself touch a time, and
 clocks start at the integer 0, so rational input gives rational output.
+
+Effects (``osfmodel.effects``) change when a gradient is ready and what a message costs, not the recursion: hooks and
+copies lengthen the computation before it, stragglers stretch it, and while a collective runs the compute stream goes
+at 1 / (1 + slowdown) of its speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 
 from osfmodel.cost import Cost
+from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import PlanError
-from osfmodel.plan import Plan
+from osfmodel.plan import Bucket, Plan
 from osfmodel.timeline import Span, Timeline
 from osfmodel.workload import Workload
 
 
-def predict_timeline(workload: Workload, plan: Plan, cost: Cost) -> Timeline:
+def predict_timeline(
+    workload: Workload, plan: Plan, cost: Cost, effects: Effects = NO_EFFECTS, workers: int = 1
+) -> Timeline:
     """One iteration of ``workload`` under ``plan`` with collectives priced by ``cost``.
 
-    Raises PlanError where the plan does not belong to the workload, or asks for what this engine does not model.
+    ``workers`` matters to stragglers alone: the cost is that of their number already. Raises PlanError where the plan
+    does not belong to the workload, or asks for what this engine does not model.
     """
     _require_supported(plan)
     plan.require_valid(workload)
-    spans = _compute_spans(workload)
-    backward_end = workload.forward_time + workload.backward_time
-    ready = dict(zip(workload.gradients.names, workload.gradients.ready_times, strict=True))
+    compute = _Compute(workload, plan, effects, workers)
+    ready = compute.ready
+    communication: list[Span] = []
     end: float = 0
     for bucket in plan.buckets:
         layers = tuple(block.layer for block in bucket.blocks)
-        start = max(end, bucket.release_time, *[ready[layer] for layer in layers])
-        end = start + cost(bucket.size)
-        spans.append(Span("all_reduce", "channel 0", layers, start, end))
-    finish = max(backward_end, end)
-    if workload.update_time:
-        spans.append(Span("update", "compute", (), finish, finish + workload.update_time))
-    return Timeline(tuple(spans), workload.compute_time, finish + workload.update_time)
+        start = max(end, bucket.release_time, compute.clock(max([ready[layer] for layer in layers])))
+        end = start + _price(bucket, cost, effects)
+        compute.disturbed(start, end)
+        communication.append(Span("all_reduce", "channel 0", layers, start, end))
+    finish = max(compute.clock(compute.end), end)
+    spans = compute.spans() + communication
+    for kind, time in (("copy", effects.copy_out * workload.gradient_bytes), ("update", workload.update_time)):
+        if time:
+            spans.append(Span(kind, "compute", (), finish, finish + time))
+            finish = finish + time
+    return Timeline(tuple(spans), workload.compute_time, finish)
 
 
 def communication_finish(release_times: Iterable[float], durations: Iterable[float]) -> float:
@@ -56,15 +69,88 @@ def _require_supported(plan: Plan) -> None:
             raise PlanError(f"the plan uses {feature}, which the recursion engine cannot model: set it to its default")
 
 
-def _compute_spans(workload: Workload) -> list[Span]:
-    clock: float = 0
-    spans = []
-    for layer in workload.layers:
-        start, clock = clock, clock + layer.forward_time
-        spans.append(Span("forward", "compute", (layer.name,), start, clock))
-    elapsed: float = 0
-    for layer in reversed(workload.layers):
-        # Summed as in Workload, so that a gradient is ready exactly when its span ends.
-        start, elapsed = workload.forward_time + elapsed, elapsed + layer.backward_time
-        spans.append(Span("backward", "compute", (layer.name,), start, workload.forward_time + elapsed))
-    return spans
+def _price(bucket: Bucket, cost: Cost, effects: Effects) -> float:
+    time: float = cost(bucket.size)
+    if len(bucket.blocks) > 1 and effects.fusion_copy:
+        time += effects.fusion_copy * bucket.size
+    return time + effects.launch_latency if effects.launch_latency else time
+
+
+class _Compute:
+    """The compute stream: when each gradient is ready, in its own time, and what the wall clock says then.
+
+    Its own time stands still for what slows it: ``ready`` and ``end`` count work, ``clock`` turns work into seconds.
+    """
+
+    def __init__(self, workload: Workload, plan: Plan, effects: Effects, workers: int) -> None:
+        self.workload, self.effects, self.stretch = workload, effects, effects.stretch(workers)
+        self.slowdown = effects.compute_slowdown
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+        self.done: list[float] = []
+        gradients = workload.gradients
+        self.extra: Mapping[str, float] = {}
+        self.ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
+        self.end: float = workload.forward_time + workload.backward_time
+        if effects.copy_in or effects.hook_time or self.stretch != 1:
+            self._load(plan)
+
+    def _load(self, plan: Plan) -> None:
+        """Add to the work what hooks, copies and stragglers add."""
+        order = {name: position for position, name in enumerate(self.workload.gradients.names)}
+        last = {max((block.layer for block in bucket.blocks), key=order.__getitem__) for bucket in plan.buckets}
+        sizes = dict(zip(self.workload.gradients.names, self.workload.gradients.sizes, strict=True))
+        self.extra = {
+            name: self.effects.copy_in * size + (self.effects.hook_time if name in last else 0)
+            for name, size in sizes.items()
+        }
+        added: float = 0
+        for name, time in self.ready.items():
+            added += self.extra[name]
+            self.ready[name] = time * self.stretch + added
+        self.end = self.end * self.stretch + added
+
+    def disturbed(self, start: float, end: float) -> None:
+        """A collective runs from ``start`` to ``end``; to be told in order."""
+        if self.slowdown and end > start:
+            self.done.append(self._progress(start))
+            self.starts.append(start)
+            self.ends.append(end)
+
+    def _progress(self, now: float) -> float:
+        """Work done by ``now``, which is not before the start of the last collective that was told."""
+        if not self.starts:
+            return now
+        busy = min(now, self.ends[-1]) - self.starts[-1]
+        return self.done[-1] + busy / (1 + self.slowdown) + max(now - self.ends[-1], 0)
+
+    def clock(self, work: float) -> float:
+        """Seconds after the start of the iteration at which so much work is done."""
+        last = bisect_right(self.done, work) - 1
+        if last < 0:
+            return work
+        left = work - self.done[last]
+        slowed = (self.ends[last] - self.starts[last]) / (1 + self.slowdown)
+        return self.starts[last] + left * (1 + self.slowdown) if left <= slowed else self.ends[last] + left - slowed
+
+    def spans(self) -> list[Span]:
+        """What the compute stream did, once all collectives are known."""
+        forward: float = 0
+        spans = []
+        for layer in self.workload.layers:
+            start, forward = forward, forward + layer.forward_time
+            spans.append(self._span("forward", layer.name, start * self.stretch, forward * self.stretch))
+        elapsed: float = 0
+        added: float = 0
+        for layer in reversed(self.workload.layers):
+            # Summed as in Workload, so that a gradient is ready exactly when its span ends.
+            start = (self.workload.forward_time + elapsed) * self.stretch + added
+            elapsed += layer.backward_time
+            added += self.extra.get(layer.name, 0)
+            spans.append(
+                self._span("backward", layer.name, start, (self.workload.forward_time + elapsed) * self.stretch + added)
+            )
+        return spans
+
+    def _span(self, kind: str, layer: str, start: float, end: float) -> Span:
+        return Span(kind, "compute", (layer,), self.clock(start), self.clock(end))

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from osfmodel.bands import Band
+from osfmodel.check import Checked
 from osfmodel.economics import Economics
 from osfmodel.predict import Comparison
 from osfmodel.tune import Tuning
@@ -37,7 +39,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     """The plans side by side at one worker count."""
     workload = comparison.workload
     title = f"{workload.name} on {comparison.cluster.name}, {_count(comparison.workers, 'worker')}"
-    columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound")
+    columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
     table = _table(console, title, *columns)
     for prediction in comparison.predictions:
         timeline = prediction.timeline
@@ -49,6 +51,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             f"{timeline.scaling_factor * comparison.workers:.4g}x",
             show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
+            _width(prediction.band),
         )
     console.print(table)
     console.print(
@@ -57,12 +60,28 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         f"{_count(len(workload.gradients), 'tensor')}."
     )
     _show_caveats(console, comparison)
+    _show_bands(console, [prediction.band for prediction in comparison.predictions])
+
+
+def _width(band: Band | None) -> str:
+    return "" if band is None else f"±{band.half_width:.0%}"
+
+
+def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
+    """What the bands are of, each said once."""
+    for band in dict.fromkeys(band for band in bands if band is not None):
+        like = "in the nearest regime that was measured" if band.nearest else "like these"
+        console.print(
+            f"Error band ±{band.half_width:.0%}: nine tenths of {_count(band.runs, 'measured run')} {like} "
+            f"({', '.join(band.sources)}) were within it.",
+            markup=False,
+        )
 
 
 def _show_caveats(console: Console, comparison: Comparison) -> None:
-    for prediction in comparison.predictions:
-        for caveat in prediction.caveats:
-            console.print(f"Note: {caveat}.", markup=False)
+    said = dict.fromkeys(caveat for prediction in comparison.predictions for caveat in prediction.caveats)
+    for caveat in said:
+        console.print(f"Note: {caveat}.", markup=False)
 
 
 def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
@@ -80,6 +99,7 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
     console.print(table)
     console.print(f"One worker alone: {show_time(first.workload.compute_time)}.")
     _show_caveats(console, first)
+    _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
 
 
 def show_economics(
@@ -114,12 +134,12 @@ def show_economics(
 def show_tuning(console: Console, tuning: Tuning) -> None:
     """The verdict, the times, and the lines to paste."""
     title = f"{tuning.workload.name} on {tuning.cluster.name} for {tuning.target}"
-    columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain")
+    columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain", "error band")
     table = _table(console, title, *columns)
     for outcome in tuning.outcomes:
         times = (outcome.default_time, outcome.tuned_time, outcome.optimal_time, outcome.lower_bound)
         gap, gain = f"{max(outcome.gap, 0):.1%}", f"{round(outcome.gain, 4) + 0.0:.1%}"
-        table.add_row(str(outcome.workers), *map(show_time, times), gap, gain)
+        table.add_row(str(outcome.workers), *map(show_time, times), gap, gain, _width(outcome.band))
     console.print(table)
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
@@ -127,13 +147,63 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
         console.print(f"{_count(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
     for remark in tuning.remarks:
         console.print(f"Note: {remark}.", markup=False)
+    _show_bands(console, [outcome.band for outcome in tuning.outcomes])
     console.print()
     console.print(tuning.rendered, markup=False, soft_wrap=True)
 
 
+def show_check(
+    console: Console,
+    checked: Sequence[Checked],
+    overall: tuple[float | None, float | None],
+    with_rows: bool,
+) -> None:
+    """The errors of each source, what was fitted, and on request every run."""
+    for one in checked if with_rows else ():
+        _show_runs(console, one)
+    columns = ("source", "predicted", "median", "p90", "worst", "bias", "tolerance", "fitted", "not predicted")
+    table = _table(
+        console, "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on", *columns
+    )
+    for one in checked:
+        errors = (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)
+        cells = (*map(_percent, errors), _percent(one.bias, "+"), _percent(one.tolerance))
+        table.add_row(escape(one.source), str(one.n), *cells, str(one.fitted), str(one.not_predicted))
+    console.print(table)
+    if len(checked) > 1:
+        middle, high = overall
+        console.print(f"Medians over the sources: median {_percent(middle)}, p90 {_percent(high)}.")
+    for one in checked:
+        console.print(f"{one.source}: {one.fitted_on}.", markup=False)
+
+
+def _show_runs(console: Console, one: Checked) -> None:
+    table = _table(console, one.source, "run", "measured", "predicted", "error", "", "note")
+    table.columns[-1].justify = "left"
+    reasons: dict[str, int] = {}
+    for row in one.rows:
+        if row.predicted is None:
+            reasons[row.note] = reasons.get(row.note, 0) + 1
+        predicted = "not predicted" if row.predicted is None else f"{row.predicted:.4g}"
+        status, note = "fitted" if row.fitted else "", "" if row.predicted is None else row.note
+        table.add_row(
+            escape(row.label), f"{row.measured:.4g}", predicted, _percent(row.error, "+"), status, escape(note)
+        )
+    console.print(table)
+    for reason, count in reasons.items():
+        console.print(f"Not predicted, {_count(count, 'run')}: {reason}.", markup=False)
+    console.print()
+
+
+def _percent(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.1%}"
+
+
 def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line per entry."""
-    columns = [column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence")]
+    columns = [
+        column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence", "evidence")
+    ]
     console.print(kind, style="bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:

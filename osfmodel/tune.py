@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from osfmodel.bands import Band
 from osfmodel.cluster import Cluster
-from osfmodel.cost import Cost, cost_of
+from osfmodel.cost import Cost
+from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import extrapolation, require_nouns
+from osfmodel.predict import effect_caveats, error_band, extrapolation, price, require_nouns
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.bounds import iteration_bound
@@ -37,6 +39,7 @@ class Outcome:
 
     tuned_time:   with the configuration, as the framework will really carry it out
     default_time: with the framework's defaults
+    band:         how far such predictions were from measured runs
     optimal_time: of the best plan of whole tensors in ready order, whether the framework can form it or not
     """
 
@@ -45,6 +48,7 @@ class Outcome:
     default_time: float
     optimal_time: float
     lower_bound: float
+    band: Band | None = None
 
     @property
     def gap(self) -> float:
@@ -115,12 +119,14 @@ def tune(
     workers: int | Sequence[int],
     target: str | None = None,
     limits: Limits = Limits(),
+    effects: Effects | None = None,
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
     For one worker count the plan is within 0.1 % of the exact optimum and, within that, as good as was found on a
     network up to twice as slow as stated. For several it is the one whose worst slow-down against the best plan of
-    each count is as small as was found, and it is slower than the default at none of them. Raises UsageError for an
+    each count is as small as was found, and it is slower than the default at none of them. ``effects`` default to the
+    cluster's; every candidate is timed with them. Raises UsageError for an
     unknown target or no worker count, CostError where the cluster cannot price one, PlanError where the limits allow
     no plan.
     """
@@ -128,7 +134,9 @@ def tune(
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
-    task = Task(workload, _target(target or "ddp"), tuple(cost_of(cluster, count) for count in counts), limits)
+    stated = cluster.effects if effects is None else effects
+    costs = tuple(price(cluster, count, stated) for count in counts)
+    task = Task(workload, _target(target or "ddp"), costs, limits, stated.apart_from_cost, tuple(counts))
     optima = task.optima()
     default = task.times(task.target.default_knobs())
     knobs = _choose(task, optima, default)
@@ -138,7 +146,7 @@ def tune(
     # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
     bounds = [iteration_bound(workload, cost) for cost in task.costs]
-    outcomes = tuple(map(Outcome, counts, times, default, best, bounds))
+    outcomes = tuple(map(Outcome, counts, times, default, best, bounds, task.bands(knobs)))
     return Tuning(
         workload,
         cluster,
@@ -149,7 +157,7 @@ def tune(
         task.target.render(knobs, workload),
         outcomes,
         task.extrapolation(plan),
-        (*_shortfall(outcomes), *_margin(task, knobs), *task.caveats()),
+        (*_shortfall(outcomes), *_margin(task, knobs), *task.caveats(), *effect_caveats(stated)),
     )
 
 
@@ -161,24 +169,38 @@ class Task:
     target: Target
     costs: tuple[Cost, ...]
     limits: Limits
+    effects: Effects = NO_EFFECTS
+    counts: tuple[int, ...] = ()
 
     def optima(self) -> list[tuple[Plan, Timeline]]:
         """The exact optimum under each cost. Raises PlanError, naming the largest tensor, where there is none."""
-        return [self._optimum(cost) for cost in self.costs]
+        return [self._optimum(position) for position in range(len(self.costs))]
 
-    def _optimum(self, cost: Cost) -> tuple[Plan, Timeline]:
+    def _optimum(self, position: int) -> tuple[Plan, Timeline]:
+        cost = self.costs[position]
         solution = SOLVERS["optimal"].solve(self.workload, cost, self.limits)
         if solution.plan is None:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))
             raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
-        return solution.require()
+        plan, timeline = solution.require()
+        return plan, self._timeline(plan, position) if self.effects.active else timeline
+
+    def _timeline(self, plan: Plan, position: int) -> Timeline:
+        return predict_timeline(self.workload, plan, self.costs[position], self.effects, self.counts[position])
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time under each cost of what the target makes of ``knobs``."""
         return [
-            predict_timeline(self.workload, self.target.realise(knobs, self.workload, cost), cost).iteration_time
-            for cost in self.costs
+            self._timeline(self.target.realise(knobs, self.workload, cost), position).iteration_time
+            for position, cost in enumerate(self.costs)
+        ]
+
+    def bands(self, knobs: Any) -> list[Band | None]:
+        """The error band of the tuned time under each cost."""
+        return [
+            error_band(self.workload, self._timeline(self.target.realise(knobs, self.workload, cost), position), cost)
+            for position, cost in enumerate(self.costs)
         ]
 
     def project(self, plan: Plan, cost: Cost) -> Any:

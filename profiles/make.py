@@ -4,7 +4,8 @@
 
 FOLDER holds the figures as their authors published them (layer_profiles/, comm_tables/, papers/, and sources.json with
 the origin and licence of each file). Every profile says in its ``source`` which file it was made from and what was done
-to it. Nothing here is fitted or tuned. Run twice, it writes the same bytes.
+to it; clusters called nccl-* are made from data sheets. Nothing here is fitted or tuned, save the four constants of the
+reconstructed workloads (reconstruct.py). Run twice, it writes the same bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, save
+from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, load_cluster, save
 from osfmodel.cost.collectives import ring
+from osfmodel.measurements import save_measurements
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reconstruct
+import runs
 
 DATA = Path(os.environ.get("OSFMODEL_DATA", ""))
 FLOAT32 = 4
@@ -36,6 +43,7 @@ ORIGINS = {
     "trace of ResNet-50 under DDP on one V100 (ns_resolution), reduced to gradient-ready times",
     "layer_profiles/from_traces/resnet50_v100dgxs_bs32.csv": "pytorch/kineto: "
     "tb_plugin/samples/resnet50_num_workers_4, reduced to gradient-ready times",
+    "targets.csv": "MG-WFBP, IEEE TPDS 2021, Fig. 9 (arXiv 1912.09268), and ASC-WFBP, IEEE INFOCOM 2021: plot scripts",
 }
 
 
@@ -45,10 +53,11 @@ def source(path: str, conditions: str) -> Source:
     commit = entry.get("commit", "")
     repository = entry.get("repo", "own measurement")
     place = entry.get("path", "")
+    hardware = entry.get("hardware", "not stated")
     at = f" @ {commit[:12]}" if len(commit) >= 40 else ""
     return Source(
         origin=ORIGINS.get(path) or (f"{repository}{at}: {place}" if place else repository),
-        conditions=conditions if path in ORIGINS else f"{entry.get('hardware', 'not stated')}; {conditions}",
+        conditions=conditions if path in ORIGINS or hardware == "-" else f"{hardware}; {conditions}",
         licence=entry["licence"],
     )
 
@@ -71,6 +80,30 @@ def googlenet_k80() -> Workload:
         )
     note = "batch 64; one layer per row, backward as measured, forward taken as half of backward, update as 0"
     return Workload("googlenet-k80", tuple(layers), 64, 0.0, source(path, note))
+
+
+BCAFFE_LOG = "layer_profiles/bcaffe/googlenet_k80_backward_and_comm.csv"
+BCAFFE_BLOCKS = {2: ("tmp2comm", "1"), 4: ("tmp4comm", "1"), 8: ("tmp8comm", "1")}
+"""Nodes -> (log, block) of the runs that send every tensor by itself; block 0 of these logs is still empty."""
+
+
+def googlenet_k80_tensors() -> Workload:
+    """Weight and bias apart, as the log of the measured runs has them; the bias goes first."""
+    logged: dict[int, list[float]] = {}
+    sizes = {int(row["param_id"]): FLOAT32 * int(row["elements"]) for row in rows(BCAFFE_LOG)}
+    for row in rows(BCAFFE_LOG):
+        if (row["log"], row["block"]) in BCAFFE_BLOCKS.values():
+            logged.setdefault(int(row["param_id"]), []).append(float(row["layer_backward_us"]) * US)
+    layers = []
+    for index in range(0, len(sizes), 2):
+        backward = exact(median(logged[index]))
+        layers.append(Layer(f"layer{index // 2 + 1}.weight", backward / 2, 0.0, sizes[index]))
+        layers.append(Layer(f"layer{index // 2 + 1}.bias", 0.0, backward, sizes[index + 1]))
+    note = (
+        "64 images per node (32 on each of 2 GPUs) and iteration; backward = median of the logs of the runs on 2, 4 "
+        "and 8 nodes, forward taken as half of backward, update as 0"
+    )
+    return Workload("googlenet-k80-tensors", tuple(layers), 64, 0.0, source(BCAFFE_LOG, note))
 
 
 def resnet50_v100() -> Workload:
@@ -196,6 +229,43 @@ def k80_ring() -> Cluster:
     )
 
 
+def k80_log() -> Cluster:
+    """What each message took inside training; where several are of one size, the median."""
+    messages: dict[int, dict[int, list[float]]] = {nodes: {} for nodes in BCAFFE_BLOCKS}
+    for nodes, block in BCAFFE_BLOCKS.items():
+        pending = 0
+        for row in sorted(rows(BCAFFE_LOG), key=lambda row: -int(row["param_id"])):
+            if (row["log"], row["block"]) == block:
+                pending += FLOAT32 * int(row["elements"])
+                if float(row["comm_us"]):  # 0 marks a bias that went with its weight
+                    messages[nodes].setdefault(pending, []).append(float(row["comm_us"]) * US)
+                    pending = 0
+    tables = [
+        Table(nodes, tuple(sorted(found)), tuple(exact(median(found[size])) for size in sorted(found)))
+        for nodes, found in messages.items()
+    ]
+    note = (
+        "all-reduce times inside training (GoogLeNet, one message per tensor, at 8 nodes per weight with its bias), "
+        "waiting for the slowest node included; one worker per node, which first adds up its 2 GPUs"
+    )
+    return Cluster("k80-10gbe-log", "tabulated", nodes=8, tables=tuple(tables), source=source(BCAFFE_LOG, note))
+
+
+def merge_rule(name: str, table: str) -> Cluster:
+    """Constants that MG-WFBP was given, whatever the network really did."""
+    path = "scaling/ddl-benchmarks/mgwfbp_grouping_alpha_beta.csv"
+    fits = [
+        AlphaBeta(int(row["n_gpus"]), float(row["alpha_s"]), float(row["beta_s_per_byte"]))
+        for row in rows(path)
+        if row["table"].startswith(table)
+    ]
+    note = (
+        f"{table}: constants written into the authors' code, from which MG-WFBP decides what to merge; "
+        "no measurement of the clusters on which it ran"
+    )
+    return Cluster(name, "hockney", gpus_per_node=4, fits=tuple(fits), source=source(path, note))
+
+
 def v100_published(name: str, network: str) -> Cluster:
     """The link that makes the ring formula give the published line at 16 workers."""
     path = "comm_tables/mgwfbp/alpha_beta.csv"
@@ -271,14 +341,31 @@ def aiconfigurator(name: str, system: str, nccl: str, gpus: int) -> Cluster:
     )
 
 
+def described(name: str, words: str, nodes: int | None, machines: str) -> Cluster:
+    """A cluster of the NCCL model: what data sheets say, nothing measured."""
+    cluster = load_cluster(f"nccl:{words}")
+    return replace(
+        cluster,
+        name=name,
+        nodes=nodes,
+        source=Source(
+            "NVIDIA's data sheets, in the bandwidths of NCCL 2.28.3's topo.h and tuning.cc (docs/reference/nccl.md)",
+            f"{machines}; described as nccl:{words}, no collective measured",
+            "facts only",
+        ),
+    )
+
+
 def workloads() -> Iterator[Workload]:
     yield googlenet_k80()
+    yield googlenet_k80_tensors()
     yield resnet50_v100()
     yield resnet50_v100_dgxs()
     for path in sorted((DATA / "layer_profiles/pipedream").glob("*.csv")):
         yield pipedream(path.stem)
     yield triosim("resnet50")
     yield triosim("vgg13")
+    yield from reconstruct.reconstructed(runs.Published(rows, source, exact), resnet50_v100())
 
 
 def clusters() -> Iterator[Cluster]:
@@ -287,6 +374,9 @@ def clusters() -> Iterator[Cluster]:
         "k80-10gbe-osu", "comm_tables/bcaffe/osu_allreduce_2_4_8.csv",
         "OSU all-reduce latency over MPI, host memory; one worker per node", 1, workers="n_nodes", columns=("time_us",),
     )  # fmt: skip
+    yield k80_log()
+    yield merge_rule("mg-wfbp-rule-10gbe", "10GbE")
+    yield merge_rule("mg-wfbp-rule-56gib", "56GbIB")
     yield v100_published("v100-10gbe", "10GbE")
     yield v100_published("v100-56gib", "56GbIB")
     yield published_fits("v100-10gbe-fits", "10GbE")
@@ -317,6 +407,12 @@ def clusters() -> Iterator[Cluster]:
         "dgx1-v100-roce", "comm_tables/deepops/dgx1_v100_2nodes_roce2x100g.csv",
         "nccl-tests all-reduce in place; small sizes are noisy", 8, columns=("inplace_time_us",),
     )  # fmt: skip
+    yield described("nccl-v100-dgx1", "v100x8,50Gbps", None, "DGX-1 of 8 V100, 4 NICs of 100 Gb/s a node")
+    yield described("nccl-a100-hdr", "a100x8,200Gbps", None, "nodes of 8 A100 SXM, one 200 Gb/s NIC per GPU")
+    yield described("nccl-h100-node", "h100x8", 1, "one node of 8 H100 SXM with NVSwitch")
+    yield described("nccl-h100-ndr", "h100x8,400Gbps", None, "nodes of 8 H100 SXM, one 400 Gb/s NIC per GPU")
+    yield described("nccl-b200-node", "b200x8", 1, "one node of 8 B200 SXM with NVSwitch")
+    yield described("nccl-gb200-rack", "gb200x72", 1, "one NVL72 rack of 72 GB200 on one NVSwitch fabric")
 
 
 def main() -> None:
@@ -332,6 +428,11 @@ def main() -> None:
         for noun in nouns:
             save(noun, output / folder / f"{noun.name}.json")
             print(f"{folder}/{noun.name}.json")
+    published = runs.Published(rows, source, exact)
+    (output / "measurements").mkdir(parents=True, exist_ok=True)
+    for name, measured_runs in runs.SOURCES.items():
+        save_measurements(name, list(measured_runs(published)), output / "measurements" / f"{name}.json")
+        print(f"measurements/{name}.json")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,19 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from osfmodel import AlphaBeta, Cluster, DataError, Layer, Link, Measurement, Plan, PlanError, Table, Workload
+from osfmodel import (
+    AlphaBeta,
+    Cluster,
+    DataError,
+    Layer,
+    Link,
+    Measurement,
+    NcclShape,
+    Plan,
+    PlanError,
+    Table,
+    Workload,
+)
 from osfmodel.plan import Block, Bucket, contiguous_ends, contiguous_plan
 
 
@@ -65,6 +77,13 @@ def test_impossible_sizes(size):
         (lambda: Cluster("c", "ring", nodes=0, in_node=Link(1, 1)), "nodes"),
         (lambda: Cluster("c", "hockney", fits=(AlphaBeta(2, 1, 1), AlphaBeta(2, 1, 2))), "two fits"),
         (lambda: Link(-1, 1), "latency"),
+        (lambda: NcclShape("pascal", "nvlink-mesh", 1e9), "unknown GPU generation 'pascal'"),
+        (lambda: NcclShape("volta", "ring", 1e9), "unknown fabric 'ring'"),
+        (lambda: NcclShape("volta", "nvlink-mesh", 0), "bandwidth of a GPU"),
+        (lambda: NcclShape("volta", "nvlink-mesh", 1e9, math.inf), "network bandwidth"),
+        (lambda: NcclShape("ampere", "nvswitch", 1e9, nvls=True), "NVLS needs"),
+        (lambda: NcclShape("hopper", "pcie", 1e9, nvls=True), "NVLS needs"),
+        (lambda: NcclShape("volta", "nvlink-mesh", 1e9, latency_scale=-1), "latency scale"),
         (lambda: AlphaBeta(1, 1, 1), "workers"),
         (lambda: AlphaBeta(2, 1, 1, "broadcast"), "unknown collective"),
         (lambda: Table(2, (1, 2), (1.0,)), "2 sizes and 1 times"),

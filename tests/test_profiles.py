@@ -18,6 +18,7 @@ from osfmodel import (
     DataError,
     Layer,
     Link,
+    NcclShape,
     Pieces,
     Protocol,
     Source,
@@ -53,7 +54,7 @@ def test_every_profile_says_where_it_is_from(load, name):
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_every_cluster_prices_what_it_claims(name):
     cluster = osf.load_cluster(name)
-    for workers in worker_counts(cluster) or (2, 3, 64):
+    for workers in worker_counts(cluster) or (2, 3, min(64, cluster.capacity or 64)):
         assert osf.cost_of(cluster, workers)(2**20) > 0
 
 
@@ -63,7 +64,7 @@ def test_profiles_are_what_the_converter_makes(data_folder, tmp_path):
     subprocess.run(
         [sys.executable, ROOT / "profiles/make.py", tmp_path], check=True, env=environment, capture_output=True
     )
-    for folder in ("workloads", "clusters"):
+    for folder in ("workloads", "clusters", "measurements"):
         made, kept = (sorted(p.name for p in (base / folder).iterdir()) for base in (tmp_path, ROOT / "profiles"))
         assert made == kept
         _, different, unreadable = filecmp.cmpfiles(tmp_path / folder, ROOT / "profiles" / folder, made, shallow=False)
@@ -215,6 +216,8 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         in_node=Link(0.1, 0.2, 0.3),
         fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
         tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
+        effects=osf.Effects(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
+        nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, True, 1.5, 2.5),
         pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
         protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
@@ -253,3 +256,20 @@ def test_a_hierarchical_cluster_in_words():
     assert osf.cost_of(shared, 32)(10**8) > 5 * osf.cost_of(own, 32)(10**8)
     with pytest.raises(UsageError, match="GPUS_PER_NODE"):
         osf.load_cluster("hierarchical:8,5us,200GB/s")
+
+
+def test_nccl_clusters_in_words():
+    cluster = osf.load_cluster("nccl:h100x8,400Gbps")
+    assert cluster.nccl == NcclShape("hopper", "nvswitch", 370e9, 50e9, nvls=True)
+    assert (cluster.gpus_per_node, cluster.nodes) == (8, None)
+    assert osf.cost_of(cluster, 64)(10**8) > osf.cost_of(cluster, 8)(10**8)
+    assert osf.load_cluster("nccl:A100x4").capacity == 4
+    for words, message in [
+        ("nccl:h100", "GPUxGPUS_PER_NODE"),
+        ("nccl:h100x8,400Gbps,8", "GPUxGPUS_PER_NODE"),
+        ("nccl:tpux8", "unknown GPU 'tpu', known are v100"),
+        ("nccl:h100x8,400", "no unit"),
+        ("nccl:h100x8,0Gbps", "moves nothing"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            osf.load_cluster(words)

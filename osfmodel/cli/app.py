@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -14,15 +14,18 @@ import click
 from osfmodel import __version__, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS, worker_counts
+from osfmodel.effects import EFFECTS, Effects, effects_of
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.render import FORMATS, Result, choose_format, render
+from osfmodel.units import parse_time
 from osfmodel.workload import Workload
 
 LARGEST_WORKER_COUNT = 10**7
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
+    "check": "osfmodel.cli.check:check_command",
     "import": "osfmodel.cli.importing:import_command",
     "list": "osfmodel.cli.listing:list_command",
 }
@@ -101,6 +104,7 @@ def main() -> None:
     \b
     osf predict   how long an iteration takes under each way of fusing gradients
     osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf check     how far predictions are from measured runs
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
 
@@ -130,8 +134,13 @@ def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Price collectives with this model instead ('osf list cost-models').",
     )(command)
     command = click.option(
+        "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
+        help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
+    )(command)  # fmt: skip
+    command = click.option(
         "--cluster", "cluster_name", required=True, metavar="CLUSTER", type=CLUSTER,
-        help="Bundled name, JSON file, or words such as ring:50us,10Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps.",
+        help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
+        "hierarchical:8,5us,200GB/s,50us,25Gbps.",
     )(command)  # fmt: skip
     return click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD)(command)
 
@@ -173,6 +182,26 @@ def _range(first: int, last: int, cluster: Cluster) -> list[int]:
         missing = ", ".join(map(str, left_out))
         warn(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}; left out: {missing}")
     return inside
+
+
+def parse_effects(texts: Sequence[str]) -> Effects | None:
+    """``compute-slowdown``, ``hook-time=20us`` ... as Effects; None where nothing was said. Raises UsageError."""
+    if not texts:
+        return None
+    return effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
+
+
+def _effect_value(text: str) -> float | None:
+    name, separator, value = text.partition("=")
+    if not separator:
+        return None
+    effect = EFFECTS.get(name.replace("-", "_"))
+    if effect is not None and effect.unit == "s":
+        return parse_time(value)
+    try:
+        return float(value)
+    except ValueError:
+        raise UsageError(f"--effect {text!r}: {value!r} is not a number") from None
 
 
 def load_subject(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_effects, parse_workers, subject_options
 from osfmodel.economics import Economics, economics
 from osfmodel.errors import UsageError
 from osfmodel.output import Predicted
@@ -45,6 +45,7 @@ def predict_command(
     workload_name: str,
     cluster_name: str,
     cost_model: str | None,
+    effects: tuple[str, ...],
     workers: str,
     plan_names: tuple[str, ...],
     channels: int | None,
@@ -73,7 +74,8 @@ def predict_command(
     plans = [_plan(name) for name in dict.fromkeys(plan_names or NAMED_PLANS)]
     schedule = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
     changes = {field: value for field, value in schedule.items() if value is not None}
-    comparisons = [compare(workload, cluster, count, plans, changes) for count in counts]
+    chosen = parse_effects(effects)
+    comparisons = [compare(workload, cluster, count, plans, changes, chosen) for count in counts]
     money = _economics(comparisons, samples, price_per_gpu_hour)
     emit(style, as_json, output, Predicted(comparisons, money))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.app import emit, load_subject, output_options, parse_effects, parse_workers, subject_options
 from osfmodel.output import Tuned
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
@@ -27,6 +27,7 @@ def tune_command(
     workload_name: str,
     cluster_name: str,
     cost_model: str | None,
+    effects: tuple[str, ...],
     workers: str,
     target: str,
     max_bucket: str | None,
@@ -45,5 +46,5 @@ def tune_command(
     """
     workload, cluster = load_subject(workload_name, cluster_name, cost_model, None)
     limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
-    tuning = tune(workload, cluster, parse_workers(workers, cluster), target, limits)
+    tuning = tune(workload, cluster, parse_workers(workers, cluster), target, limits, parse_effects(effects))
     emit(style, as_json, output, Tuned(tuning))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from osfmodel.cluster import COLLECTIVES, Cluster
-from osfmodel.cost import collectives, hierarchical, hockney, piecewise, protocols, tabulated
+from osfmodel.cost import collectives, hierarchical, hockney, nccl, nccl_fit, piecewise, protocols, tabulated
 from osfmodel.cost.curves import FREE, AffineCost, Cost, TableCost
 from osfmodel.cost.fitting import Fit, Sample
 from osfmodel.errors import CostError, UsageError
@@ -47,6 +47,7 @@ COST_MODELS: Mapping[str, CostModel] = {
     "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
     "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
     "hierarchical": CostModel(hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes"),
+    "nccl": CostModel(nccl.cost, nccl_fit.fit, "NCCL's fastest algorithm and protocol, from GPUs and NICs alone"),
     "protocols": CostModel(protocols.cost, protocols.fit, "the fastest of fitted protocols, shared by worker counts"),
     "piecewise": CostModel(
         piecewise.cost, piecewise.fit, "the minimum of a few fitted lines per worker count", piecewise.counts

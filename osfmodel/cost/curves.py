@@ -53,6 +53,10 @@ class AffineCost:
         """The same on a network that takes ``factor`` times as long."""
         return AffineCost(tuple((latency * factor, per_byte * factor) for latency, per_byte in self.pieces))
 
+    def plus(self, seconds: float) -> AffineCost:
+        """The same with ``seconds`` more for every message."""
+        return AffineCost(tuple((latency + seconds, per_byte) for latency, per_byte in self.pieces))
+
     @property
     def breakpoints(self) -> tuple[int, ...]:
         """Sizes at which seconds per byte may reach a minimum: none, since larger is always better per byte."""
@@ -121,6 +125,10 @@ class TableCost:
     def slower(self, factor: float) -> TableCost:
         """The same on a network that takes ``factor`` times as long."""
         return TableCost(self.sizes, tuple(time * factor for time in self.times), self.asymptote * factor)
+
+    def plus(self, seconds: float) -> TableCost:
+        """The same with ``seconds`` more for every message."""
+        return TableCost(self.sizes, tuple(time + seconds for time in self.times), self.asymptote)
 
     @property
     def breakpoints(self) -> tuple[int, ...]:

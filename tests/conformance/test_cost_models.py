@@ -7,7 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel import COST_MODELS, AlphaBeta, Cluster, CostError, Link, Pieces, Protocol, Table, UsageError, cost_of
+from osfmodel import (
+    COST_MODELS,
+    AlphaBeta,
+    Cluster,
+    CostError,
+    Link,
+    NcclShape,
+    Pieces,
+    Protocol,
+    Table,
+    UsageError,
+    cost_of,
+)
 from osfmodel.cluster import COLLECTIVES
 from osfmodel.cost import Sample
 
@@ -31,6 +43,7 @@ def cluster_for(model: str) -> Cluster:
             Protocol(9e-5, 2e-11, Link(4e-6, 2e-11), Link(4e-5, 1e-9)),
         ),
         tables=tuple(Table(n, SIZES, tuple(a + b * s for s in SIZES), c) for n, a, b in lines for c in COLLECTIVES),
+        nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, nvls=True, latency_scale=1.5, net_latency_scale=2.0),
     )
 
 

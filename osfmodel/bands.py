@@ -1,0 +1,145 @@
+"""Error bands: how far predictions of this kind were from measured runs.
+
+A prediction's regime is how much it communicates (seconds in collectives per second of computation) over which kind of
+network (bytes per second of one all-reduce of all its gradients). The ledger's runs on which nothing was fitted are
+sorted into a grid of regimes; the band of a cell is the |error| that nine tenths of its runs stayed below, each source
+of the cell counting the same. A regime without enough runs takes the nearest cell that has them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from osfmodel import documents, profiles
+from osfmodel.cost import Cost
+from osfmodel.timeline import Timeline
+from osfmodel.workload import Workload
+
+RATIO_EDGES = (0.1, 0.3, 1.0, 3.0)
+"""Communication time / computation time."""
+BANDWIDTH_EDGES = (0.3e9, 1e9, 3e9, 3e10)
+"""Bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink."""
+PART = 0.9
+"""Which part of the runs a band holds."""
+ENOUGH = 8
+"""Runs that a cell needs for a band of its own."""
+
+
+class Regime(NamedTuple):
+    """communication_ratio: seconds in collectives per second of computation; bandwidth: bytes/s, see above."""
+
+    communication_ratio: float
+    bandwidth: float
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Its place in the grid."""
+        return bisect_right(RATIO_EDGES, self.communication_ratio), bisect_right(BANDWIDTH_EDGES, self.bandwidth)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """half_width: |predicted / measured - 1| that nine tenths of ``runs`` runs of ``sources`` stayed below
+    nearest:    whether the runs are those of the nearest regime, because there are too few of the very one
+    """
+
+    half_width: float
+    runs: int
+    sources: tuple[str, ...]
+    nearest: bool = False
+
+    def interval(self, time: float) -> tuple[float, float]:
+        """Between which times a measurement is expected, where ``time`` is predicted."""
+        return time / (1 + self.half_width), time / (1 - self.half_width) if self.half_width < 1 else math.inf
+
+
+class Error(NamedTuple):
+    """A judged run: its source, its regime and predicted / measured - 1."""
+
+    source: str
+    regime: Regime
+    error: float
+
+
+def regime_of(workload: Workload, timeline: Timeline, cost: Cost) -> Regime:
+    """The regime of a prediction; a ratio of 0 where nothing is communicated."""
+    size = workload.gradient_bytes
+    price = cost(size)
+    return Regime(timeline.communication_time / workload.compute_time, size / price if price else math.inf)
+
+
+def bands_of(errors: Iterable[Error]) -> dict[tuple[int, int], Band]:
+    """The band of every cell of the grid that has enough runs."""
+    cells: dict[tuple[int, int], dict[str, list[float]]] = {}
+    for source, regime, error in errors:
+        cells.setdefault(regime.cell, {}).setdefault(source, []).append(abs(error))
+    return {
+        cell: Band(_weighted_quantile(list(found.values())), sum(map(len, found.values())), tuple(sorted(found)))
+        for cell, found in sorted(cells.items())
+        if sum(map(len, found.values())) >= ENOUGH
+    }
+
+
+def band_for(regime: Regime, bands: dict[tuple[int, int], Band]) -> Band | None:
+    """The band of the regime's cell, or of the nearest one; None where nothing is communicated or nothing is known."""
+    if not regime.communication_ratio or not bands:
+        return None
+    ratio, bandwidth = regime.cell
+    nearest = min(bands, key=lambda cell: (abs(cell[0] - ratio) + abs(cell[1] - bandwidth), cell))
+    band = bands[nearest]
+    return Band(band.half_width, band.runs, band.sources, nearest != (ratio, bandwidth))
+
+
+def _weighted_quantile(groups: Sequence[Sequence[float]]) -> float:
+    """The value below which PART of the weight lies, each group weighing the same."""
+    pairs = sorted((value, 1 / len(group)) for group in groups for value in group)
+    goal, sum_of_weights = PART * len(groups), 0.0
+    for value, weight in pairs:
+        sum_of_weights += weight
+        if sum_of_weights >= goal - 1e-9:
+            return value
+    return pairs[-1][0]
+
+
+class _Cell(documents.Strict):
+    ratio_cell: int
+    bandwidth_cell: int
+    half_width: float
+    runs: int
+    sources: list[str]
+
+
+class _Bands(documents.Strict):
+    schema_version: int
+    kind: str
+    cells: list[_Cell]
+
+
+def bands_document(bands: dict[tuple[int, int], Band]) -> dict[str, Any]:
+    """The JSON-ready form of ``profiles/bands.json``; widths are rounded up to a thousandth."""
+    rows = [
+        _Cell(*cell, math.ceil(band.half_width * 1000) / 1000, band.runs, list(band.sources))
+        for cell, band in bands.items()
+    ]
+    built: dict[str, Any] = msgspec.to_builtins(_Bands(documents.SCHEMA_VERSION, "bands", rows))
+    return built
+
+
+def decode_bands(text: bytes) -> dict[tuple[int, int], Band]:
+    """The content of ``profiles/bands.json``. Raises DataError."""
+    rows = documents.decode(text, "bands", _Bands).cells
+    return {(row.ratio_cell, row.bandwidth_cell): Band(row.half_width, row.runs, tuple(row.sources)) for row in rows}
+
+
+@lru_cache(maxsize=1)
+def bundled_bands() -> dict[tuple[int, int], Band]:
+    """The bands that come with osfmodel, from its ledger; none where the file is not there."""
+    path = profiles.bundled_file("bands.json")
+    return {} if path is None else profiles.read(path, decode_bands)

@@ -1,0 +1,50 @@
+"""``osf check``"""
+
+from __future__ import annotations
+
+import click
+
+from osfmodel.check import check
+from osfmodel.cli.app import NameOrFile, emit, output_options
+from osfmodel.errors import UsageError
+from osfmodel.ledger import LEDGER
+from osfmodel.output import Judged
+
+SOURCE = NameOrFile("source", lambda: LEDGER)
+
+
+@click.command(name="check")
+@click.argument("sources", metavar="[SOURCE|FILE]...", nargs=-1, type=SOURCE)
+@click.option("--rows", is_flag=True, help="Show every run, not only the sources (CSV always has every run).")
+@click.option("--tolerance", type=float, metavar="T", help="Fail above this median error, for example 0.05.")
+@click.option("--plot", metavar="FILE", help="Draw predicted against measured, .png or .svg (needs matplotlib).")
+@output_options
+def check_command(
+    sources: tuple[str, ...],
+    rows: bool,
+    tolerance: float | None,
+    plot: str | None,
+    style: str | None,
+    as_json: bool,
+    output: str | None,
+) -> int:
+    """Hold predictions against measured runs: the bundled ones by SOURCE, all without one, or those in a FILE.
+
+    Errors are predicted / measured - 1, over runs on which nothing was fitted; what was fitted is said. Exits with 1
+    where the median error of a source exceeds the tolerance recorded for it.
+
+    \b
+    Example:
+      osf check
+      osf check bcaffe ddl-benchmarks --rows
+      osf check --format json
+    """
+    if tolerance is not None and not 0 <= tolerance < 1e6:
+        raise UsageError(f"--tolerance {tolerance}: write a fraction such as 0.05")
+    checked = check(sources, tolerance)
+    if plot is not None:
+        from osfmodel.plot import plot_check
+
+        plot_check(checked, plot)
+    emit(style, as_json, output, Judged(checked, rows))
+    return 0 if all(one.passed for one in checked) else 1

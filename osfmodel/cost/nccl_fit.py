@@ -1,0 +1,123 @@
+"""The machines behind measured all-reduces, as NCCL's tuner would describe them.
+
+Every kind of device known is tried with free bandwidths and latency scales, shared over all worker counts; the one
+whose prices come nearest is kept. Errors are of log(price / time), for a table spans microseconds to seconds, under a
+soft-L1 loss, so a warm-up or a protocol jump pulls little (scipy least_squares). The generation found is the one whose
+curve fits, which need not be that of the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from osfmodel.cluster import Cluster, NcclShape
+from osfmodel.cost.curves import Array
+from osfmodel.cost.fitting import Fit, Sample
+from osfmodel.cost.hierarchical import layout
+from osfmodel.cost.nccl import CORRECTED, GRID, Place, cost, times, ways
+from osfmodel.cost.nccl_constants import DEVICES, GB
+from osfmodel.errors import CostError
+
+OUTLIER = 0.05
+"""Errors in log time beyond which the loss grows linearly: the scatter of repeated nccl-tests."""
+WIDEST = 8.0
+"""Natural logarithm of the largest factor between a start value and what is fitted."""
+
+
+NOMINAL = 240 * GB
+"""Bus bandwidth of a GPU that no sample shows."""
+
+
+class _Group(NamedTuple):
+    """The samples of one worker count: the part of each of them that lies on either side on GRID."""
+
+    place: Place
+    left: Array
+    weight: Array
+    log_times: Array
+
+
+def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
+    """``parameters`` = {"nccl": NcclShape} with bandwidths and latency scales. Raises CostError without samples.
+
+    What the samples do not show (a network where all lie in one node) stays unset or as the device's.
+    """
+    if not samples:
+        raise CostError("there are no samples to fit")
+    groups = _groups(samples, gpus_per_node)
+    kinds = dict.fromkeys((device.generation, device.fabric, device.nvls) for device in DEVICES.values())
+    starts = [_start(NcclShape(*kind[:2], NOMINAL, nvls=kind[2]), groups) for kind in kinds]
+    _, shape = min((_fitted(start, groups) for start in starts), key=lambda pair: pair[0])
+    cluster = Cluster("fitted", "nccl", gpus_per_node=gpus_per_node, nccl=shape)
+    prices = {workers: cost(cluster, workers, "all_reduce") for workers in {sample.workers for sample in samples}}
+    return Fit.of(samples, {"nccl": shape}, tuple(prices[s.workers](s.size) / s.time - 1 for s in samples))
+
+
+def _groups(samples: Sequence[Sample], gpus_per_node: int) -> list[_Group]:
+    groups = []
+    for workers in sorted({sample.workers for sample in samples}):
+        rows = [sample for sample in samples if sample.workers == workers]
+        sizes = np.array([row.size for row in rows], dtype=float)
+        left = np.clip(np.searchsorted(GRID, sizes, side="right") - 1, 0, len(GRID) - 2)
+        weight = (sizes - GRID[left]) / (GRID[left + 1] - GRID[left])
+        place = Place(workers, *layout(workers, gpus_per_node))
+        groups.append(_Group(place, left, weight, np.log([row.time for row in rows])))
+    return groups
+
+
+def _start(shape: NcclShape, groups: Sequence[_Group]) -> NcclShape:
+    """The shape with the bus bandwidths that the fastest samples reach."""
+    inside = [_reached(group) for group in groups if group.place.nodes == 1]
+    between = [_reached(group) / group.place.emptiest for group in groups if group.place.nodes > 1]
+    return replace(
+        shape,
+        gpu_bandwidth=max(inside, default=shape.gpu_bandwidth),
+        nic_bandwidth=max(between) if between else None,
+    )
+
+
+def _reached(group: _Group) -> float:
+    workers = group.place.workers
+    sizes = GRID[group.left] + group.weight * (GRID[group.left + 1] - GRID[group.left])
+    return float(np.max(2 * (workers - 1) / workers * sizes / np.exp(group.log_times)))
+
+
+def _fitted(start: NcclShape, groups: Sequence[_Group]) -> tuple[float, NcclShape]:
+    """(loss, shape) of the best bandwidths and latency scales for this kind of device."""
+    from scipy.optimize import least_squares
+
+    found = least_squares(
+        lambda factors: np.concatenate([_errors(_scaled(start, factors), group) for group in groups]),
+        np.zeros(4 if start.nic_bandwidth else 2),
+        bounds=(-WIDEST, WIDEST),
+        loss="soft_l1",
+        f_scale=OUTLIER,
+        x_scale=0.1,
+        xtol=1e-12,
+        ftol=1e-12,
+        gtol=1e-12,
+        max_nfev=200,
+    )
+    return float(found.cost), _scaled(start, found.x)
+
+
+def _scaled(start: NcclShape, factors: Array) -> NcclShape:
+    """``start`` times exp(factors): in-node bandwidth and latency, then the network's."""
+    scale = np.exp(factors).tolist()
+    shape = replace(start, gpu_bandwidth=start.gpu_bandwidth * scale[0], latency_scale=scale[1])
+    if start.nic_bandwidth is None:
+        return shape
+    return replace(shape, nic_bandwidth=start.nic_bandwidth * scale[2], net_latency_scale=scale[3])
+
+
+def _errors(shape: NcclShape, group: _Group) -> Array:
+    """log(price / time) of every sample."""
+    values = np.array([times(way, CORRECTED) for way in ways(shape, group.place).values()])
+    low, high = values[:, group.left], values[:, group.left + 1]
+    prices = (low + group.weight * (high - low)).min(axis=0)
+    errors: Array = np.log(prices) - group.log_times
+    return errors

@@ -1,0 +1,157 @@
+"""What the papers assume away: effects of a real run, each a named term that can be switched on by itself.
+
+All are off (0) unless a cluster file or the caller gives a value, which must be a measured or a cited one. EFFECTS
+says of each what it is, in which unit, and what evidence there is for a value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from osfmodel.checks import require_time
+from osfmodel.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Seconds, seconds per byte, or fractions; 0 switches an effect off.
+
+    launch_latency:      seconds added to every collective
+    hook_time:           seconds of the compute stream per bucket before it can be sent
+    copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
+    copy_out:            seconds per byte of the compute stream, back into gradients, after the last collective
+    fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
+    compute_slowdown:    by which fraction computation takes longer while a collective runs
+    straggler_deviation: standard deviation of compute time between workers, as a fraction of it
+    """
+
+    launch_latency: float = 0
+    hook_time: float = 0
+    copy_in: float = 0
+    copy_out: float = 0
+    fusion_copy: float = 0
+    compute_slowdown: float = 0
+    straggler_deviation: float = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            require_time(getattr(self, field.name), f"the effect {field.name}")
+
+    @property
+    def apart_from_cost(self) -> Effects:
+        """All but the launch latency, for an engine whose cost has that in it already."""
+        return replace(self, launch_latency=0)
+
+    @property
+    def active(self) -> Mapping[str, float]:
+        """The effects that are on, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value}
+
+    def stretch(self, workers: int) -> float:
+        """By what computation takes longer because the slowest of ``workers`` sets the pace.
+
+        1 + deviation * E[largest of N standard normal variables]: the expected maximum of a jittered ready time.
+        """
+        return 1 + self.straggler_deviation * expected_maximum(workers) if self.straggler_deviation else 1
+
+
+NO_EFFECTS = Effects()
+CITED_SLOWDOWN = 0.189
+"""compute_slowdown as published: arXiv 2507.03114, mean over its models and GPUs."""
+
+
+class Effect(NamedTuple):
+    """meaning:  half a line for a person
+    unit:     of its value
+    cited:    a published value, or None where it has to be measured
+    evidence: where the value comes from, or how to measure one
+    """
+
+    meaning: str
+    unit: str
+    cited: float | None
+    evidence: str
+
+
+EFFECTS: Mapping[str, Effect] = MappingProxyType(
+    {
+        "launch_latency": Effect(
+            "time added to every collective", "s", None, "the intercept of small messages inside training"
+        ),
+        "hook_time": Effect(
+            "compute stream per bucket before it is sent (hooks, kernel launches)",
+            "s",
+            None,
+            "iteration time of one worker under DDP with many and with few buckets",
+        ),
+        "copy_in": Effect(
+            "compute stream, gradients into a bucket (DDP)",
+            "s/byte",
+            None,
+            "one worker with and without DDP: torch copies and divides each gradient (reducer.cpp)",
+        ),
+        "copy_out": Effect(
+            "compute stream, bucket back into gradients after the last collective (DDP)",
+            "s/byte",
+            None,
+            "one worker with and without DDP; none with gradient_as_bucket_view",
+        ),
+        "fusion_copy": Effect(
+            "communication stream, into and out of the fusion buffer (Horovod)",
+            "s/byte",
+            None,
+            "4 / memory bandwidth: read and write, in and out (horovod, FUSION_BUFFER copies)",
+        ),
+        "compute_slowdown": Effect(
+            "computation takes so much longer while a collective runs",
+            "fraction",
+            CITED_SLOWDOWN,
+            "mean of 18.9 % (at most 40 %) over models and GPUs, arXiv 2507.03114",
+        ),
+        "straggler_deviation": Effect(
+            "standard deviation of compute time between workers",
+            "fraction",
+            None,
+            "spread of the workers' own compute times; the slowest of N sets the pace",
+        ),
+    }
+)
+
+
+def effects_of(values: Mapping[str, float | None]) -> Effects:
+    """Effects by name; None takes the cited value. Raises UsageError for an unknown name or one without a citation."""
+    chosen = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
+        if key not in EFFECTS:
+            raise UsageError(f"unknown effect {name!r}: known are {', '.join(EFFECTS)}")
+        cited = EFFECTS[key].cited
+        if value is None and cited is None:
+            raise UsageError(f"the effect {name} has no published value: measure one and write {name}=VALUE")
+        chosen[key] = cited if value is None else value
+    return Effects(**{key: value for key, value in chosen.items() if value is not None})
+
+
+@lru_cache(maxsize=256)
+def expected_maximum(workers: int) -> float:
+    """E[max] of ``workers`` independent standard normal variables: 0 for one, 0.564 for two, about sqrt(2 ln N).
+
+    The integral of x d(Phi(x)^N), by Simpson's rule on -9..9 in steps of 0.01 (12 digits).
+    """
+    if workers < 2:
+        return 0.0
+    step, terms = 0.01, 1800
+
+    def survival(x: float) -> float:
+        """P(max > x) - P(max < -x), whose integral over x > 0 is the mean."""
+        below, mirrored = 0.5 * math.erfc(-x / math.sqrt(2)), 0.5 * math.erfc(x / math.sqrt(2))
+        return float(1 - below**workers - mirrored**workers)
+
+    weights = [1, *([4, 2] * (terms // 2 - 1)), 4, 1]
+    return sum(weight * survival(k * step / 2) for k, weight in enumerate(weights)) * step / 6

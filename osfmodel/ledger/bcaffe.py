@@ -1,0 +1,70 @@
+"""GoogLeNet under B-Caffe on K80 nodes over 10 GbE: priced with the all-reduce times of the runs' own log.
+
+Taken from where:
+
+* ``googlenet-k80-tensors``: sizes and backward times of 128 tensors, from the log of the measured runs;
+* ``k80-10gbe-log``: what each message took in those runs, on 2, 4 and 8 nodes;
+* ``k80-10gbe-ring``: a = 2(n-1) 45.25 us and b, from which B-Caffe decides what to merge (its scripts/gmwfbp.py);
+* the iteration of one node, 64 images on its 2 GPUs: 64 / (images/s) = 392 ms.
+
+Backward stays as logged (202 ms), for the log is of these runs. What is left of the 392 ms comes before it (the log has
+nothing on forward, update and input). No parameter is fitted; since one node gives the compute time, its rows are.
+
+ResNet-50 has no tensor profile on a K80, and is not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from osfmodel import profiles
+from osfmodel.cost import cost_of
+from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
+from osfmodel.measurement import Measurement
+from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.solve import mg_wfbp
+from osfmodel.workload import Workload
+
+PROFILE = "googlenet-k80-tensors"
+LOG = "k80-10gbe-log"
+RULE = "k80-10gbe-ring"
+PAIRED_FROM = 8
+"""Nodes from which the log shows a weight and its bias as one message. With fewer each goes by itself."""
+
+
+def judge(measurements: Sequence[Measurement]) -> Verdict:
+    """Predict every GoogLeNet run on 2, 4 and 8 nodes. Nothing is fitted to a run on more than one node."""
+    alone = next(run for run in measurements if (run.workload, run.workers) == (PROFILE, 1))
+    workload = with_forward(profiles.load_workload(PROFILE), alone.iteration_time)
+    rows = tuple(_row(run, workload) for run in measurements)
+    return Verdict(
+        rows,
+        "no parameter; compute time is that of the runs on one node, backward and all-reduce times are as logged",
+    )
+
+
+def with_forward(workload: Workload, compute_time: float) -> Workload:
+    """``workload`` with the same backward and such a forward that both take ``compute_time`` seconds."""
+    factor = (compute_time - workload.backward_time) / workload.forward_time
+    layers = tuple(replace(layer, forward_time=layer.forward_time * factor) for layer in workload.layers)
+    return replace(workload, layers=layers)
+
+
+def _row(run: Measurement, workload: Workload) -> Row:
+    if run.workload != PROFILE:
+        return not_predicted(run, "no tensor profile of ResNet-50 on a K80")
+    cost = cost_of(profiles.load_cluster(LOG), run.workers)
+    return row_of(run, workload, cost, _plan(run, workload), fitted=run.workers == 1)
+
+
+def _plan(run: Measurement, workload: Workload) -> Plan:
+    gradients = workload.gradients
+    if run.plan == "single":
+        return contiguous_plan(workload, [len(gradients)])
+    if run.plan == "wfbp" or run.workers == 1:
+        step = 2 if run.workers >= PAIRED_FROM else 1
+        return contiguous_plan(workload, range(step, len(gradients) + 1, step))
+    startup, per_byte = mg_wfbp.linear(cost_of(profiles.load_cluster(RULE), run.workers))
+    ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
+    return contiguous_plan(workload, ends)

@@ -1,0 +1,94 @@
+"""How a source of measured runs is judged: what is taken from where, what is fitted on which runs, what is predicted.
+
+A recipe is one function, ``judge(measurements) -> Verdict``. It may fit whatever it says it fits, on runs that it then
+marks as ``fitted``; every other run it predicts from bundled profiles, the cost models and the engine, or lists as not
+predicted with the reason. Errors are predicted / measured - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from osfmodel.bands import Regime, regime_of
+from osfmodel.cost import Cost
+from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.measurement import Measurement
+from osfmodel.plan import Plan
+from osfmodel.recursion import predict_timeline
+from osfmodel.workload import Workload
+
+
+class Row(NamedTuple):
+    """One run held against its prediction.
+
+    label:     what was run, for a person
+    measured:  seconds per iteration, or a ratio of two such times
+    predicted: the same from the model; None where it is not predicted, and ``note`` says why
+    fitted:    whether a parameter was fitted on it, so that its error is no prediction error
+    regime:    how much is communicated over which kind of network; None where what is compared is no time
+    """
+
+    label: str
+    measured: float
+    predicted: float | None
+    fitted: bool = False
+    note: str = ""
+    regime: Regime | None = None
+
+    @property
+    def error(self) -> float | None:
+        """predicted / measured - 1, or None."""
+        return None if self.predicted is None else self.predicted / self.measured - 1
+
+
+class Verdict(NamedTuple):
+    """The rows of a source, and in one sentence what was fitted on which of them."""
+
+    rows: tuple[Row, ...]
+    fitted_on: str
+
+
+class Recipe(NamedTuple):
+    """judge:     (measurements) -> Verdict
+    tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up
+    meaning:   half a line for a person
+    """
+
+    judge: Callable[[Sequence[Measurement]], Verdict]
+    tolerance: float
+    meaning: str
+
+
+def row_of(
+    run: Measurement,
+    workload: Workload,
+    cost: Cost,
+    plan: Plan,
+    effects: Effects = NO_EFFECTS,
+    fitted: bool = False,
+) -> Row:
+    """What the engine predicts for ``run``, beside what was measured."""
+    timeline = predict_timeline(workload, plan, cost, effects, run.workers)
+    return Row(
+        label=label_of(run),
+        measured=run.iteration_time,
+        predicted=timeline.iteration_time,
+        fitted=fitted,
+        regime=regime_of(workload, timeline, cost),
+    )
+
+
+def not_predicted(run: Measurement, reason: str) -> Row:
+    """A run that cannot be predicted, listed all the same."""
+    return Row(label_of(run), run.iteration_time, None, note=reason)
+
+
+def label_of(run: Measurement) -> str:
+    """What was run, from the measurement."""
+    conditions = [value for name, value in run.conditions if name in LABELLED]
+    return " ".join([run.workload, run.plan, f"{run.workers}x", *conditions])
+
+
+LABELLED = ("batch_size", "network", "precision", "placement", "setup", "bucket_cap_mb", "layout", "file", "system")
+"""Conditions that a label shows."""

@@ -1,0 +1,71 @@
+"""Pictures (needs matplotlib, which the extra ``plot`` installs)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from osfmodel.check import Checked
+from osfmodel.errors import UsageError
+
+SUFFIXES = (".png", ".svg")
+BAND = 0.1
+"""Half the width of the grey band, as a fraction of the measured time."""
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999933")
+MARKERS = "osD^vPX*"
+
+
+def plot_check(checked: Sequence[Checked], path: str) -> None:
+    """Predicted against measured iteration time of every run that nothing was fitted on, one colour per source.
+
+    Ratios (rows without a regime) are left out: they are no times. Raises UsageError for another suffix
+    than .png or .svg, or where matplotlib is missing.
+    """
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--plot {path!r}: the name must end in {' or '.join(SUFFIXES)}")
+    figure, axes = _figure()
+    low, high = _diagonal(axes, checked)
+    shown = [one for one in checked if _points(one)]
+    for number, one in enumerate(shown):
+        measured, predicted = zip(*_points(one), strict=True)
+        label = f"{one.source} ({len(measured)} runs, median error {one.median_abs_error:.1%})"
+        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+        axes.scatter(measured, predicted, s=18, alpha=0.55, linewidths=0, label=label, zorder=2, **style)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
+    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)
+
+
+def _points(one: Checked) -> list[tuple[float, float]]:
+    """(measured, predicted) of the rows that count and are times."""
+    return [
+        (row.measured, row.predicted)
+        for row in one.rows
+        if row.predicted is not None and not row.fitted and row.regime is not None
+    ]
+
+
+def _figure() -> tuple[Any, Any]:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UsageError("--plot needs matplotlib: pip install 'osfmodel[plot]'") from None
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "osfmodel"
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 7))
+    return figure, figure.subplots()
+
+
+def _diagonal(axes: Any, checked: Sequence[Checked]) -> tuple[float, float]:
+    """The line of perfect prediction and a band around it; the range of both axes."""
+    values = [value for one in checked for point in _points(one) for value in point] or [0.1, 1.0]
+    low, high = min(values) / 1.3, max(values) * 1.3
+    axes.plot([low, high], [low, high], color="#444444", linewidth=1, zorder=1)
+    below, above = [low * (1 - BAND), high * (1 - BAND)], [low * (1 + BAND), high * (1 + BAND)]
+    axes.fill_between([low, high], below, above, color="#eeeeee", label=f"within {BAND:.0%}", zorder=0)
+    return low, high

@@ -1,0 +1,200 @@
+"""The measured runs of others as the project keeps them: one file of profiles/measurements per source.
+
+Called by make.py. Each function turns the published figures of one source into Measurements; where a throughput was
+published, seconds per iteration = batch per worker x workers / throughput. Nothing is left out that is an iteration
+time of data-parallel training, whether it can be predicted or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from osfmodel import Measurement, Source
+
+Rows = Callable[[str], list[dict[str, str]]]
+
+
+class Published(NamedTuple):
+    """rows:   (path) -> the rows of a published CSV
+    source: (path, what was done to it) -> provenance
+    exact:  drops the rounding noise of a conversion
+    """
+
+    rows: Rows
+    source: Callable[[str, str], Source]
+    exact: Callable[[float], float]
+
+
+METHODS = {"BSP-A2A": "single", "WFBP-A2A": "wfbp", "MG-WFBP": "mg-wfbp", "BSP-PS": "single-ps", "WFBP-PS": "wfbp-ps"}
+PAPER_METHODS = {"WFBP": "wfbp", "SyncEASGD": "single", "MGWFBP": "mg-wfbp", "ASCWFBP": "asc-wfbp"}
+
+
+def bcaffe(data: Published) -> Iterator[Measurement]:
+    """B-Caffe on K80 nodes: two GPUs in each node, reduced inside the node before MPI."""
+    path = "scaling/bcaffe/googlenet_resnet50_k80_throughput.csv"
+    source = data.source(
+        path,
+        "images/s of all nodes; batch = images per node of 2 GPUs and iteration; iteration "
+        "time = batch x nodes / images/s; one MPI rank per node",
+    )
+    plans = {"WFBP": "wfbp", "MG-WFBP": "mg-wfbp"}
+    for row in data.rows(path):
+        nodes, batch = int(row["n_nodes"]), int(row["batch_in_script"])
+        name = "googlenet-k80-tensors" if row["model"] == "GoogLeNet" else "resnet50-k80"
+        conditions = {"batch_size": str(batch), "images_per_s": row["images_per_s"], "method": row["method"]}
+        yield Measurement(
+            workload=name,
+            cluster="k80-10gbe-log",
+            plan=plans.get(row["method"], "single"),
+            workers=nodes,
+            samples=(data.exact(batch * nodes / float(row["images_per_s"])),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def ddl_benchmarks(data: Published) -> Iterator[Measurement]:
+    """PyTorch and Horovod with fusion off, grouped by the benchmark itself; means of 5 tries."""
+    path = "scaling/ddl-benchmarks/results_2020-05-29.csv"
+    source = data.source(path, "4 GPUs per node; iteration time = batch x workers / throughput, as is its deviation")
+    names = {"ResNet-50": "resnet50-v100", "BERT-Base": "bert-base-seq64-reconstructed",
+             "BERT-Large": "bert-large-seq64-reconstructed"}  # fmt: skip
+    networks = {"10GbE with TCP/IP": "10gbe", "100GbIB with RDMA": "100gib"}
+    for row in data.rows(path):
+        batch, workers = int(row["batch_per_gpu"]), int(row["n_gpus"])
+        rate = float(row["throughput_samples_per_s"])
+        time = batch * workers / rate
+        conditions = {"batch_size": str(batch), "network": row["network"], "method": row["method"]}
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster=f"ddl-benchmarks-{networks.get(row['network'], '100gbe')}",
+            plan=METHODS[row["method"]],
+            workers=workers,
+            samples=(data.exact(time),),
+            conditions=tuple(conditions.items()),
+            source=source,
+            deviation=data.exact(time * float(row["std"]) / rate) if row["std"] else None,
+        )
+
+
+def pollux(model: str, workload: str, data: Published) -> Iterator[Measurement]:
+    """AdaptDL on g4dn.12xlarge: how many GPUs on each node, and the batch of each."""
+    for kind in ("placements", "scalability"):
+        path = f"scaling/pollux-adaptdl/{model}_{kind}.csv"
+        source = data.source(f"scaling/pollux-adaptdl/{model}_placements.csv", "step_time of both files as published")
+        for row in data.rows(path):
+            placement = row.get("placement") or f"{row['num_replicas']}/{row['num_nodes']}"
+            workers = sum(map(int, placement)) if kind == "placements" else int(row["num_replicas"])
+            conditions = {
+                "file": kind,
+                "placement": placement,
+                "batch_size": row["local_bsz"],
+                "sync_time_s": f"{float(row['sync_time']):.6g}",
+            }
+            yield Measurement(
+                workload=workload,
+                cluster="t4-g4dn",
+                plan="ddp",
+                workers=workers,
+                samples=(float(f"{float(row['step_time']):.6g}"),),
+                conditions=tuple(conditions.items()),
+                source=source,
+            )
+
+
+def pytorch_ddp(data: Published) -> Iterator[Measurement]:
+    """The README of PyTorch's DDP benchmark: medians with 25 MB buckets, 75th percentiles with 1 MB buckets."""
+    names = {"resnet50": "resnet50-v100", "resnet101": "resnet101-reconstructed",
+             "resnext50_32x4d": "resnext50-32x4d-reconstructed",
+             "resnext101_32x8d": "resnext101-32x8d-reconstructed"}  # fmt: skip
+    path = "scaling/pytorch-ddp-readme/ddp_v100_iteration_times.csv"
+    source = data.source(path, "median with 25 MB buckets; 75th percentile with 1 MB, printed to 1 ms")
+    for row in data.rows(path):
+        conditions = {"batch_size": row["batch_per_gpu"], "bucket_cap_mb": "25", "layout": row["layout"]}
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster="dgx1-v100-ib",
+            plan="none" if row["layout"] == "no ddp" else "ddp",
+            workers=int(row["n_gpus"]),
+            samples=(float(row["p50_s"]),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+    for row in data.rows("scaling/pytorch-ddp-readme/ddp_v100_bucket1_vs_25.csv"):
+        change = row["p75_throughput_change_vs_25MB_pct"]
+        conditions = {"batch_size": row["batch_per_gpu"], "bucket_cap_mb": "1", "throughput_change_percent": change}
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster="dgx1-v100-ib",
+            plan="ddp-1mib",
+            workers=int(row["n_gpus"]),
+            samples=(float(row["p75_s"]),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def horovod_lowbandwidth(data: Published) -> Iterator[Measurement]:
+    """Horovod between V100 nodes whose links were slowed, with real data loading."""
+    path = "scaling/horovod/lowbandwidth_4node_v100.csv"
+    source = data.source(path, "mean batch time over 90 x 50 batches")
+    names = {"ResNet-50": "resnet50-v100", "VGG-16": "vgg16-reconstructed"}
+    for row in data.rows(path):
+        conditions = {"batch_size": row["batch_per_gpu"], "setup": row["setup"]}
+        yield Measurement(
+            workload=names[row["model"]],
+            cluster="v100-low-bandwidth",
+            plan="horovod",
+            workers=int(row["n_gpus"]),
+            samples=(data.exact(float(row["batch_ms"]) * 1e-3),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def papers(data: Published) -> Iterator[Measurement]:
+    """Iteration times printed in MG-WFBP (TPDS'21, Fig. 9) and ASC-WFBP (INFOCOM'21), with their compute columns."""
+    rows = [row for row in data.rows("targets.csv") if row["gpus"][:2].isdigit()]
+    compute = {_setting(row): row["value"] for row in rows if row["metric"] == "compute_s"}
+    source = data.source("targets.csv", "seconds per iteration as in the authors' plot scripts")
+    for row in rows:
+        metric, _, method = row["metric"].partition(":")
+        if metric != "iter_s":
+            continue
+        network, _, precision = row["network"].partition(" ")
+        conditions = {
+            "system": row["system"],
+            "network": network,
+            "precision": precision or "fp32",
+            "batch_size": row["batch"],
+            "compute_time_s": compute[_setting(row)],
+        }
+        yield Measurement(
+            workload=f"{row['model'].lower().replace('resnet-', 'resnet').replace('densenet-', 'densenet')}"
+            f"{'-seq64' if row['model'].startswith('BERT') else ''}-reconstructed",
+            cluster="v100-56gib" if network == "56GbIB" else "v100-10gbe",
+            plan=PAPER_METHODS[method],
+            workers=int(row["gpus"].split()[0]),
+            samples=(data.exact(float(row["value"])),),
+            conditions=tuple(conditions.items()),
+            source=source,
+        )
+
+
+def _setting(row: dict[str, str]) -> tuple[str, ...]:
+    return row["system"], row["model"], row["gpus"], row["network"]
+
+
+SOURCES: dict[str, Callable[[Published], Iterator[Measurement]]] = {
+    "bcaffe": bcaffe,
+    "ddl-benchmarks": ddl_benchmarks,
+    "pollux-imagenet": partial(pollux, "imagenet", "resnet50-v100"),
+    "pollux-cifar10": partial(pollux, "cifar10", "resnet18-cifar10"),
+    "pollux-deepspeech2": partial(pollux, "deepspeech2", "deepspeech2"),
+    "pollux-ncf": partial(pollux, "ncf", "ncf"),
+    "pytorch-ddp": pytorch_ddp,
+    "horovod-lowbandwidth": horovod_lowbandwidth,
+    "papers": papers,
+}

@@ -1,0 +1,139 @@
+"""The ledger as a whole: every source within its tolerance, summaries as stated, files of one's own."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import osfmodel as osf
+from osfmodel import profiles
+from osfmodel.check import check, overall, quantile
+from osfmodel.cli import main
+from osfmodel.errors import DataError, UsageError
+from osfmodel.ledger import LEDGER
+from osfmodel.measurements import decode_measurements, load_measurements, save_measurements
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return {one.source: one for one in check()}
+
+
+def test_every_bundled_measurement_has_a_recipe_and_the_reverse():
+    assert set(LEDGER) == set(profiles.names("measurements"))
+
+
+@pytest.mark.parametrize("source", LEDGER)
+def test_a_source_stays_within_its_tolerance(ledger, source):
+    """What was reached, so that a later change cannot silently lose accuracy."""
+    one = ledger[source]
+    assert len(one.rows) == one.n + one.fitted + one.not_predicted
+    assert one.n == 0 or one.passed
+    assert one.n > 0 or one.not_predicted == len(one.rows)
+    assert all(row.note for row in one.rows if row.predicted is None)
+    assert one.fitted_on
+
+
+@pytest.mark.parametrize("source", LEDGER)
+def test_no_run_of_a_source_is_lost(ledger, source):
+    """A row per run (papers: per ratio), and measured times as they stand in the file."""
+    runs = load_measurements(source)
+    measured = [row.measured for row in ledger[source].rows]
+    if source != "papers":
+        assert sorted(measured) == sorted(run.iteration_time for run in runs)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=40), st.floats(0, 1))
+def test_quantile_is_that_of_numpy(values, part):
+    assert quantile(values, part) == pytest.approx(float(np.quantile(values, part)), abs=1e-9)
+
+
+def test_overall_is_the_medians_over_the_sources(ledger):
+    known = [one for one in ledger.values() if one.n]
+    middle, high = overall(list(ledger.values()))
+    assert middle == statistics.median(one.median_abs_error for one in known)
+    assert high == statistics.median(one.p90_abs_error for one in known)
+
+
+def own_runs(tmp_path, time, **changes):
+    run = {"workload": "resnet50-v100", "cluster": "v100-56gib", "plan": "ddp", "workers": 16,
+           "iteration_time_s": [time], **changes}  # fmt: skip
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"schema_version": 1, "kind": "measurements", "name": "mine", "runs": [run]}))
+    return path
+
+
+def test_a_file_of_ones_own(tmp_path):
+    predicted = osf.predict(
+        osf.load_workload("resnet50-v100"), osf.load_cluster("v100-56gib"), "ddp", 16
+    ).iteration_time
+    path = own_runs(tmp_path, predicted / 1.1)
+    (one,) = check([str(path)])
+    assert one.errors == pytest.approx([0.1])
+    assert one.passed
+    result = CliRunner().invoke(main, ["check", str(path), "--tolerance", "0.05"])
+    assert result.exit_code == 1
+    assert "10.00%, above its tolerance of 5.00%" in result.stderr
+    assert CliRunner().invoke(main, ["check", str(path), "--tolerance", "0.11"]).exit_code == 0
+
+
+def test_what_cannot_be_predicted_is_listed_with_the_reason(tmp_path):
+    (one,) = check([str(own_runs(tmp_path, 0.1, workload="unheard-of"))])
+    assert (one.n, one.not_predicted) == (0, 1)
+    assert "no workload named 'unheard-of'" in one.rows[0].note
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"runs": []}, "holds no runs"),
+        ({"runs": [{"workload": "w"}]}, "missing required field"),
+        ({"runs": [{"workload": "w", "cluster": "c", "plan": "p", "workers": 0, "iteration_time_s": [1]}]}, "run 0"),
+        (
+            {"runs": [{"workload": "w", "cluster": "c", "plan": "p", "workers": 2, "iteration_time_s": []}]},
+            "no samples",
+        ),
+        ({"runs": [{"workload": "w", "cluster": "c", "plan": "p", "workers": 2, "iteration_time_s": [0]}]}, "no time"),
+        ({"layers": []}, "is a workload, but a measurements"),
+    ],
+)
+def test_bad_measurement_files_are_named(tmp_path, document, message):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"schema_version": 1, "name": "bad", **document}))
+    with pytest.raises(DataError, match=message) as raised:
+        load_measurements(path)
+    assert str(path) in str(raised.value)
+
+
+def test_unknown_sources_and_plots_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="unknown source"):
+        check(["nowhere"])
+    result = CliRunner().invoke(main, ["check", str(own_runs(tmp_path, 0.1)), "--plot", "picture.gif"])
+    assert result.exit_code == 2
+    assert "must end in .png or .svg" in result.stderr
+
+
+def test_measurements_survive_a_file(tmp_path):
+    runs = load_measurements("ddl-benchmarks")
+    save_measurements("again", runs, tmp_path / "again.json")
+    assert load_measurements(tmp_path / "again.json") == runs
+    with pytest.raises(DataError, match="2 sources"):
+        save_measurements("mixed", [*runs, *load_measurements("bcaffe")], tmp_path / "mixed.json")
+    with pytest.raises(DataError, match="not valid JSON"):
+        decode_measurements(b"{")
+
+
+def test_json_is_the_contract():
+    result = CliRunner().invoke(main, ["check", "bcaffe", "--format", "json"])
+    document = json.loads(result.stdout)
+    assert document["schema_version"] == 1
+    assert {"median_abs_error", "p90_abs_error"} <= set(document["overall"])
+    (source,) = document["sources"]
+    assert {"source", "n", "median_abs_error", "p90_abs_error", "worst_abs_error", "bias", "tolerance",
+            "fitted_on"} <= set(source)  # fmt: skip

@@ -1,0 +1,160 @@
+"""Effects: closed forms, and a simulation by events that knows nothing of the recursion's bookkeeping."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import osfmodel as osf
+from osfmodel import AlphaBeta, Cluster, Effects, Layer, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.effects import EFFECTS, effects_of, expected_maximum
+from osfmodel.errors import DataError, UsageError
+from osfmodel.plan import contiguous_plan
+from osfmodel.recursion import predict_timeline
+
+
+def simulate(workload, plan, cost, effects):
+    """Finish of one iteration, advancing from event to event with an explicit rate of the compute stream."""
+    last = {bucket.blocks[-1].layer for bucket in plan.buckets}
+    work = [sum(layer.forward_time for layer in workload.layers)]
+    names = [""]
+    for layer in reversed(workload.layers):
+        extra = effects.copy_in * layer.gradient_bytes + (effects.hook_time if layer.name in last else 0)
+        work.append(layer.backward_time + extra)
+        names.append(layer.name)
+    now, position, left, done = Fraction(0), 0, work[0], set()
+    waiting, busy_until = list(plan.buckets), None
+    finish = Fraction(0)
+    while position < len(work) or waiting or busy_until is not None:
+        while position < len(work) and left == 0:
+            done.add(names[position])
+            position += 1
+            left = work[position] if position < len(work) else Fraction(0)
+        if busy_until is not None and busy_until <= now:
+            finish, busy_until = now, None
+        if busy_until is None and waiting and {block.layer for block in waiting[0].blocks} <= done:
+            bucket = waiting.pop(0)
+            fused = effects.fusion_copy * bucket.size if len(bucket.blocks) > 1 else 0
+            busy_until = now + cost(bucket.size) + effects.launch_latency + fused
+            continue
+        rate = 1 if busy_until is None else 1 / (1 + effects.compute_slowdown)
+        steps = [left / rate] if position < len(work) else []
+        steps += [busy_until - now] if busy_until is not None else []
+        if not steps:
+            break
+        step = min(steps)
+        if position < len(work):
+            left -= step * rate
+        now += step
+    copies = effects.copy_out * sum(layer.gradient_bytes for layer in workload.layers)
+    return max(now, finish) + copies + workload.update_time
+
+
+small = st.integers(0, 6).map(Fraction)
+
+
+@st.composite
+def cases(draw):
+    count = draw(st.integers(1, 6))
+    layers = tuple(
+        Layer(f"l{i}", draw(small), draw(small) + Fraction(1, 3), draw(st.integers(1, 9))) for i in range(count)
+    )
+    workload = Workload("w", layers, update_time=draw(small))
+    ends = sorted(draw(st.sets(st.integers(1, count))) | {count})
+    cost = AffineCost(((draw(small), draw(small) / 4),))
+    values = [draw(small) / draw(st.sampled_from([1, 4, 7])) for _ in range(6)]
+    return workload, contiguous_plan(workload, ends), cost, Effects(*values, straggler_deviation=0)
+
+
+@given(cases())
+@settings(max_examples=300, deadline=None)
+def test_equals_a_simulation_by_events(case):
+    workload, plan, cost, effects = case
+    assert predict_timeline(workload, plan, cost, effects).iteration_time == simulate(workload, plan, cost, effects)
+
+
+@given(cases())
+@settings(max_examples=100, deadline=None)
+def test_spans_are_consistent(case):
+    """Compute spans follow each other, no collective starts before its gradients' spans have ended."""
+    workload, plan, cost, effects = case
+    timeline = predict_timeline(workload, plan, cost, effects)
+    compute = [span for span in timeline.spans if span.stream == "compute" and span.kind != "copy"]
+    ends = {span.layers[0]: span.end for span in compute if span.kind == "backward"}
+    assert all(a.end <= b.start for a, b in itertools.pairwise(compute))
+    assert all(span.start >= max(ends[layer] for layer in span.layers) for span in timeline.communication)
+
+
+def test_the_oracle_can_fail():
+    workload = Workload("w", (Layer("a", Fraction(1), Fraction(4), 8), Layer("b", Fraction(1), Fraction(4), 8)))
+    plan, cost = contiguous_plan(workload, [1, 2]), AffineCost(((Fraction(2), Fraction(0)),))
+    slow = Effects(compute_slowdown=Fraction(1, 2))
+    # The collective of b runs from 6 to 8; computation does 4/3 of work in it, and ends at 8 + (4 - 4/3).
+    expected = Fraction(8) + 4 - Fraction(4, 3) + 2
+    assert (
+        predict_timeline(workload, plan, cost, slow).iteration_time == expected == simulate(workload, plan, cost, slow)
+    )
+    assert simulate(workload, plan, cost, Effects()) != expected
+
+
+def test_each_effect_adds_what_it_says(small_workload):
+    """Nothing hidden: one bucket after backward, so each term shows as it is."""
+    cost, plan = AffineCost(((0.25, 0.0),)), contiguous_plan(small_workload, [3])
+    plain = predict_timeline(small_workload, plan, cost).iteration_time
+    total = small_workload.gradient_bytes
+
+    def added(workers=1, **values):
+        return predict_timeline(small_workload, plan, cost, Effects(**values), workers).iteration_time - plain
+
+    assert added(launch_latency=0.5) == pytest.approx(0.5)
+    assert added(hook_time=0.5) == pytest.approx(0.5)
+    assert added(copy_in=0.01) == pytest.approx(0.01 * total)
+    assert added(copy_out=0.01) == pytest.approx(0.01 * total)
+    assert added(fusion_copy=0.01) == pytest.approx(0.01 * total)
+    assert added(compute_slowdown=3.0) == 0
+    assert added(straggler_deviation=0.1) == 0
+    computing = small_workload.forward_time + small_workload.backward_time
+    assert added(workers=2, straggler_deviation=0.1) == pytest.approx(0.1 / 3.141592653589793**0.5 * computing)
+
+
+def test_expected_maximum_of_normal_variables():
+    """Known values (order statistics of the standard normal), and growth like sqrt(2 ln N)."""
+    known = {1: 0.0, 2: 0.5641895835, 3: 0.8462843753, 4: 1.0293753730, 5: 1.1629644736, 10: 1.5387527308}
+    for workers, value in known.items():
+        assert expected_maximum(workers) == pytest.approx(value, abs=1e-9)
+    assert expected_maximum(100) == pytest.approx(2.50759, abs=1e-4)
+
+
+def test_effects_by_name_and_their_evidence():
+    assert effects_of({"compute-slowdown": None}) == Effects(compute_slowdown=0.189)
+    assert effects_of({}) == Effects()
+    assert set(EFFECTS) == set(Effects.__slots__)
+    assert all(effect.evidence and effect.unit for effect in EFFECTS.values())
+    with pytest.raises(UsageError, match="no published value"):
+        effects_of({"hook_time": None})
+    with pytest.raises(UsageError, match="unknown effect"):
+        effects_of({"gravity": 9.81})
+    with pytest.raises(DataError, match="hook_time"):
+        Effects(hook_time=-1)
+
+
+def test_a_cluster_carries_its_effects_into_predict_and_tune(small_workload, tmp_path):
+    plain = Cluster("c", "hockney", fits=(AlphaBeta(4, 1.0, 0.01),))
+    cluster = replace(plain, effects=Effects(launch_latency=0.5, compute_slowdown=0.2))
+    osf.save(cluster, tmp_path / "c.json")
+    cluster = osf.load_cluster(tmp_path / "c.json")
+    slow, fast = (osf.predict(small_workload, one, "wfbp", 4) for one in (cluster, plain))
+    assert slow.iteration_time > fast.iteration_time
+    assert "compute_slowdown=0.2" in slow.notes[-1]
+    assert osf.predict(small_workload, cluster, "wfbp", 4, effects=Effects()).timeline == fast.timeline
+    # A launch latency on every message is in the optimum: it fuses more.
+    launched = osf.predict(small_workload, plain, "optimal", 4, Effects(launch_latency=100.0))
+    assert len(launched.plan.buckets) == 1 < len(osf.predict(small_workload, plain, "wfbp", 4).plan.buckets)
+    tuned = osf.tune(small_workload, cluster, 4)
+    assert tuned.outcomes[0].tuned_time == osf.predict(small_workload, cluster, tuned.plan, 4).iteration_time
