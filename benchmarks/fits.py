@@ -152,7 +152,7 @@ def extrapolations(data: Path) -> list[dict[str, Any]]:
         cases.append((name, one_node, (2, 4, 8), (3, 6), (1, GIB)))
     rows = []
     for name, cluster, fitted, asked, span in cases:
-        for model in ("hierarchical", "protocols") if name == "echo" else ("ring", "protocols"):
+        for model in ("hierarchical" if name == "echo" else "ring", "nccl", "protocols"):
             errors, found = over_workers(cluster, model, fitted, asked, span)
             size = np.abs(errors)
             rows.append({

@@ -190,6 +190,11 @@ def test_held_out_worker_counts(data_folder):
     errors, found = fits.over_workers(v100, "protocols", (2, 4, 8), (3, 6), (1, fits.GIB))
     assert np.median(np.abs(errors)) > 0.3
     assert found.median_abs_residual > 0.15
+    thin = replace(
+        v100, tables=tuple(Table(row.workers, row.sizes[::8], row.times[::8], row.collective) for row in v100.tables)
+    )
+    errors, _ = fits.over_workers(thin, "nccl", (2, 4, 8), (3, 6), (1, fits.GIB))
+    assert np.median(np.abs(errors)) <= 0.03, "which counts the rings that close in the mesh"
 
 
 def test_samples_that_are_too_few_are_refused():
