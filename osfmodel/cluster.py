@@ -144,14 +144,30 @@ class NcclShape:
 
 
 @dataclass(frozen=True, slots=True)
+class FittedRange:
+    """What the figures of a fitted cluster were fitted to: sizes from ``smallest`` to ``largest``, and ``workers``."""
+
+    smallest: int
+    largest: int
+    workers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_count(self.smallest, "the smallest size of a fit", least=1)
+        require_count(self.largest, "the largest size of a fit", least=self.smallest)
+        for count in self.workers:
+            require_count(count, "workers of a fit", least=2)
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """What the wires can do.
 
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
     the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, or ``nccl``. ``nodes`` is
     the number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
-    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``effects`` are those that
-    were measured there; none is on otherwise.
+    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``fitted`` is the
+    range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured there; none is on
+    otherwise.
     """
 
     name: str
@@ -166,6 +182,7 @@ class Cluster:
     nccl: NcclShape | None = None
     pieces: tuple[Pieces, ...] = ()
     protocols: tuple[Protocol, ...] = ()
+    fitted: FittedRange | None = None
     effects: Effects = NO_EFFECTS
     source: Source = Source()
 

@@ -39,6 +39,8 @@ KEYS = {
     "enqueue_time": "enqueue_time_s",
     "update_time": "update_time_s",
     "release_time": "release_time_s",
+    "smallest": "smallest_bytes",
+    "largest": "largest_bytes",
     "latency": "latency_s",
     "latencies": "latency_s",
     "sizes": "bytes",

@@ -7,6 +7,7 @@ one line in COST_MODELS. tests/conformance runs over the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -83,4 +84,9 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
             f"cluster {cluster.name!r} names the unknown cost model {cluster.cost_model!r}: "
             f"known are {', '.join(COST_MODELS)}"
         )
-    return FREE if workers == 1 else COST_MODELS[cluster.cost_model].cost(cluster, workers, collective)
+    if workers == 1:
+        return FREE
+    price = COST_MODELS[cluster.cost_model].cost(cluster, workers, collective)
+    if cluster.fitted is None or isinstance(price, TableCost):
+        return price
+    return replace(price, measured_range=(cluster.fitted.smallest, cluster.fitted.largest))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from osfmodel.checks import require_count, require_time
-from osfmodel.cluster import Table
+from osfmodel.cluster import FittedRange, Table
 from osfmodel.cost import jumps
 from osfmodel.cost.curves import Array
 from osfmodel.errors import CostError
@@ -63,7 +63,10 @@ class Fit:
 
     @staticmethod
     def of(samples: Sequence[Sample], parameters: Mapping[str, Any], residuals: Sequence[float]) -> Fit:
-        """A fit to ``samples``, with the range they cover and the jumps found in them."""
+        """A fit to ``samples``, with the range they cover and the jumps found in them.
+
+        The range is also among the parameters, so that a cluster knows where its prices are extrapolated.
+        """
         sizes = [sample.size for sample in samples]
         found = tuple(
             sentence
@@ -71,7 +74,8 @@ class Fit:
             for sentence in jumps.in_words(workers, list(points), list(points.values()))
         )
         workers = tuple(sorted({sample.workers for sample in samples}))
-        return Fit(parameters, tuple(residuals), (min(sizes), max(sizes)), workers, found)
+        span = min(sizes), max(sizes)
+        return Fit({**parameters, "fitted": FittedRange(*span, workers)}, tuple(residuals), span, workers, found)
 
     @property
     def median_abs_residual(self) -> float:

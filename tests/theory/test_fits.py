@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import COST_MODELS, Cluster, CostError, Link, Protocol, Table, cost_of
+from osfmodel import COST_MODELS, Cluster, CostError, FittedRange, Link, Protocol, Table, cost_of, predict, tune
 from osfmodel.cost import AffineCost, Fit, Sample, jumps
 from osfmodel.cost.fitting import samples_of, soft_l1
 from osfmodel.cost.minimum import MOST_PIECES, fit_minimum
@@ -200,3 +200,20 @@ def test_held_out_worker_counts(data_folder):
 def test_samples_that_are_too_few_are_refused():
     with pytest.raises(CostError, match="1 samples cannot determine 2 parameters"):
         COST_MODELS["piecewise"].fit([Sample(2, 1024, 1e-5)], 1)
+
+
+def test_prices_beyond_a_fit_carry_a_warning(small_workload):
+    """By size and by worker count, in predictions and in tuning; inside the range there is none."""
+    sizes = tuple(2**k for k in range(4, 14))
+    found = COST_MODELS["protocols"].fit(samples_of([table_of(LINES, n, sizes) for n in (2, 4)]), 8)
+    cluster = Cluster("c", "protocols", gpus_per_node=8, **found.parameters)
+    assert cost_of(cluster, 4).measured_range == cost_of(cluster, 4).slower(2).measured_range == (16, 8192)
+    assert predict(small_workload, cluster, "single", 4).warnings == ()
+    (count,) = predict(small_workload, cluster, "single", 8).warnings
+    assert count == "prices for 8 workers are extrapolated from a fit to 2, 4 workers"
+    small = replace(cluster, fitted=FittedRange(512, 600, (2, 8)))
+    above, below = predict(small_workload, small, "ddp", 8).warnings, predict(small_workload, small, "wfbp", 8).warnings
+    assert any("messages above 600 B, the largest measured, are extrapolated" in note for note in above)
+    assert any("messages below 512 B, the smallest measured, are extrapolated" in note for note in below)
+    assert any("fit to 2, 4 workers" in note for note in tune(small_workload, cluster, [4, 8]).warnings)
+    assert tune(small_workload, cluster, 4).warnings == ()
