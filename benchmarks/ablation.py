@@ -15,13 +15,10 @@ from typing import NamedTuple
 import osfmodel as osf
 from osfmodel.check import quantile
 from osfmodel.effects import NO_EFFECTS
-from osfmodel.ledger import Verdict, pollux, pytorch_ddp
-from osfmodel.ledger.common import from_input
+from osfmodel.ledger import Verdict, counted, pollux, pytorch_ddp
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import contiguous_plan
-from osfmodel.plans import named_plan
-from osfmodel.solve.caps import DDP_LIMITS
 from osfmodel.workload import Workload
 
 
@@ -51,11 +48,11 @@ def errors_of(verdict: Verdict, runs: Sequence[Measurement], file: str = "") -> 
 
 
 def adaptdl() -> Iterator[Variant]:
-    resnet50, resnet18 = osf.load_workload("resnet50-v100"), pollux.resnet18_cifar10()
-    rebuilt = pollux.by_bucket(resnet50, named_plan("ddp").rule(resnet50, pollux.FREE))
     for source, shape in (
-        ("pollux-imagenet", rebuilt),
-        ("pollux-cifar10", pollux.by_bucket(resnet18, from_input(resnet18, DDP_LIMITS))),
+        ("pollux-imagenet", pollux.rebuilt(osf.load_workload("resnet50-v100"))),
+        ("pollux-cifar10", pollux.as_built(counted.resnet18_cifar10())),
+        ("pollux-deepspeech2", pollux.rebuilt(counted.deepspeech2())),
+        ("pollux-ncf", pollux.as_built(counted.ncf())),
     ):
         runs = load_measurements(source)
         for without, buckets, effects in (
@@ -81,10 +78,10 @@ def ddp() -> Iterator[Variant]:
 
 
 def main() -> None:
-    print(f"{'source':<30}{'without':<50}{'median':>8}{'p90':>8}{'worst':>8}{'bias':>8}")
+    print(f"{'source':<34}{'without':<50}{'median':>8}{'p90':>8}{'worst':>8}{'bias':>8}")
     for one in (*adaptdl(), *ddp()):
         numbers = f"{one.median:8.2%}{one.p90:8.2%}{one.worst:8.2%}{one.bias:+8.2%}"
-        print(f"{one.source:<30}{one.without:<50}{numbers}")
+        print(f"{one.source:<34}{one.without:<50}{numbers}")
 
 
 if __name__ == "__main__":

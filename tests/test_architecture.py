@@ -51,7 +51,7 @@ FLOORS = [
     ("predict", "economics"),
     ("tune",),
     ("ledger.recipe",),
-    ("ledger.common", "ledger.two_channels"),
+    ("ledger.common", "ledger.counted", "ledger.two_channels"),
     (
         "ledger.bcaffe",
         "ledger.ddl_benchmarks",

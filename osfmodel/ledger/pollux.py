@@ -1,31 +1,29 @@
-"""AdaptDL (PyTorch DDP) on T4 GPUs, four in a node: many placements, each over eight batch sizes.
+"""AdaptDL (PyTorch DDP) on T4 GPUs, four in a node: many placements, each over several batch sizes, four models.
 
 Taken from where:
 
 * compute time of each batch size: the run on one GPU, which is under DDP too, so that its hooks and copies are in it;
-* tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured on another GPU), and for
-  CIFAR-10 ``resnet18-reconstructed``, with its first and last layer as they are there;
-* buckets: those of DDP's defaults, for ResNet-50 in ready order (its image, NVIDIA's PyTorch 20.10, has 1.7), for
-  ResNet-18 on a walk from the input (20.03 has 1.5);
+* tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured on another GPU); the other three
+  models are reconstructed from their code (``osfmodel.ledger.counted``);
+* buckets: those of DDP's defaults. ResNet-50 and DeepSpeech2 have images of NVIDIA's PyTorch 20.10 (1.7), which
+  rebuilds them in ready order, ResNet-18 and NCF of 20.03 (1.5), which does not;
 * how much slower computation is while a collective runs: 0.189, as published (arXiv 2507.03114).
 
 No all-reduce was measured alone. Fitted, for each placement, on its run with the smallest batch: seconds per byte. All
 larger batches are predicted. ``sync_time`` of the files is not used: it was measured in the very runs.
-
-DeepSpeech2 and NCF have no tensor profile, and are not predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from osfmodel import profiles
 from osfmodel.cost.curves import FREE, AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, Effects
+from osfmodel.ledger import counted
 from osfmodel.ledger.common import from_input, with_compute_time
-from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
+from osfmodel.ledger.recipe import Row, Verdict, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.plans import named_plan
@@ -47,20 +45,32 @@ Fitted = tuple[int, AffineCost]
 
 def judge_imagenet(measurements: Sequence[Measurement]) -> Verdict:
     """ResNet-50: all batches of a placement but the smallest, from that one and the runs on one GPU."""
-    profile = profiles.load_workload("resnet50-v100")
-    return judge(measurements, by_bucket(profile, named_plan("ddp").rule(profile, FREE)))
+    return judge(measurements, rebuilt(profiles.load_workload("resnet50-v100")))
 
 
 def judge_cifar10(measurements: Sequence[Measurement]) -> Verdict:
-    """ResNet-18 on images of 32 x 32, likewise; the profile is reconstructed."""
-    profile = resnet18_cifar10()
-    return judge(measurements, by_bucket(profile, from_input(profile, DDP_LIMITS)))
+    """ResNet-18 on images of 32 x 32, likewise."""
+    return judge(measurements, as_built(counted.resnet18_cifar10()))
 
 
-def judge_unprofiled(measurements: Sequence[Measurement]) -> Verdict:
-    """Every run is listed, none predicted."""
-    rows = tuple(not_predicted(run, f"no tensor profile of {run.workload}") for run in measurements)
-    return Verdict(rows, "nothing")
+def judge_deepspeech2(measurements: Sequence[Measurement]) -> Verdict:
+    """DeepSpeech2, likewise."""
+    return judge(measurements, rebuilt(counted.deepspeech2()))
+
+
+def judge_ncf(measurements: Sequence[Measurement]) -> Verdict:
+    """NeuMF, likewise."""
+    return judge(measurements, as_built(counted.ncf()))
+
+
+def rebuilt(profile: Workload) -> Workload:
+    """The buckets of PyTorch 1.6 and later: rebuilt in ready order."""
+    return by_bucket(profile, named_plan("ddp").rule(profile, FREE))
+
+
+def as_built(profile: Workload) -> Workload:
+    """The buckets of PyTorch up to 1.5: as built on a walk from the input."""
+    return by_bucket(profile, from_input(profile, DDP_LIMITS))
 
 
 def judge(measurements: Sequence[Measurement], buckets: Workload, effects: Effects = EFFECTS) -> Verdict:
@@ -141,32 +151,3 @@ def by_bucket(workload: Workload, plan: Plan) -> Workload:
 def one_by_one(workload: Workload) -> Plan:
     """One message per layer of ``by_bucket``."""
     return contiguous_plan(workload, range(1, len(workload.gradients) + 1))
-
-
-CIFAR10_BYTES = {"conv1.weight": 4 * 64 * 3 * 3 * 3, "fc.weight": 4 * 10 * 512, "fc.bias": 4 * 10}
-"""ResNet-18 for CIFAR-10: a first convolution of 3 x 3, 10 classes. All other tensors are as for ImageNet."""
-
-
-@lru_cache(maxsize=1)
-def resnet18_cifar10() -> Workload:
-    """ResNet-18 for images of 32 x 32, reconstructed from ResNet-18 for ImageNet.
-
-    Its four stages work on maps of 32, 16, 8 and 4 pixels a side, instead of 56, 28, 14 and 7: in the same proportion.
-    The stem, which works on 32 x 32 too, instead of on 112 x 112, takes (56 / 112)^2 as long.
-    """
-    return replace(
-        (base := profiles.load_workload("resnet18-reconstructed")),
-        name="resnet18-cifar10",
-        layers=tuple(_cifar10_layers(base)),
-    )
-
-
-def _cifar10_layers(base: Workload) -> Iterator[Layer]:
-    for layer in base.layers:
-        share = (56 / 112) ** 2 if layer.name.startswith(("conv1.", "bn1.")) else 1
-        yield replace(
-            layer,
-            forward_time=layer.forward_time * share,
-            backward_time=layer.backward_time * share,
-            gradient_bytes=CIFAR10_BYTES.get(layer.name, layer.gradient_bytes),
-        )

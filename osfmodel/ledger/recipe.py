@@ -51,13 +51,12 @@ class Verdict(NamedTuple):
 
 class Recipe(NamedTuple):
     """judge:     (measurements) -> Verdict
-    tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up; None where
-               no row can be predicted
+    tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up
     meaning:   half a line for a person
     """
 
     judge: Callable[[Sequence[Measurement]], Verdict]
-    tolerance: float | None
+    tolerance: float
     meaning: str
 
 

@@ -21,6 +21,8 @@ from tests.ledger.test_leaks import leaks
 
 IMAGENET = load_measurements("pollux-imagenet")
 CIFAR10 = load_measurements("pollux-cifar10")
+SPEECH = load_measurements("pollux-deepspeech2")
+NCF = load_measurements("pollux-ncf")
 FILES = ("placements", "scalability")
 
 
@@ -33,8 +35,7 @@ def errors(verdict, runs, file):
 
 
 def resnet50_buckets():
-    profile = profiles.load_workload("resnet50-v100")
-    return pollux.by_bucket(profile, named_plan("ddp").rule(profile, FREE))
+    return pollux.rebuilt(profiles.load_workload("resnet50-v100"))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,10 @@ def resnet50_buckets():
         (pollux.judge_imagenet, IMAGENET, "scalability", 252, 0.0385, 0.116),
         (pollux.judge_cifar10, CIFAR10, "placements", 1065, 0.072, 0.155),
         (pollux.judge_cifar10, CIFAR10, "scalability", 293, 0.084, 0.25),
+        (pollux.judge_deepspeech2, SPEECH, "placements", 640, 0.058, 0.108),
+        (pollux.judge_deepspeech2, SPEECH, "scalability", 162, 0.054, 0.14),
+        (pollux.judge_ncf, NCF, "placements", 1533, 0.07, 0.19),
+        (pollux.judge_ncf, NCF, "scalability", 422, 0.053, 0.162),
     ],
 )
 def test_errors_of_each_file_are_those_reached(judge, runs, file, count, middle, high):
@@ -125,20 +130,12 @@ def test_a_run_as_fast_as_computing_alone_costs_nothing_per_byte():
     assert pollux.seconds_per_byte(run, workload, pollux.EFFECTS) == 0
 
 
-def test_resnet18_for_cifar10_has_its_parameters():
-    workload = pollux.resnet18_cifar10()
-    assert workload.gradient_bytes == 4 * 11_173_962
-    assert len(workload.gradients) == 62
-    assert workload.compute_time < profiles.load_workload("resnet18-reconstructed").compute_time
-
-
-@pytest.mark.parametrize("source", ["pollux-deepspeech2", "pollux-ncf"])
-def test_what_has_no_profile_is_listed(source):
-    runs = load_measurements(source)
-    verdict = pollux.judge_unprofiled(runs)
-    assert len(verdict.rows) == len(runs)
-    assert {row.note for row in verdict.rows} == {f"no tensor profile of {runs[0].workload}"}
-    assert all(row.predicted is None for row in verdict.rows)
+def test_buckets_of_old_and_new_versions_hold_the_same_bytes():
+    workload = profiles.load_workload("resnet50-v100")
+    old, new = pollux.as_built(workload), pollux.rebuilt(workload)
+    assert old.gradient_bytes == new.gradient_bytes == workload.gradient_bytes
+    assert MIB <= old.gradients.sizes[-1] < 2 * MIB < old.gradients.sizes[0]
+    assert MIB <= new.gradients.sizes[0] < 10 * MIB  # a linear layer of 8 MB
 
 
 def test_buckets_from_the_input_end_small_and_cover_all():
