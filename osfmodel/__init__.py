@@ -9,7 +9,7 @@ True
 
 from __future__ import annotations
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
+from osfmodel.cluster import AlphaBeta, Cluster, FittedRange, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
@@ -44,6 +44,7 @@ __all__ = [
     "DataError",
     "Economics",
     "Effects",
+    "FittedRange",
     "Layer",
     "Limits",
     "Link",
@@ -51,9 +52,11 @@ __all__ = [
     "NcclShape",
     "OsfError",
     "Outcome",
+    "Pieces",
     "Plan",
     "PlanError",
     "Prediction",
+    "Protocol",
     "Solution",
     "Source",
     "Span",

@@ -2,8 +2,10 @@
 
 A prediction's regime is how much it communicates (seconds in collectives per second of computation) over which kind of
 network (bytes per second of one all-reduce of all its gradients). The ledger's runs on which nothing was fitted are
-sorted into a grid of regimes; the band of a cell is the |error| that nine tenths of its runs stayed below, each source
-of the cell counting the same. A regime without enough runs takes the nearest cell that has them.
+sorted into a grid of regimes; the band of a cell is the |error| that nine tenths of the runs of each source in it
+stayed below, and no narrower than that of a cell with less communication over the same bandwidth, since more
+communication is not predicted better for having been seen less. A regime without enough runs takes the nearest cell
+that has them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ RATIO_EDGES = (0.1, 0.3, 1.0, 3.0)
 BANDWIDTH_EDGES = (0.3e9, 1e9, 3e9, 3e10)
 """Bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink."""
 PART = 0.9
-"""Which part of the runs a band holds."""
+"""Which part of the runs of a source a band holds."""
 ENOUGH = 8
 """Runs that a cell needs for a band of its own."""
 
@@ -46,7 +48,8 @@ class Regime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """half_width: |predicted / measured - 1| that nine tenths of ``runs`` runs of ``sources`` stayed below
+    """half_width: |predicted / measured - 1| that nine tenths of the runs of each of ``sources`` stayed below
+    runs:       how many there are of this regime
     nearest:    whether the runs are those of the nearest regime, because there are too few of the very one
     """
 
@@ -80,11 +83,14 @@ def bands_of(errors: Iterable[Error]) -> dict[tuple[int, int], Band]:
     cells: dict[tuple[int, int], dict[str, list[float]]] = {}
     for source, regime, error in errors:
         cells.setdefault(regime.cell, {}).setdefault(source, []).append(abs(error))
-    return {
-        cell: Band(_weighted_quantile(list(found.values())), sum(map(len, found.values())), tuple(sorted(found)))
-        for cell, found in sorted(cells.items())
-        if sum(map(len, found.values())) >= ENOUGH
-    }
+    bands: dict[tuple[int, int], Band] = {}
+    for (ratio, bandwidth), found in sorted(cells.items()):
+        count = sum(map(len, found.values()))
+        if count >= ENOUGH:
+            own = max(quantile(values, PART) or 0 for values in found.values())
+            less = [band.half_width for (_, other), band in bands.items() if other == bandwidth]
+            bands[ratio, bandwidth] = Band(max([own, *less]), count, tuple(sorted(found)))
+    return bands
 
 
 def band_for(regime: Regime, bands: dict[tuple[int, int], Band]) -> Band | None:
@@ -97,15 +103,15 @@ def band_for(regime: Regime, bands: dict[tuple[int, int], Band]) -> Band | None:
     return Band(band.half_width, band.runs, band.sources, nearest != (ratio, bandwidth))
 
 
-def _weighted_quantile(groups: Sequence[Sequence[float]]) -> float:
-    """The value below which PART of the weight lies, each group weighing the same."""
-    pairs = sorted((value, 1 / len(group)) for group in groups for value in group)
-    goal, sum_of_weights = PART * len(groups), 0.0
-    for value, weight in pairs:
-        sum_of_weights += weight
-        if sum_of_weights >= goal - 1e-9:
-            return value
-    return pairs[-1][0]
+def quantile(values: Sequence[float], part: float) -> float | None:
+    """The value below which ``part`` of ``values`` lie, straight lines between order statistics; None for no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    position = part * (len(ordered) - 1)
+    low = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 class _Cell(documents.Strict):

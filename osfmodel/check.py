@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from osfmodel import profiles
+from osfmodel.bands import quantile
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import not_predicted, row_of
@@ -95,17 +96,6 @@ def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
     if not known:
         return None, None
     return median(middle for middle, _ in known), median(high for _, high in known)
-
-
-def quantile(values: Sequence[float], part: float) -> float | None:
-    """The value below which ``part`` of ``values`` lie, straight lines between order statistics; None for no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    position = part * (len(ordered) - 1)
-    low = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 def _check(name: str, tolerance: float | None) -> Checked:

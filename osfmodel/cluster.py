@@ -11,8 +11,8 @@ from osfmodel.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-FABRICS = ("nvswitch", "nvlink", "pcie")
-"""What joins the GPUs of a node: a switch for all, NVLink from GPU to GPU, or the host's PCIe."""
+FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
+"""What joins the GPUs of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,46 @@ class AlphaBeta:
         require_time(self.latency, f"latency of the fit for {self.workers} workers")
         require_time(self.seconds_per_byte, f"seconds per byte of the fit for {self.workers} workers")
         _require_collective(self.collective)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Lines for one worker count, the lowest of which is paid: time = min_k latencies[k] + seconds_per_byte[k] * bytes.
+
+    Such as NCCL's choice among protocols, or a fit to a table.
+    """
+
+    workers: int
+    latencies: tuple[float, ...]
+    seconds_per_byte: tuple[float, ...]
+    collective: str = "all_reduce"
+
+    def __post_init__(self) -> None:
+        where = f"the {self.collective} pieces for {self.workers!r} workers"
+        require_count(self.workers, f"workers of {where}", least=2)
+        _require_collective(self.collective)
+        if len(self.latencies) != len(self.seconds_per_byte) or not self.latencies:
+            raise DataError(f"{where} need as many latencies as seconds per byte, 1 or more")
+        for value in (*self.latencies, *self.seconds_per_byte):
+            require_time(value, f"a figure of {where}")
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way in which a library may run a collective over two levels, the same for every worker count.
+
+    ``latency`` and ``seconds_per_byte`` are paid once, whatever the worker count (a launch, a copy in local memory);
+    ``in_node`` and ``between_nodes`` are what a hop costs there, None where no such hop was measured.
+    """
+
+    latency: float
+    seconds_per_byte: float
+    in_node: Link | None = None
+    between_nodes: Link | None = None
+
+    def __post_init__(self) -> None:
+        require_time(self.latency, "latency of a protocol")
+        require_time(self.seconds_per_byte, "seconds per byte of a protocol")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +144,30 @@ class NcclShape:
 
 
 @dataclass(frozen=True, slots=True)
+class FittedRange:
+    """What the figures of a fitted cluster were fitted to: sizes from ``smallest`` to ``largest``, and ``workers``."""
+
+    smallest: int
+    largest: int
+    workers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_count(self.smallest, "the smallest size of a fit", least=1)
+        require_count(self.largest, "the largest size of a fit", least=self.smallest)
+        for count in self.workers:
+            require_count(count, "workers of a fit", least=2)
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """What the wires can do.
 
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
     the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, or ``nccl``. ``nodes`` is
     the number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
-    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``effects`` are those that
-    were measured there; none is on otherwise.
+    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``fitted`` is the
+    range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured there; none is on
+    otherwise.
     """
 
     name: str
@@ -124,6 +180,9 @@ class Cluster:
     fits: tuple[AlphaBeta, ...] = ()
     tables: tuple[Table, ...] = ()
     nccl: NcclShape | None = None
+    pieces: tuple[Pieces, ...] = ()
+    protocols: tuple[Protocol, ...] = ()
+    fitted: FittedRange | None = None
     effects: Effects = NO_EFFECTS
     source: Source = Source()
 
@@ -133,11 +192,13 @@ class Cluster:
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
-        if not (self.between_nodes or self.in_node or self.fits or self.tables or self.nccl):
+        links = self.between_nodes or self.in_node or self.nccl
+        if not (links or self.fits or self.tables or self.pieces or self.protocols):
             raise DataError(f"cluster {self.name!r} has neither links, nor fits, nor tables, nor an NCCL shape")
         for kind, keys in (
             ("fits", [(row.collective, row.workers) for row in self.fits]),
             ("tables", [(row.collective, row.workers) for row in self.tables]),
+            ("pieces", [(row.collective, row.workers) for row in self.pieces]),
         ):
             if len(set(keys)) < len(keys):
                 raise DataError(f"cluster {self.name!r} has two {kind} for the same collective and worker count")

@@ -1,162 +1,82 @@
 """JSON documents <-> nouns. Units stand in the key names; every document carries a schema version.
 
+The form of a document follows from the fields of its noun: a field is written under its own name, or under the name
+that KEYS gives it, and left out where it has its default. So a new field, or a new noun inside a cluster, needs nothing
+here but a line in KEYS where its name does not say its unit.
+
 Workload and cluster files are read strictly (an unknown field is an error, for it is most often a misspelt one); in
 plan files further fields are welcome, so the output of ``osf tune`` is itself a plan file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple
-from typing import Any, TypeVar
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, reduce
+from operator import or_
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Table
-from osfmodel.effects import Effects
+from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.source import Source
-from osfmodel.workload import Layer, Workload
+from osfmodel.workload import Workload
 
 SCHEMA_VERSION = 1
-KINDS = {"workload": "layers", "cluster": "cost_model", "plan": "buckets", "measurements": "runs", "bands": "cells"}
+KINDS = {
+    "workload": "layers",
+    "cluster": "cost_model",
+    "plan": "buckets",
+    "measurements": "runs",
+    "bands": "cells",
+}
 """Each kind of document, and the field that gives it away where it does not say."""
+KEYS = {
+    "forward_time": "forward_time_s",
+    "backward_time": "backward_time_s",
+    "enqueue_time": "enqueue_time_s",
+    "update_time": "update_time_s",
+    "release_time": "release_time_s",
+    "smallest": "smallest_bytes",
+    "largest": "largest_bytes",
+    "latency": "latency_s",
+    "latencies": "latency_s",
+    "sizes": "bytes",
+    "times": "time_s",
+    "gpu_bandwidth": "gpu_bytes_per_s",
+    "nic_bandwidth": "nic_bytes_per_s",
+    "launch_latency": "launch_latency_s",
+    "hook_time": "hook_time_s",
+    "copy_in": "copy_in_s_per_byte",
+    "copy_out": "copy_out_s_per_byte",
+    "fusion_copy": "fusion_copy_s_per_byte",
+    "credit": "credit_bytes",
+}
+"""Fields whose key in a document says the unit as well."""
+OPEN = (Plan, Bucket, Block)
+"""Nouns whose documents may have further fields."""
+ALWAYS = ("channels", "forward_overlap", "split")
+"""Fields that are written even where they have their default: a plan is to be complete for whoever reads it."""
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A document or part of one in which an unknown field is an error."""
 
 
-class _Layer(Strict):
-    name: str
-    forward_time_s: float
-    backward_time_s: float
-    gradient_bytes: int
-    dtype: str = "float32"
-    activation_bytes: int | None = None
-    enqueue_time_s: float | None = None
-
-
-class _Workload(Strict):
-    schema_version: int
-    name: str
-    layers: list[_Layer]
-    kind: str = ""
-    batch_size: int | None = None
-    update_time_s: float = 0.0
-    source: Source = Source()
-
-
-class _Link(Strict):
-    latency_s: float
-    seconds_per_byte: float
-    reduce_seconds_per_byte: float = 0.0
-
-
-class _Fit(Strict):
-    workers: int
-    latency_s: float
-    seconds_per_byte: float
-    collective: str = "all_reduce"
-
-
-class _Table(Strict):
-    workers: int
-    bytes: list[int]
-    time_s: list[float]
-    collective: str = "all_reduce"
-
-
-class _Effects(Strict):
-    launch_latency_s: float = 0
-    hook_time_s: float = 0
-    copy_in_s_per_byte: float = 0
-    copy_out_s_per_byte: float = 0
-    fusion_copy_s_per_byte: float = 0
-    compute_slowdown: float = 0
-    straggler_deviation: float = 0
-
-
-class _Nccl(Strict):
-    generation: str
-    fabric: str
-    gpu_bytes_per_s: float
-    nic_bytes_per_s: float | None = None
-    nvls: bool = False
-    latency_scale: float = 1.0
-    net_latency_scale: float = 1.0
-
-
-class _Cluster(Strict):
-    schema_version: int
-    name: str
-    cost_model: str
-    kind: str = ""
-    gpus_per_node: int = 1
-    nodes: int | None = None
-    nics_per_node: int = 1
-    between_nodes: _Link | None = None
-    in_node: _Link | None = None
-    fits: list[_Fit] = []
-    tables: list[_Table] = []
-    nccl: _Nccl | None = None
-    effects: _Effects | None = None
-    source: Source = Source()
-
-
-class _Bucket(msgspec.Struct):
-    blocks: list[Block]
-    release_time_s: float = 0.0
-
-
-class _Plan(msgspec.Struct):
-    schema_version: int
-    workload: str
-    buckets: list[_Bucket]
-    channels: int = 1
-    forward_overlap: bool = False
-    split: bool = False
-    credit_bytes: int | None = None
-
-
 Document = TypeVar("Document", bound=msgspec.Struct)
+Noun = TypeVar("Noun")
 
 
 def decode_workload(text: bytes) -> Workload:
     """A workload file's content. Raises DataError saying what is wrong and where in the document."""
-    document = decode(text, "workload", _Workload)
-    layers = tuple(
-        Layer(
-            row.name, row.forward_time_s, row.backward_time_s, row.gradient_bytes, row.dtype, row.activation_bytes,
-            row.enqueue_time_s,
-        )
-        for row in document.layers
-    )  # fmt: skip
-    return Workload(document.name, layers, document.batch_size, document.update_time_s, document.source)
+    return _noun(Workload, decode(text, "workload", _top_level(Workload)))
 
 
 def decode_cluster(text: bytes) -> Cluster:
     """A cluster file's content. Raises DataError saying what is wrong and where in the document."""
-    document = decode(text, "cluster", _Cluster)
-    return Cluster(
-        name=document.name,
-        cost_model=document.cost_model,
-        gpus_per_node=document.gpus_per_node,
-        nodes=document.nodes,
-        nics_per_node=document.nics_per_node,
-        between_nodes=_link(document.between_nodes),
-        in_node=_link(document.in_node),
-        fits=tuple(
-            AlphaBeta(row.workers, row.latency_s, row.seconds_per_byte, row.collective) for row in document.fits
-        ),
-        tables=tuple(
-            Table(row.workers, tuple(row.bytes), tuple(row.time_s), row.collective) for row in document.tables
-        ),
-        nccl=_nccl(document.nccl),
-        effects=Effects(*msgspec.structs.astuple(document.effects or _Effects())),
-        source=document.source,
-    )
+    return _noun(Cluster, decode(text, "cluster", _top_level(Cluster)))
 
 
 def decode_plan(text: bytes) -> Plan:
@@ -166,24 +86,108 @@ def decode_plan(text: bytes) -> Plan:
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
         text = msgspec.json.encode(inner)
-    document = decode(text, "plan", _Plan)
-    buckets = tuple(Bucket(tuple(row.blocks), row.release_time_s) for row in document.buckets)
-    return Plan(
-        document.workload, buckets, document.channels, document.forward_overlap, document.split, document.credit_bytes
+    return _noun(Plan, decode(text, "plan", _top_level(Plan)))
+
+
+def document_of(noun: Workload | Cluster | Plan) -> dict[str, Any]:
+    """The JSON-ready form that the decoding functions read."""
+    kind = {} if isinstance(noun, Plan) else {"kind": type(noun).__name__.lower()}
+    return {"schema_version": SCHEMA_VERSION, **kind, **_row(noun)}
+
+
+@cache
+def _struct(noun: type) -> type[msgspec.Struct]:
+    """What msgspec checks a document of ``noun`` against; a field with a default may be missing."""
+    hints = get_type_hints(noun)
+    rows: list[Any] = []
+    for field in fields(noun):
+        if field.init:
+            wire = _wire(hints[field.name])
+            needed = field.default is MISSING
+            rows.append((field.name, wire) if needed else (field.name, wire | msgspec.UnsetType, msgspec.UNSET))
+    strict = noun not in OPEN
+    return msgspec.defstruct(noun.__name__, rows, rename=KEYS, forbid_unknown_fields=strict, kw_only=True)
+
+
+@cache
+def _top_level(noun: type) -> type[msgspec.Struct]:
+    """The same with what every document begins with."""
+    rows: list[Any] = [("schema_version", int), ("kind", str, "")]
+    strict = noun not in OPEN
+    return msgspec.defstruct(
+        noun.__name__, rows, bases=(_struct(noun),), rename=KEYS, forbid_unknown_fields=strict, kw_only=True
     )
+
+
+def _wire(kind: Any) -> Any:
+    """The type of a field, with structs for nouns."""
+    if is_dataclass(kind):
+        return _struct(kind)  # type: ignore[arg-type]
+    if get_origin(kind) is tuple:
+        return tuple[_wire(get_args(kind)[0]), ...]  # type: ignore[misc]
+    if isinstance(kind, types.UnionType):
+        return reduce(or_, map(_wire, get_args(kind)))
+    return kind
+
+
+def _noun(kind: Callable[..., Noun], document: Any) -> Noun:
+    """The noun that a checked document describes; its own checks come with making it."""
+    found = {}
+    for name, wanted in _nested(kind):
+        value = getattr(document, name)
+        if value is not msgspec.UNSET:
+            if wanted is not None and value is not None:
+                value = (
+                    tuple(_noun(wanted, item) for item in value) if isinstance(value, tuple) else _noun(wanted, value)
+                )
+            found[name] = value
+    return kind(**found)
+
+
+@cache
+def _nested(noun: Any) -> tuple[tuple[str, type | None], ...]:
+    """Each field of ``noun``, and the noun in it (or in the tuple or the option that it is), if any."""
+    hints = get_type_hints(noun)
+    return tuple((field.name, _inner_noun(hints[field.name])) for field in fields(noun) if field.init)
+
+
+def _inner_noun(kind: Any) -> type | None:
+    if is_dataclass(kind):
+        return kind  # type: ignore[return-value]
+    return next((found for part in get_args(kind) if (found := _inner_noun(part)) is not None), None)
+
+
+def _row(noun: Any) -> dict[str, Any]:
+    found = {}
+    for field in fields(noun):
+        value = getattr(noun, field.name)
+        if field.init and (field.default is MISSING or value != field.default or field.name in ALWAYS):
+            found[KEYS.get(field.name, field.name)] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return _row(value) if is_dataclass(value) else value
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
     """The JSON object in ``text``. Raises DataError, with line and column, for anything else."""
+    raw = parse_json(text)
+    if not isinstance(raw, dict):
+        raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
+    return raw
+
+
+def parse_json(text: bytes) -> Any:
+    """What the JSON in ``text`` says. Raises DataError, with line and column, for what is none."""
     try:
-        raw = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"is not valid JSON: {_position(str(error), text)}") from None
     except RecursionError:
         raise DataError("is nested too deeply to be a profile") from None
-    if not isinstance(raw, dict):
-        raise DataError(f"holds a JSON {type(raw).__name__}, but an object {{...}} is needed")
-    return raw
 
 
 def decode(text: bytes, kind: str, document: type[Document]) -> Document:
@@ -215,14 +219,16 @@ def _place(message: str) -> str:
     message = message.replace(" - at `$", " at `").replace("`", "'")
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
-        known = {
-            field
-            for struct in (_Workload, _Layer, _Cluster, _Link, _Fit, _Table, _Nccl, _Effects)
-            for field in struct.__struct_fields__
-        }
-        near = get_close_matches(rest.partition("'")[0], sorted(known), n=1, cutoff=0.5)
+        known = sorted(_keys(Workload) | _keys(Cluster))
+        near = get_close_matches(rest.partition("'")[0], known, n=1, cutoff=0.5)
         message += f": did you mean '{near[0]}'?" if near else ""
     return message
+
+
+def _keys(noun: type) -> set[str]:
+    """Every key that a document of ``noun`` may have, at any depth."""
+    inner = [_keys(nested) for _, nested in _nested(noun) if nested is not None]
+    return {KEYS.get(name, name) for name, _ in _nested(noun)}.union(*inner)
 
 
 def _position(message: str, text: bytes) -> str:
@@ -233,90 +239,6 @@ def _position(message: str, text: bytes) -> str:
     before = text[: int(tail.rstrip(")"))]
     line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
     return f"{head.removeprefix('JSON is malformed: ')}at line {line}, column {column}"
-
-
-def _link(row: _Link | None) -> Link | None:
-    return None if row is None else Link(row.latency_s, row.seconds_per_byte, row.reduce_seconds_per_byte)
-
-
-def _nccl(row: _Nccl | None) -> NcclShape | None:
-    return None if row is None else NcclShape(*msgspec.structs.astuple(row))
-
-
-def _nccl_row(shape: NcclShape | None) -> _Nccl | None:
-    return None if shape is None else _Nccl(*astuple(shape))
-
-
-def _link_row(link: Link | None) -> _Link | None:
-    return None if link is None else _Link(link.latency, link.seconds_per_byte, link.reduce_seconds_per_byte)
-
-
-def workload_document(workload: Workload) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_workload` reads."""
-    layers = [
-        _Layer(
-            layer.name, layer.forward_time, layer.backward_time, layer.gradient_bytes, layer.dtype,
-            layer.activation_bytes, layer.enqueue_time,
-        )
-        for layer in workload.layers
-    ]  # fmt: skip
-    return _builtins(
-        _Workload(
-            SCHEMA_VERSION,
-            workload.name,
-            layers,
-            "workload",
-            workload.batch_size,
-            workload.update_time,
-            workload.source,
-        )
-    )
-
-
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_cluster` reads."""
-    return _builtins(
-        _Cluster(
-            schema_version=SCHEMA_VERSION,
-            name=cluster.name,
-            cost_model=cluster.cost_model,
-            kind="cluster",
-            gpus_per_node=cluster.gpus_per_node,
-            nodes=cluster.nodes,
-            nics_per_node=cluster.nics_per_node,
-            between_nodes=_link_row(cluster.between_nodes),
-            in_node=_link_row(cluster.in_node),
-            fits=[_Fit(row.workers, row.latency, row.seconds_per_byte, row.collective) for row in cluster.fits],
-            tables=[_Table(row.workers, list(row.sizes), list(row.times), row.collective) for row in cluster.tables],
-            effects=_Effects(*astuple(cluster.effects)) if cluster.effects.active else None,
-            nccl=_nccl_row(cluster.nccl),
-            source=cluster.source,
-        )
-    )
-
-
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_plan` reads."""
-    buckets = []
-    for bucket in plan.buckets:
-        row: dict[str, Any] = {"blocks": [msgspec.to_builtins(block) for block in bucket.blocks]}
-        if bucket.release_time:
-            row["release_time_s"] = bucket.release_time
-        buckets.append(row)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "workload": plan.workload,
-        "channels": plan.channels,
-        "forward_overlap": plan.forward_overlap,
-        "split": plan.split,
-        **({} if plan.credit is None else {"credit_bytes": plan.credit}),
-        "buckets": buckets,
-    }
-
-
-def _builtins(document: msgspec.Struct) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(document)
-    return built
 
 
 def encode(document: Mapping[str, Any]) -> str:

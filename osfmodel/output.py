@@ -9,7 +9,7 @@ from typing import Any
 from osfmodel.bands import Band
 from osfmodel.check import Checked, overall
 from osfmodel.cluster import Cluster
-from osfmodel.documents import SCHEMA_VERSION, plan_document
+from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.ledger import Row
 from osfmodel.predict import Comparison, Prediction
@@ -133,7 +133,7 @@ class Tuned:
             "improvement": tuning.improvement,
             "verdict": tuning.verdict,
             "notes": list(tuning.notes),
-            "plan": plan_document(tuning.plan),
+            "plan": document_of(tuning.plan),
             "config": tuning.config,
             "rendered": tuning.rendered,
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
@@ -278,8 +278,11 @@ def summary(noun: Workload | Cluster) -> str:
     if isinstance(noun, Workload):
         size, count = show_bytes(noun.gradient_bytes), len(noun.gradients)
         return f"workload {noun.name}: {count} tensors, {size}, {show_time(noun.compute_time)} per iteration"
-    if noun.fits:
-        return f"cluster {noun.name}: fits for {', '.join(str(fit.workers) for fit in noun.fits)} workers"
+    for kind, rows in (("fits", noun.fits), ("pieces", noun.pieces)):
+        if rows:
+            return f"cluster {noun.name}: {kind} for {', '.join(str(row.workers) for row in rows)} workers"
+    if not noun.tables:
+        return f"cluster {noun.name}: {noun.cost_model}, for any worker count"
     parts = []
     for table in noun.tables:
         span = f"{show_bytes(table.sizes[0])} to {show_bytes(table.sizes[-1])}"

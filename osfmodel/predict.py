@@ -10,7 +10,7 @@ from typing import Any
 from osfmodel import recursion
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
-from osfmodel.cost import Cost, cost_of
+from osfmodel.cost import Cost, TableCost, cost_of
 from osfmodel.effects import Effects
 from osfmodel.errors import UsageError
 from osfmodel.plan import Plan
@@ -110,6 +110,7 @@ class _Subject:
         self.cost = price(cluster, workers, stated)
         self.effects = stated.apart_from_cost
         self.caveats = effect_caveats(stated)
+        self.warnings = count_warnings(cluster, workers)
 
     def timeline(self, plan: Plan) -> Timeline:
         """One iteration under ``plan``."""
@@ -144,7 +145,7 @@ def _predict(
     plan = replace(plan, **changes)
     warnings, timeline = extrapolation(plan, subject.cost), subject.timeline(plan)
     band = error_band(subject.workload, timeline, subject.cost)
-    return Prediction(label, plan, timeline, bound, warnings, caveats + subject.caveats, band)
+    return Prediction(label, plan, timeline, bound, subject.warnings + warnings, caveats + subject.caveats, band)
 
 
 def error_band(workload: Workload, timeline: Timeline, cost: Cost) -> Band | None:
@@ -170,5 +171,14 @@ def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:
     if largest > measured[1]:
         notes.append(f"messages above {show_bytes(measured[1])}, the largest measured, are extrapolated")
     if smallest < measured[0]:
-        notes.append(f"messages below {show_bytes(measured[0])}, the smallest measured, are priced like that one")
+        how = "priced like that one" if isinstance(cost, TableCost) else "extrapolated"
+        notes.append(f"messages below {show_bytes(measured[0])}, the smallest measured, are {how}")
     return tuple(notes)
+
+
+def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
+    """A warning where a fitted cluster is asked for a worker count that the fit did not see."""
+    if cluster.fitted is None or workers == 1 or workers in cluster.fitted.workers:
+        return ()
+    fitted = ", ".join(map(str, cluster.fitted.workers))
+    return (f"prices for {workers} workers are extrapolated from a fit to {fitted} workers",)

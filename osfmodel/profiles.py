@@ -54,13 +54,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 def save(noun: Workload | Cluster | Plan, path: str | os.PathLike[str]) -> None:
     """Write a noun as JSON that the load functions read. Raises DataError; never leaves half a file."""
-    if isinstance(noun, Workload):
-        document = documents.workload_document(noun)
-    elif isinstance(noun, Cluster):
-        document = documents.cluster_document(noun)
-    else:
-        document = documents.plan_document(noun)
-    write_text(path, documents.encode(document))
+    write_text(path, documents.encode(documents.document_of(noun)))
 
 
 def names(kind: str) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from osfmodel.cost import Cost
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import effect_caveats, error_band, extrapolation, price, require_nouns
+from osfmodel.predict import count_warnings, effect_caveats, error_band, extrapolation, price, require_nouns
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.bounds import iteration_bound
@@ -156,7 +156,7 @@ def tune(
         task.target.config(knobs),
         task.target.render(knobs, workload),
         outcomes,
-        task.extrapolation(plan),
+        (*(note for count in counts for note in count_warnings(cluster, count)), *task.extrapolation(plan)),
         (*_shortfall(outcomes), *_margin(task, knobs), *task.caveats(), *effect_caveats(stated)),
     )
 

@@ -45,12 +45,12 @@ BANDWIDTH_UNITS: Mapping[str, Fraction] = {
 }
 LARGEST = 10**30
 """Bytes, seconds or bytes per second above which a quantity is taken for a slip of the keyboard."""
-_QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)\s*")
+_QUANTITY = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)")
 
 
 def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: str) -> Fraction:
     """``text`` as an exact number of base units, or a :class:`UsageError` that names the right spelling."""
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a {kind}: write a non-negative number and a unit, for example {example}")
     number, unit = match.groups()

@@ -4,7 +4,8 @@
 
 FOLDER holds the figures as their authors published them (layer_profiles/, comm_tables/, papers/, and sources.json with
 the origin and licence of each file). Every profile says in its ``source`` which file it was made from and what was done
-to it. Nothing here is fitted or tuned. Run twice, it writes the same bytes.
+to it; clusters called nccl-* are made from data sheets. Nothing here is fitted or tuned, save the four constants of the
+reconstructed workloads (reconstruct.py). Run twice, it writes the same bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, save
+from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, load_cluster, save
 from osfmodel.cost.collectives import ring
 from osfmodel.measurements import save_measurements
 
@@ -339,6 +341,21 @@ def aiconfigurator(name: str, system: str, nccl: str, gpus: int) -> Cluster:
     )
 
 
+def described(name: str, words: str, nodes: int | None, machines: str) -> Cluster:
+    """A cluster of the NCCL model: what data sheets say, nothing measured."""
+    cluster = load_cluster(f"nccl:{words}")
+    return replace(
+        cluster,
+        name=name,
+        nodes=nodes,
+        source=Source(
+            "NVIDIA's data sheets, in the bandwidths of NCCL 2.28.3's topo.h and tuning.cc (docs/reference/nccl.md)",
+            f"{machines}; described as nccl:{words}, no collective measured",
+            "facts only",
+        ),
+    )
+
+
 def workloads() -> Iterator[Workload]:
     yield googlenet_k80()
     yield googlenet_k80_tensors()
@@ -390,6 +407,12 @@ def clusters() -> Iterator[Cluster]:
         "dgx1-v100-roce", "comm_tables/deepops/dgx1_v100_2nodes_roce2x100g.csv",
         "nccl-tests all-reduce in place; small sizes are noisy", 8, columns=("inplace_time_us",),
     )  # fmt: skip
+    yield described("nccl-v100-dgx1", "v100x8,50Gbps", None, "DGX-1 of 8 V100, 4 NICs of 100 Gb/s a node")
+    yield described("nccl-a100-hdr", "a100x8,200Gbps", None, "nodes of 8 A100 SXM, one 200 Gb/s NIC per GPU")
+    yield described("nccl-h100-node", "h100x8", 1, "one node of 8 H100 SXM with NVSwitch")
+    yield described("nccl-h100-ndr", "h100x8,400Gbps", None, "nodes of 8 H100 SXM, one 400 Gb/s NIC per GPU")
+    yield described("nccl-b200-node", "b200x8", 1, "one node of 8 B200 SXM with NVSwitch")
+    yield described("nccl-gb200-rack", "gb200x72", 1, "one NVL72 rack of 72 GB200 on one NVSwitch fabric")
 
 
 def main() -> None:

@@ -201,7 +201,7 @@ def test_version_and_completion():
     names = subprocess.run(
         [sys.executable, "-m", "osfmodel"], env={**os.environ, **words}, capture_output=True, text=True
     )
-    assert names.stdout.strip() == "plain,googlenet-k80"
+    assert names.stdout.strip() == "plain,googlenet-k80\nplain,googlenet-k80-tensors"
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_one_entry_in_full():
         (
             ["predict", "googlenet-k80", "--cluster", "v100", "--workers", "8"],
             2,
-            "did you mean dgx1-v100-roce or v100-10gbe",
+            "did you mean dgx1-v100-roce or nccl-v100-dgx1",
         ),
         (
             ["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"],

@@ -19,6 +19,8 @@ from osfmodel import (
     Layer,
     Link,
     NcclShape,
+    Pieces,
+    Protocol,
     Source,
     Table,
     UsageError,
@@ -52,7 +54,7 @@ def test_every_profile_says_where_it_is_from(load, name):
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_every_cluster_prices_what_it_claims(name):
     cluster = osf.load_cluster(name)
-    for workers in worker_counts(cluster) or (2, 3, 64):
+    for workers in worker_counts(cluster) or (2, 3, min(64, cluster.capacity or 64)):
         assert osf.cost_of(cluster, workers)(2**20) > 0
 
 
@@ -216,6 +218,9 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
         effects=osf.Effects(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
         nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, True, 1.5, 2.5),
+        pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
+        fitted=osf.FittedRange(1, 2, (4, 8)),
+        protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
     )
     layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)

@@ -7,11 +7,12 @@ one line in COST_MODELS. tests/conformance runs over the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from osfmodel.cluster import COLLECTIVES, Cluster
-from osfmodel.cost import collectives, hierarchical, hockney, nccl, nccl_fit, tabulated
+from osfmodel.cost import collectives, hierarchical, hockney, nccl, nccl_fit, piecewise, protocols, tabulated
 from osfmodel.cost.curves import FREE, AffineCost, Cost, TableCost
 from osfmodel.cost.fitting import Fit, Sample
 from osfmodel.errors import CostError, UsageError
@@ -48,6 +49,10 @@ COST_MODELS: Mapping[str, CostModel] = {
     "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
     "hierarchical": CostModel(hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes"),
     "nccl": CostModel(nccl.cost, nccl_fit.fit, "NCCL's fastest algorithm and protocol, from GPUs and NICs alone"),
+    "protocols": CostModel(protocols.cost, protocols.fit, "the fastest of fitted protocols, shared by worker counts"),
+    "piecewise": CostModel(
+        piecewise.cost, piecewise.fit, "the minimum of a few fitted lines per worker count", piecewise.counts
+    ),
     "tabulated": CostModel(
         tabulated.cost, tabulated.fit, "a measured size -> time table per worker count", tabulated.counts
     ),
@@ -79,4 +84,9 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
             f"cluster {cluster.name!r} names the unknown cost model {cluster.cost_model!r}: "
             f"known are {', '.join(COST_MODELS)}"
         )
-    return FREE if workers == 1 else COST_MODELS[cluster.cost_model].cost(cluster, workers, collective)
+    if workers == 1:
+        return FREE
+    price = COST_MODELS[cluster.cost_model].cost(cluster, workers, collective)
+    if cluster.fitted is None or isinstance(price, TableCost):
+        return price
+    return replace(price, measured_range=(cluster.fitted.smallest, cluster.fitted.largest))

@@ -203,4 +203,4 @@ def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
             (latency, per_byte), errors = fit_nonnegative([samples[i] for i in chosen], regressors)
             links[name] = Link(latency, per_byte)
             residuals.update(zip(chosen, errors, strict=True))
-    return Fit(links, tuple(residuals[i] for i in range(len(samples))))
+    return Fit.of(samples, links, [residuals[i] for i in range(len(samples))])

@@ -13,7 +13,7 @@ times.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias, overload
 
@@ -28,9 +28,13 @@ Array: TypeAlias = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class AffineCost:
-    """min over k of latency_k + seconds_per_byte_k * bytes; ``pieces`` holds the pairs, all non-negative."""
+    """min over k of latency_k + seconds_per_byte_k * bytes; ``pieces`` holds the pairs, all non-negative.
+
+    Of a fit, ``measured_range`` is the smallest and the largest size fitted; None where a formula holds everywhere.
+    """
 
     pieces: tuple[tuple[float, float], ...]
+    measured_range: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.pieces:
@@ -51,21 +55,16 @@ class AffineCost:
 
     def slower(self, factor: float) -> AffineCost:
         """The same on a network that takes ``factor`` times as long."""
-        return AffineCost(tuple((latency * factor, per_byte * factor) for latency, per_byte in self.pieces))
+        return replace(self, pieces=tuple((latency * factor, per_byte * factor) for latency, per_byte in self.pieces))
 
     def plus(self, seconds: float) -> AffineCost:
         """The same with ``seconds`` more for every message."""
-        return AffineCost(tuple((latency + seconds, per_byte) for latency, per_byte in self.pieces))
+        return replace(self, pieces=tuple((latency + seconds, per_byte) for latency, per_byte in self.pieces))
 
     @property
     def breakpoints(self) -> tuple[int, ...]:
         """Sizes at which seconds per byte may reach a minimum: none, since larger is always better per byte."""
         return ()
-
-    @property
-    def measured_range(self) -> tuple[int, int] | None:
-        """A formula holds everywhere."""
-        return None
 
     @property
     def floor(self) -> AffineCost:

@@ -36,11 +36,11 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
             latency, per_byte = latency + a, per_byte + b
     if nodes > 1:
         a, b = line(RING[collective], _link(cluster, "between_nodes"), nodes)
-        latency, per_byte = latency + a, per_byte + b * _share(fullest, cluster.nics_per_node) / emptiest
+        latency, per_byte = latency + a, per_byte + b * share(fullest, cluster.nics_per_node) / emptiest
     return AffineCost(((latency, per_byte),))
 
 
-def _share(workers: int, nics: int) -> float:
+def share(workers: int, nics: int) -> float:
     """How many workers of a node share one NIC."""
     return max(1.0, workers / nics)
 
@@ -65,8 +65,8 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     def regressors(workers: int, size: int) -> tuple[float, float, float, float]:
         nodes, fullest, emptiest = layout(workers, gpus_per_node)
         inside, between = RING["all_reduce"](fullest), RING["all_reduce"](nodes)
-        return inside.rounds, inside.sent * size, between.rounds, between.sent * size * _share(fullest, 1) / emptiest
+        return inside.rounds, inside.sent * size, between.rounds, between.sent * size * share(fullest, 1) / emptiest
 
     (in_latency, in_per_byte, latency, per_byte), residuals = fit_nonnegative(samples, regressors)
     links = {"in_node": Link(in_latency, in_per_byte), "between_nodes": Link(latency, per_byte)}
-    return Fit({**links, "nics_per_node": 1}, residuals)
+    return Fit.of(samples, {**links, "nics_per_node": 1}, residuals)

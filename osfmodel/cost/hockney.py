@@ -30,7 +30,7 @@ def counts(cluster: Cluster) -> tuple[int, ...]:
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
-    """One non-negative line per worker count, by relative least squares. ``parameters`` = {"fits": ...}."""
+    """One non-negative line per worker count, by relative error, robust to outliers. ``parameters`` = {"fits": ...}."""
     if not samples:
         raise CostError("there are no samples to fit")
     lines: list[AlphaBeta] = []
@@ -40,4 +40,4 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
         (latency, per_byte), errors = fit_nonnegative([samples[i] for i in chosen], lambda _, size: (1.0, size))
         lines.append(AlphaBeta(workers, latency, per_byte))
         residuals.update(zip(chosen, errors, strict=True))
-    return Fit({"fits": tuple(lines)}, tuple(residuals[i] for i in range(len(samples))))
+    return Fit.of(samples, {"fits": tuple(lines)}, [residuals[i] for i in range(len(samples))])

@@ -100,10 +100,14 @@ def ways(
 
 def bus(shape: NcclShape, place: Place) -> float:
     """Bytes per second through the narrowest cut: a GPU's links, or all network of the emptiest node."""
+    inside = shape.gpu_bandwidth
+    if shape.fabric == "nvlink-mesh":
+        inside *= known.MESH_RINGS.get(place.fullest, known.MESH_LINKS) / known.MESH_LINKS
     if place.nodes == 1:
-        return shape.gpu_bandwidth
+        return inside
     assert shape.nic_bandwidth is not None
-    return min(shape.gpu_bandwidth, shape.nic_bandwidth * place.emptiest)
+    network = shape.nic_bandwidth * place.emptiest
+    return network if place.fullest == 1 else min(inside, network)
 
 
 def _ring(shape: NcclShape, place: Place, protocol: str, collective: str) -> Way:

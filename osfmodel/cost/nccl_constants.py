@@ -109,6 +109,11 @@ TREE_CORRECTION: Mapping[str, tuple[float, ...]] = {
 """TUNING treeCorrectionFactor on the bandwidth of tree all-reduces of 64 B, 128 B, ... 256 MiB."""
 TREE_CORRECTION_FROM = 64
 
+MESH_RINGS: Mapping[int, int] = {2: 1, 3: 2, 4: 4, 5: 1, 6: 2, 7: 4}
+"""Rings of one NVLink each that the first GPUs of a DGX-1 can close without sharing a link, 6 for all 8: counted in the
+links of its hybrid cube mesh (DGX-1 white paper, NVIDIA 2017). 5 GPUs close none: through the host, priced as 1."""
+MESH_LINKS = 6
+
 
 class Device(NamedTuple):
     """A GPU as NCCL sees it: generation, fabric inside a node, and bytes per second of the bus from each GPU."""
@@ -120,7 +125,7 @@ class Device(NamedTuple):
 
 
 DEVICES: Mapping[str, Device] = {
-    "v100": Device("volta", "nvlink", 120 * GB, False),
+    "v100": Device("volta", "nvlink-mesh", 120 * GB, False),
     "a100": Device("ampere", "nvswitch", 240 * GB, False),
     "h100": Device("hopper", "nvswitch", 370 * GB, True),
     "h200": Device("hopper", "nvswitch", 370 * GB, True),

@@ -24,6 +24,10 @@ from osfmodel.errors import CostError
 
 OUTLIER = 0.05
 """Errors in log time beyond which the loss grows linearly: the scatter of repeated nccl-tests."""
+PRIOR = 1e-3
+"""Weight of log(fitted / start) beside the errors: settles what samples leave open (which of two latencies)."""
+SHORTEST = 1e-15
+"""Seconds below which a price is rounding."""
 WIDEST = 8.0
 """Natural logarithm of the largest factor between a start value and what is fitted."""
 
@@ -54,7 +58,7 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     _, shape = min((_fitted(start, groups) for start in starts), key=lambda pair: pair[0])
     cluster = Cluster("fitted", "nccl", gpus_per_node=gpus_per_node, nccl=shape)
     prices = {workers: cost(cluster, workers, "all_reduce") for workers in {sample.workers for sample in samples}}
-    return Fit({"nccl": shape}, tuple(prices[s.workers](s.size) / s.time - 1 for s in samples))
+    return Fit.of(samples, {"nccl": shape}, tuple(prices[s.workers](s.size) / s.time - 1 for s in samples))
 
 
 def _groups(samples: Sequence[Sample], gpus_per_node: int) -> list[_Group]:
@@ -90,8 +94,12 @@ def _fitted(start: NcclShape, groups: Sequence[_Group]) -> tuple[float, NcclShap
     """(loss, shape) of the best bandwidths and latency scales for this kind of device."""
     from scipy.optimize import least_squares
 
+    def residuals(factors: Array) -> Array:
+        shape = _scaled(start, factors)
+        return np.concatenate([*(_errors(shape, group) for group in groups), PRIOR * factors])
+
     found = least_squares(
-        lambda factors: np.concatenate([_errors(_scaled(start, factors), group) for group in groups]),
+        residuals,
         np.zeros(4 if start.nic_bandwidth else 2),
         bounds=(-WIDEST, WIDEST),
         loss="soft_l1",
@@ -119,5 +127,5 @@ def _errors(shape: NcclShape, group: _Group) -> Array:
     values = np.array([times(way, CORRECTED) for way in ways(shape, group.place).values()])
     low, high = values[:, group.left], values[:, group.left + 1]
     prices = (low + group.weight * (high - low)).min(axis=0)
-    errors: Array = np.log(prices) - group.log_times
+    errors: Array = np.log(np.maximum(prices, SHORTEST)) - group.log_times
     return errors

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from osfmodel.cluster import Cluster, Table
 from osfmodel.cost.curves import TableCost
-from osfmodel.cost.fitting import Fit, Sample
+from osfmodel.cost.fitting import Fit, Sample, medians
 from osfmodel.errors import CostError
 
 
@@ -30,18 +30,13 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
 
     ``parameters`` = {"tables": ...}. Raises CostError for a worker count with fewer than two sizes.
     """
-    from statistics import median
-
     if not samples:
         raise CostError("there are no samples to fit")
-    groups: dict[tuple[int, int], list[float]] = {}
-    for sample in samples:
-        groups.setdefault((sample.workers, sample.size), []).append(sample.time)
-    medians = {key: median(times) for key, times in sorted(groups.items())}
     tables = []
-    for workers in sorted({workers for workers, _ in medians}):
-        points = [(size, time) for (count, size), time in medians.items() if count == workers]
+    found = medians(samples)
+    for workers, points in found.items():
         if len(points) < 2:
             raise CostError(f"{workers} workers were measured at one size only: a table needs two or more")
-        tables.append(Table(workers, tuple(size for size, _ in points), tuple(time for _, time in points)))
-    return Fit({"tables": tuple(tables)}, tuple(medians[s.workers, s.size] / s.time - 1 for s in samples))
+        tables.append(Table(workers, tuple(points), tuple(points.values())))
+    residuals = [found[sample.workers][sample.size] / sample.time - 1 for sample in samples]
+    return Fit.of(samples, {"tables": tuple(tables)}, residuals)

@@ -12,7 +12,17 @@ from typing import NamedTuple
 
 from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError, UsageError
-from osfmodel.formats import csv_layers, csv_table, ddp_logging, nccl_tests, nccl_tests_json, osu, pipedream
+from osfmodel.formats import (
+    csv_layers,
+    csv_table,
+    ddp_logging,
+    json_layers,
+    nccl_tests,
+    nccl_tests_json,
+    osu,
+    own,
+    pipedream,
+)
 from osfmodel.formats.source_text import Hints, Text
 from osfmodel.profiles import read
 from osfmodel.workload import Workload
@@ -39,8 +49,10 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     "osu": Format(osu.sniff, osu.read, "OSU micro-benchmarks of a collective"),
     "csv-table": Format(csv_table.sniff, csv_table.read, "CSV of bytes and times of collectives, or of alpha and beta"),
     "csv-layers": Format(csv_layers.sniff, csv_layers.read, "CSV of layers: name, bytes, forward and backward time"),
+    "json-layers": Format(json_layers.sniff, json_layers.read, "JSON list of layers, with the columns of csv-layers"),
     "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt"),
     "ddp-logging": Format(ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON"),
+    "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }
 
 
@@ -50,8 +62,9 @@ def import_file(path: Path, hints: Hints, form: str | None = None) -> Sequence[W
     def decode(content: bytes) -> Sequence[Workload | Cluster]:
         try:
             text = Text(path.name, content.decode("utf-8-sig"))
-        except UnicodeDecodeError:
-            raise DataError("is not text: no format that is known here is binary") from None
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise DataError(f"line {line}: is not text, and no format that is known here is binary") from None
         return IMPORT_FORMATS[form or recognise(text)].read(text, hints)
 
     if form is not None and form not in IMPORT_FORMATS:

@@ -6,6 +6,8 @@ Columns: ``name`` (or layer, tensor); ``gradient_bytes`` (or bytes, parameter_by
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Text, pick
 from osfmodel.source import Source
@@ -26,16 +28,20 @@ def sniff(head: str) -> bool:
 
 def read(text: Text, hints: Hints) -> list[Workload]:
     """One workload. Raises DataError for a row that is wrong."""
-    layers = [_layer(text, number, row) for number, row in text.rows()]
+    return [workload_of(text, text.rows(), hints)]
+
+
+def workload_of(text: Text, rows: Iterable[tuple[int, dict[str, str]]], hints: Hints) -> Workload:
+    """The workload in (number, row) pairs. Raises DataError for none, and for one that is wrong."""
+    layers = [_layer(text, number, row) for number, row in rows]
     if not layers:
-        raise DataError("has a header but no rows")
+        raise DataError("has a header but no rows" if text.unit == "line" else "is an empty list")
     source = Source(f"imported from {text.file}", "times as given; update taken as 0", "not stated")
-    return [Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)]
+    return Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)
 
 
 def _layer(text: Text, number: int, row: dict[str, str]) -> Layer:
-    name, size = pick(row, *NAMES) or "", pick(row, *BYTES) or ""
-    forward, backward = pick(row, *FORWARD) or "", pick(row, *BACKWARD) or ""
+    name, size, forward, backward = (text.column(number, row, names) for names in (NAMES, BYTES, FORWARD, BACKWARD))
     width = 4 if size in ("params", "elements") else 1
     activation = row.get("activation_bytes", "")
     try:
@@ -48,6 +54,6 @@ def _layer(text: Text, number: int, row: dict[str, str]) -> Layer:
             activation_bytes=text.whole(number, activation) if activation and activation[0].isdigit() else None,
         )
     except DataError as error:
-        if str(error).startswith("line "):
+        if str(error).startswith(f"{text.unit} "):
             raise
         raise text.fault(number, row[name], str(error)) from None

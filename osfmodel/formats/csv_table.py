@@ -39,8 +39,10 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
     if not rows:
         raise DataError("has a header but no rows")
     columns = rows[0][1]
-    if "alpha_s" in columns:
+    if {"alpha_s", "beta_s_per_byte"} <= set(columns):
         return [_fits(text, group, label, hints) for label, group in _groups(rows, _words(columns)).items()]
+    for names in (SIZES, tuple(TIMES)):
+        text.column(1, columns, names)
     keys = _telling_apart(text, rows, hints)
     count = pick(columns, *WORKERS)
     counted = [(number, row) for number, row in rows if count is None or row[count].strip()]

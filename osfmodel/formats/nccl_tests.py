@@ -42,6 +42,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
             if len(fields) != expected or expected not in COLUMNS:
                 raise text.fault(number, line, f"has {len(fields)} fields where the header has {expected}")
             rows.append((number, fields))
+            text.limit(number, len(rows) * expected)
     if not rows:
         raise DataError("has the header of nccl-tests but no rows")
     workers = require_workers(text, len(hosts), hints)
@@ -64,5 +65,7 @@ def _by_operation(text: Text, row: tuple[int, list[str]]) -> str:
 def _point(text: Text, number: int, fields: list[str], workers: int, collective: str) -> Point:
     first = COLUMNS[len(fields)]
     times = [fields[first], *fields[first + 4 : first + 5]]
-    fastest = min(text.number(number, time) for time in times if time != "N/A")
-    return Point(workers, text.whole(number, fields[0]), fastest * 1e-6, number, collective)
+    measured = [text.number(number, time) for time in times if time != "N/A"]
+    if not measured:
+        raise text.fault(number, " ".join(fields), "has neither an out-of-place nor an in-place time")
+    return Point(workers, text.whole(number, fields[0]), min(measured) * 1e-6, number, collective)

@@ -18,14 +18,16 @@ def sniff(head: str) -> bool:
 def read(text: Text, hints: Hints) -> list[Cluster]:
     """One cluster with one table. Raises DataError naming the result that is wrong."""
     document = parse(text)
-    config = document.get("config") or {}
-    devices = config.get("devices") or []
+    config = document.get("config")
+    devices = config.get("devices") if isinstance(config, dict) else None
+    devices = devices if isinstance(devices, list) else []
     workers = require_workers(text, len(devices), hints)
     results = require(text, document, "results", list)
     points = [_point(text, place, result, workers) for place, result in enumerate(results)]
-    hosts = {device.get("host") or device.get("hostname") for device in devices if isinstance(device, dict)} - {None}
+    named = [device.get("host") or device.get("hostname") for device in devices if isinstance(device, dict)]
+    hosts = {host for host in named if isinstance(host, str)}
     layout = Hints(hints.name, workers, hints.gpus_per_node or (workers // len(hosts) if hosts else None))
-    conditions = f"nccl-tests -J, NCCL {document.get('nccl_version')}; the faster of out of place and in place"
+    conditions = f"nccl-tests -J, NCCL {document.get('nccl_version')!s:.20}; the faster of out of place and in place"
     return [cluster_of(text, points, layout, conditions)]
 
 
@@ -35,7 +37,8 @@ def _point(text: Text, place: int, result: Any, workers: int) -> Point:
         raise DataError(f"{where}: is no object")
     times = []
     for side in ("out_of_place", "in_place"):
-        time = (result.get(side) or {}).get("time")
+        half = result.get(side)
+        time = half.get("time") if isinstance(half, dict) else None
         if isinstance(time, int | float) and 0 < time < float("inf"):
             times.append(float(time))
     size = result.get("size")

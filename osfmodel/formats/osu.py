@@ -23,7 +23,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
     if title is None:
         raise DataError("has no title of an OSU collective")
     workers = require_workers(text, None, hints)
-    points = []
+    points: list[Point] = []
     for number, line in text.lines():
         fields = line.split()
         if not fields or line.lstrip().startswith("#"):
@@ -31,5 +31,6 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
         if len(fields) < 2:
             raise text.fault(number, line, "is no size with a latency")
         size, time = text.whole(number, fields[0]), text.number(number, fields[1])
+        text.limit(number, 2 * len(points))
         points.append(Point(workers, size, time * 1e-6, number, COLLECTIVES[title[1].lower()]))
     return [cluster_of(text, points, hints, f"{title[0].lstrip('# ').strip()}, average latency, {workers} workers")]

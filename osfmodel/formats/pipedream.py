@@ -15,10 +15,13 @@ from osfmodel.formats.source_text import Hints, Text
 from osfmodel.source import Source
 from osfmodel.workload import Layer, Workload
 
-NODE = re.compile(
-    r"^(node\d+) -- (.*) -- forward_compute_time=([^,]+), backward_compute_time=([^,]+), "
-    r"activation_size=(\[[^\]]*\]|[^,]+), parameter_size=([^,]+?)(?: -- stage_id=\d+)?$"
+FIGURES = " -- forward_compute_time="
+NODE = re.compile(r"(node\d+) -- (.*)")
+TIMES = re.compile(
+    r"([^,]+), backward_compute_time=([^,]+), activation_size=(\[[^\]]*\]|[^,]+), "
+    r"parameter_size=([^, ]+)(?: -- stage_id=\d+)?"
 )
+"""What follows FIGURES. Matched apart from what stands before it, or a long line would take a square of its length."""
 
 
 def sniff(head: str) -> bool:
@@ -29,25 +32,24 @@ def sniff(head: str) -> bool:
 
 def read(text: Text, hints: Hints) -> list[Workload]:
     """One workload. Raises DataError for a line that is neither a node nor an edge."""
-    layers = []
+    layers: list[Layer] = []
     for number, line in text.lines():
         if not line.strip() or re.fullmatch(r"\s*node\d+ -- node\d+\s*", line):
             continue
-        match = NODE.match(line.strip())
-        if match is None:
+        head, _, tail = line.strip().rpartition(FIGURES)
+        node, times = NODE.fullmatch(head), TIMES.fullmatch(tail)
+        if node is None or times is None:
             raise text.fault(number, line, "is neither a node nor an edge of PipeDream's graph")
-        if not match[2].startswith("Input"):
-            sizes = [text.whole(number, size) for size in match[5].strip("[]").split(";")]
-            layers.append(
-                Layer(
-                    match[1],
-                    text.number(number, match[3]) * 1e-3,
-                    text.number(number, match[4]) * 1e-3,
-                    text.whole(number, match[6]),
-                    activation_bytes=sum(sizes),
-                )
-            )
+        text.limit(number, 6 * len(layers))
+        if not node[2].startswith("Input"):
+            layers.append(_layer(text, number, node[1], times))
     if not layers:
         raise DataError("has no nodes with times")
     source = Source(f"imported from {text.file}", "PipeDream graph, input nodes left out; update as 0", "not stated")
     return [Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)]
+
+
+def _layer(text: Text, number: int, name: str, times: re.Match[str]) -> Layer:
+    sizes = [text.whole(number, size) for size in times[3].strip("[]").split(";")]
+    forward, backward = text.number(number, times[1]) * 1e-3, text.number(number, times[2]) * 1e-3
+    return Layer(name, forward, backward, text.whole(number, times[4]), activation_bytes=sum(sizes))

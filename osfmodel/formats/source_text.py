@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -13,6 +14,9 @@ from osfmodel.errors import DataError
 from osfmodel.source import Source
 
 LONGEST_QUOTE = 120
+LARGEST_TABLE = 2_000_000
+"""Cells that a table may have: each takes some hundred bytes of memory while it is read."""
+LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -30,18 +34,21 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The content of ``file``."""
+    """The content of ``file``; ``unit`` is what faults count, lines or entries."""
 
     file: str
     content: str
+    unit: str = "line"
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(number, line), the first being 1."""
-        return enumerate(self.content.splitlines(), 1)
+        """(number, line), the first being 1, one at a time: a large file is never held twice."""
+        for number, match in enumerate(LINE.finditer(self.content), 1):
+            if match.start() < len(self.content):
+                yield number, match[0].rstrip("\r\n")
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """(line number, row) of a CSV file with a header. Raises DataError for a row of another length."""
-        reader = csv.reader(self.content.splitlines())
+        """(line number, row) of a CSV file with a header. Raises DataError for a row of another length or too many."""
+        reader = csv.reader(line for _, line in self.lines())
         try:
             yield from self._rows(reader)
         except csv.Error as error:
@@ -49,7 +56,8 @@ class Text:
 
     def _rows(self, reader: CsvReader) -> Iterator[tuple[int, dict[str, str]]]:
         header = [name.strip() for name in next(reader, [])]
-        for row in reader:
+        for count, row in enumerate(reader, 1):
+            self.limit(reader.line_num, count * len(header))
             if row:
                 if len(row) != len(header):
                     raise self.fault(
@@ -60,7 +68,19 @@ class Text:
     def fault(self, line: int, text: str, what: str) -> DataError:
         """An error that names line and text; who reads the file adds its path."""
         quoted = text.strip()[:LONGEST_QUOTE]
-        return DataError(f"line {line}: {what}: {quoted!r}")
+        return DataError(f"{self.unit} {line}: {what}: {quoted!r}")
+
+    def limit(self, line: int, cells: int) -> None:
+        """Raise DataError where a table has more cells than any that was measured."""
+        if cells > LARGEST_TABLE:
+            raise DataError(f"{self.unit} {line}: the table has more than {LARGEST_TABLE:,} cells, which none has")
+
+    def column(self, line: int, row: Mapping[str, str], names: Sequence[str]) -> str:
+        """The first of ``names`` that is a column of ``row``. Raises DataError where none is."""
+        found = pick(row, *names)
+        if found is None:
+            raise self.fault(line, ", ".join(row), f"has no column {' or '.join(names[:3])}")
+        return found
 
     def number(self, line: int, text: str) -> float:
         """``text`` as a finite number, zero or more. Raises DataError with the place."""

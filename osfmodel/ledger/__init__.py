@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.ledger import bcaffe, ddl_benchmarks
+from osfmodel.ledger import bcaffe, ddl_benchmarks, low_bandwidth, papers, pollux, pytorch_ddp
 from osfmodel.ledger.recipe import Recipe, Row, Verdict
 
 __all__ = ["LEDGER", "Recipe", "Row", "Verdict"]
@@ -16,6 +16,23 @@ __all__ = ["LEDGER", "Recipe", "Row", "Verdict"]
 LEDGER: Mapping[str, Recipe] = {
     "bcaffe": Recipe(bcaffe.judge, 0.05, "GoogLeNet on K80 nodes over 10 GbE, with the runs' own all-reduce times"),
     "ddl-benchmarks": Recipe(
-        ddl_benchmarks.judge, 0.015, "MG-WFBP from one-shot and per-tensor runs, ResNet-50 and BERT, 2 networks"
+        ddl_benchmarks.judge, 0.025, "MG-WFBP from one-shot and per-tensor runs, ResNet-50 and BERT, 2 networks"
     ),
+    "pollux-imagenet": Recipe(
+        pollux.judge_imagenet,
+        0.04,
+        "ResNet-50 under AdaptDL on T4 GPUs: larger batches from the smallest, 143 placements",
+    ),
+    "pollux-cifar10": Recipe(
+        pollux.judge_cifar10, 0.08, "ResNet-18 on small images, likewise; reconstructed tensor profile"
+    ),
+    "pollux-deepspeech2": Recipe(pollux.judge_deepspeech2, 0.06, "DeepSpeech2, likewise; reconstructed tensor profile"),
+    "pollux-ncf": Recipe(pollux.judge_ncf, 0.07, "neural collaborative filtering, likewise; reconstructed"),
+    "pytorch-ddp": Recipe(
+        pytorch_ddp.judge, 0.04, "DDP on V100 with buckets of 25 MB and 1 MB: 2 to 16 GPUs from runs on one"
+    ),
+    "horovod-lowbandwidth": Recipe(
+        low_bandwidth.judge, 0.09, "ResNet-50 and VGG-16 between 4 nodes at 2.5 and 5 Gb/s, nothing fitted"
+    ),
+    "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
 }

@@ -19,9 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
 
 from osfmodel import profiles
 from osfmodel.cost import AffineCost, cost_of
+from osfmodel.cost.curves import FREE
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
@@ -32,7 +36,8 @@ from osfmodel.workload import Workload
 ADAMW_BYTES = 76
 """Bytes of memory traffic per parameter: 19 reads and writes of a float in the 7 kernels of AdamW (transformers 2)."""
 MEMORY_BANDWIDTH = 616e9
-"""Bytes per second of an RTX 2080 Ti, by its data sheet; only the update inside the compute time hangs on it."""
+"""Bytes per second by the data sheet of the RTX 2080 Ti, which the runs are believed to have used (it is not stated).
+Only how much of the compute time is update, and so cannot hide communication, hangs on it."""
 ADAMW = ("bert-base-seq64-reconstructed", "bert-large-seq64-reconstructed")
 """Workloads trained with AdamW. ResNet-50 has plain SGD, which is one kernel per tensor."""
 LEAST = 4 * 8192
@@ -42,24 +47,48 @@ NODE = 4
 """GPUs in a node: with so many there is no network."""
 FITTED_PLANS = ("single", "wfbp")
 
+Setting = tuple[str, str, int]
+"""Workload, cluster, workers."""
 Times = Mapping[tuple[str, str, int, str], float]
-"""Iteration times by workload, cluster, workers and plan."""
+"""Iteration times by setting and plan."""
+
+
+class Calibration(NamedTuple):
+    """alone:    the workloads on one GPU
+    together: the same where the update has to wait for an all-reduce
+    launch:   seconds per tensor that it then takes longer under AdamW
+    lines:    seconds per message and per byte
+    """
+
+    alone: Mapping[str, Workload]
+    together: Mapping[str, Workload]
+    launch: float
+    lines: Mapping[Setting, AffineCost]
 
 
 def judge(measurements: Sequence[Measurement]) -> Verdict:
     """Predict the MG-WFBP runs on several GPUs from the one-shot and per-tensor ones."""
-    times = {(run.workload, run.cluster, run.workers, run.plan): run.iteration_time for run in measurements}
-    workloads = {
-        name: with_compute_time(profiles.load_workload(name), times[name, cluster, 1, "single"])
-        for name, cluster in dict.fromkeys((run.workload, run.cluster) for run in measurements)
-    }
-    launch = update_launch(workloads, times)
-    rows = tuple(_row(run, workloads[run.workload], launch, times) for run in measurements)
+    found = calibrate(measurements)
     return Verdict(
-        rows,
+        tuple(_row(run, found) for run in measurements),
         "seconds per byte and per message of each workload, network and number of GPUs, on its single and wfbp runs; "
-        f"{launch * 1e3:.2f} ms of update per tensor under AdamW, on the single runs of 4 GPUs; compute on 1 GPU",
+        f"{found.launch * 1e3:.2f} ms of update per tensor under AdamW, on the single runs of 4 GPUs; compute on 1 GPU",
     )
+
+
+def calibrate(measurements: Sequence[Measurement]) -> Calibration:
+    """Everything that is fitted, on the runs on one GPU and on those named in FITTED_PLANS."""
+    times = {(run.workload, run.cluster, run.workers, run.plan): run.iteration_time for run in measurements}
+    alone = {
+        name: with_compute_time(profiles.load_workload(name), time)
+        for (name, _, workers, plan), time in times.items()
+        if (workers, plan) == (1, "single")
+    }
+    launch = update_launch(alone, times)
+    together = {name: with_update_launch(workload, launch) for name, workload in alone.items()}
+    settings = dict.fromkeys((run.workload, run.cluster, run.workers) for run in measurements if run.workers > 1)
+    lines = {key: line(together[key[0]], *[times[(*key, plan)] for plan in FITTED_PLANS]) for key in settings}
+    return Calibration(alone, together, launch, lines)
 
 
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:
@@ -75,14 +104,18 @@ def with_compute_time(workload: Workload, compute_time: float) -> Workload:
     return replace(workload, layers=layers, update_time=update)
 
 
+def with_update_launch(workload: Workload, launch: float) -> Workload:
+    """``workload`` with an update that starts on an idle GPU, ``launch`` seconds longer for each tensor under AdamW."""
+    tensors = len(workload.gradients) if workload.name in ADAMW else 0
+    return replace(workload, update_time=workload.update_time + launch * tensors)
+
+
 def update_launch(workloads: Mapping[str, Workload], times: Times) -> float:
     """Seconds per tensor of an AdamW update that starts on an idle GPU.
 
     On one node, a single message after the last gradient costs bytes x per_byte + tensors x launch (tensors = 0 without
     AdamW) more than computing alone: least squares on relative errors over all workloads and both networks.
     """
-    import numpy as np
-
     table = []
     for (name, _, workers, plan), time in times.items():
         if (workers, plan) == (NODE, "single"):
@@ -101,7 +134,7 @@ def line(workload: Workload, single: float, wfbp: float) -> AffineCost:
     iteration with one message per tensor grows with the start-up, which bisection finds. Where it is longer than
     measured even without, there is none.
     """
-    gradients = workload.gradients
+    sizes = np.array(workload.gradients.sizes, dtype=float)
     computed = workload.forward_time + workload.backward_time
     exposed = max(single - computed - workload.update_time, 0)
 
@@ -109,8 +142,7 @@ def line(workload: Workload, single: float, wfbp: float) -> AffineCost:
         return AffineCost(((startup, (exposed - startup) / workload.gradient_bytes),))
 
     def per_tensor(startup: float) -> float:
-        price = cost(startup)
-        finish = communication_finish(gradients.ready_times, [price(size) for size in gradients.sizes])
+        finish = communication_finish(workload.gradients.ready_times, cost(startup)(sizes).tolist())
         return max(finish, computed) + workload.update_time
 
     low, high = 0.0, exposed
@@ -128,15 +160,13 @@ def merged_plan(workload: Workload, cluster: str, workers: int) -> Plan:
     return contiguous_plan(workload, ends)
 
 
-def _row(run: Measurement, alone: Workload, launch: float, times: Times) -> Row:
+def _row(run: Measurement, found: Calibration) -> Row:
     if run.plan.endswith("-ps"):
         return not_predicted(run, "a parameter server, not all-reduce")
     if run.workers == 1:
-        return row_of(run, alone, AffineCost(((0.0, 0.0),)), _plan(run, alone), fitted=True)
-    extra = launch * len(alone.gradients) if alone.name in ADAMW else 0
-    workload = replace(alone, update_time=alone.update_time + extra)
-    single, wfbp = (times[run.workload, run.cluster, run.workers, plan] for plan in FITTED_PLANS)
-    cost = line(workload, single, wfbp)
+        workload = found.alone[run.workload]
+        return row_of(run, workload, FREE, _plan(run, workload), fitted=True)
+    workload, cost = found.together[run.workload], found.lines[run.workload, run.cluster, run.workers]
     return row_of(run, workload, cost, _plan(run, workload), fitted=run.plan in FITTED_PLANS)
 
 

@@ -7,7 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel import COST_MODELS, AlphaBeta, Cluster, CostError, Link, NcclShape, Table, UsageError, cost_of
+from osfmodel import (
+    COST_MODELS,
+    AlphaBeta,
+    Cluster,
+    CostError,
+    Link,
+    NcclShape,
+    Pieces,
+    Protocol,
+    Table,
+    UsageError,
+    cost_of,
+)
 from osfmodel.cluster import COLLECTIVES
 from osfmodel.cost import Sample
 
@@ -25,6 +37,11 @@ def cluster_for(model: str) -> Cluster:
         between_nodes=Link(2e-5, 1e-9),
         in_node=Link(3e-6, 1e-10),
         fits=tuple(AlphaBeta(n, a, b, c) for n, a, b in lines for c in COLLECTIVES),
+        pieces=tuple(Pieces(n, (a, 9 * a), (30 * b, b), c) for n, a, b in lines for c in COLLECTIVES),
+        protocols=(
+            Protocol(5e-6, 1e-10, Link(2e-6, 3e-10), Link(9e-6, 9e-9)),
+            Protocol(9e-5, 2e-11, Link(4e-6, 2e-11), Link(4e-5, 1e-9)),
+        ),
         tables=tuple(Table(n, SIZES, tuple(a + b * s for s in SIZES), c) for n, a, b in lines for c in COLLECTIVES),
         nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, nvls=True, latency_scale=1.5, net_latency_scale=2.0),
     )

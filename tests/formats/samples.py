@@ -96,6 +96,23 @@ relu,0,0.1,0.2,float32
 fc,8192000,0.2,0.4,bfloat16
 """
 
+LAYERS_JSON = """\
+[{"name": "conv", "bytes": 37632, "fwd_ms": 0.5, "bwd_ms": 1.5},
+ {"name": "relu", "bytes": 0, "fwd_ms": 0.1, "bwd_ms": 0.2, "dtype": null},
+ {"name": "fc", "bytes": 8192000, "fwd_ms": 0.2, "bwd_ms": 0.4, "dtype": "bfloat16"}]
+"""
+
+OWN_WORKLOAD = """\
+{"schema_version": 1, "name": "two", "layers": [
+  {"name": "a", "forward_time_s": 0.1, "backward_time_s": 0.2, "gradient_bytes": 400},
+  {"name": "b", "forward_time_s": 0.1, "backward_time_s": 0.2, "gradient_bytes": 800}]}
+"""
+
+OWN_CLUSTER = """\
+{"schema_version": 1, "name": "wires", "kind": "cluster", "cost_model": "ring",
+ "between_nodes": {"latency_s": 1e-5, "seconds_per_byte": 1e-9}}
+"""
+
 GRAPH_TEXT = """\
 node1 -- Input0 -- forward_compute_time=635.902, backward_compute_time=0.000, activation_size=154.0, parameter_size=0.000
 node2 -- Conv2d(3, 64, kernel_size=(11, 11)) -- forward_compute_time=22.316, backward_compute_time=6.405, activation_size=198246400.0, parameter_size=93184.000
@@ -115,6 +132,8 @@ SAMPLES = {
     "osu": [OSU_TEXT],
     "csv-table": [TABLE_CSV, GROUPED_CSV, FITS_CSV],
     "csv-layers": [LAYERS_CSV],
+    "json-layers": [LAYERS_JSON],
+    "osfmodel": [OWN_WORKLOAD, OWN_CLUSTER],
     "pipedream": [GRAPH_TEXT],
     "ddp-logging": [DDP_JSON],
 }

@@ -212,3 +212,41 @@ def test_the_command(tmp_path):
         "several-b-4.json",
     ]
     assert osf.load_cluster(folder / "several-b-4.json").name == "several-b-4"
+
+
+def test_a_fit_instead_of_the_table(tmp_path):
+    """What was fitted on stderr and in the source; the file prices; jumps are told with and without a fit."""
+    source = tmp_path / "run.csv"
+    rows = [(n, 2**k, 20 + n + 2**k * (3 if n == 8 and k == 18 else 1) / 1e4) for n in (2, 4, 8) for k in range(10, 24)]
+    source.write_text("n_gpus,bytes,time_us\n" + "".join(f"{n},{size},{time}\n" for n, size, time in rows))
+    jump = "256.0 KiB is slower than 512.0 KiB at 8 workers"
+    plain = CliRunner().invoke(main, ["import", str(source)])
+    assert jump in plain.stderr
+    assert "2 workers" in plain.stdout
+    for model, counts in (
+        ("piecewise", "pieces for 2, 4, 8 workers"),
+        ("protocols", "protocols, for any worker count"),
+    ):
+        arguments = ["import", str(source), "--gpus-per-node", "8", "--fit", model]
+        shown = CliRunner().invoke(main, arguments)
+        assert counts in shown.stdout
+        assert jump in shown.stderr
+        assert f"{model} fitted: median residual" in shown.stderr
+        assert "1.000 KiB to 8.000 MiB; 2, 4, 8 workers" in shown.stderr
+        assert CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / f"{model}.json")]).exit_code == 0
+        cluster = osf.load_cluster(tmp_path / f"{model}.json")
+        assert f"{model} fitted: median residual" in cluster.source.conditions
+        assert cluster.tables == ()
+        assert osf.cost_of(cluster, 4)(2**20) == pytest.approx(128.9e-6, rel=0.05)
+    assert cluster.nodes is None
+    assert osf.cost_of(cluster, 6)(2**20) > 0
+
+
+def test_what_cannot_be_fitted_is_refused(tmp_path):
+    layers, table = tmp_path / "layers.csv", tmp_path / "table.csv"
+    layers.write_text(samples.LAYERS_CSV)
+    refused = CliRunner().invoke(main, ["import", str(layers), "--fit", "hockney"])
+    assert (refused.exit_code, "'layers' has no all-reduce table to fit" in refused.stderr) == (2, True)
+    table.write_text("n_gpus,bytes,time_us\n8,1024,10\n8,2048,11\n")
+    refused = CliRunner().invoke(main, ["import", str(table), "--fit", "protocols"])
+    assert (refused.exit_code, "needs all-reduce times at two worker counts" in refused.stderr) == (1, True)

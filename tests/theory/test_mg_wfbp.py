@@ -108,3 +108,11 @@ def test_a_and_b_of_a_table_come_from_the_authors_regression():
     a, b = mg_wfbp.linear(AffineCost(((1e-3, 2e-9), (1.0, 0.0))))
     assert a == pytest.approx(1e-3, rel=1e-9)
     assert b == pytest.approx(2e-9, rel=1e-9)
+
+
+def test_runs_below_the_least_size_take_the_next_gradient_in_any_case():
+    """ddl-benchmarks' addition to the rule: nothing small is sent, however long the wait."""
+    ready, sizes = [0.0, 10.0, 20.0, 30.0], [1, 100, 100, 1]
+    assert mg_wfbp.merge(ready, sizes, ["f"] * 4, 1.0, 0.01) == (1, 2, 3, 4)
+    assert mg_wfbp.merge(ready, sizes, ["f"] * 4, 1.0, 0.01, least=50) == (2, 3, 4)
+    assert mg_wfbp.merge(ready, sizes, ["f", "g", "g", "g"], 1.0, 0.01, least=50) == (1, 2, 3, 4)

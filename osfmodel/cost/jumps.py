@@ -1,0 +1,84 @@
+"""Jumps of a measured table: steps that no minimum of non-negative lines can follow, told from noise and in words.
+
+Such a minimum T never falls with size, and its time per byte never rises. So there are two kinds of jump, protocol
+switches mostly: a *fall*, where a larger message is faster, and a *rise*, where time grows faster than bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from osfmodel.units import show_bytes, show_time
+
+LEAST_STEP = 0.10
+"""A smaller step is no jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
+DEVIATIONS = 4.0
+"""Standard deviations of the table's own noise that a step must exceed."""
+SHOWN = 3
+
+
+class Jump(NamedTuple):
+    """From (``size``, ``time``) to (``next_size``, ``next_time``); ``excess`` is how far beyond what a line can do."""
+
+    size: int
+    time: float
+    next_size: int
+    next_time: float
+    excess: float
+
+    @property
+    def falls(self) -> bool:
+        """Whether the larger message is faster."""
+        return self.next_time < self.time
+
+
+def noise(times: Sequence[float]) -> float:
+    """Relative standard deviation of single times, from second differences of their logarithms.
+
+    Those of independent noise have variance 6 sigma^2, and a smooth curve has next to none; the median of their
+    absolute values does not see a few jumps. 0 for fewer than five times.
+    """
+    if len(times) < 5:
+        return 0.0
+    bends = np.abs(np.diff(np.log(times), 2))
+    return float(1.4826 * np.median(bends) / np.sqrt(6))
+
+
+def find(sizes: Sequence[int], times: Sequence[float]) -> list[Jump]:
+    """The jumps of a table with increasing ``sizes``, the largest first; a run of steps the same way is one."""
+    least = max(LEAST_STEP, DEVIATIONS * noise(times))
+    found: list[Jump] = []
+    for (size, time), (next_size, next_time) in pairwise(zip(sizes, times, strict=True)):
+        excess = max(time / next_time, next_time * size / (time * next_size)) - 1
+        if excess > 0:
+            _extend(found, Jump(size, time, next_size, next_time, excess))
+    return sorted((jump for jump in found if jump.excess > least), key=lambda jump: -jump.excess)
+
+
+def _extend(found: list[Jump], jump: Jump) -> None:
+    """Append, or merge with the last where both go on in the same way."""
+    last = found[-1] if found else None
+    if last is not None and last.next_size == jump.size and last.falls == jump.falls:
+        found[-1] = Jump(*last[:2], *jump[2:4], (1 + last.excess) * (1 + jump.excess) - 1)
+    else:
+        found.append(jump)
+
+
+def in_words(workers: int, sizes: Sequence[int], times: Sequence[float]) -> tuple[str, ...]:
+    """A sentence for each of the largest jumps between ``workers`` workers, and one for how many more there are."""
+    found = find(sizes, times)
+    sentences = [_sentence(workers, jump) for jump in found[:SHOWN]]
+    if len(found) > SHOWN:
+        sentences.append(f"and {len(found) - SHOWN} smaller jumps at {workers} workers")
+    return tuple(sentences)
+
+
+def _sentence(workers: int, jump: Jump) -> str:
+    what = "is slower than" if jump.falls else "is faster per byte than"
+    times = f"{show_time(jump.time)} and {show_time(jump.next_time)}"
+    places = f"{show_bytes(jump.size)} {what} {show_bytes(jump.next_size)} at {workers} workers"
+    return f"{places} ({times}): a protocol switch or an outlier"

@@ -1,0 +1,33 @@
+"""osfmodel's own workload and cluster files, so that what it wrote is read wherever a file is imported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from osfmodel.cluster import Cluster
+from osfmodel.documents import KINDS, decode_cluster, decode_workload
+from osfmodel.errors import DataError
+from osfmodel.formats.json_text import content, parse
+from osfmodel.formats.source_text import Hints, Text
+from osfmodel.workload import Workload
+
+
+def sniff(head: str) -> bool:
+    """A JSON object with a schema_version."""
+    return head.lstrip().startswith("{") and '"schema_version"' in head
+
+
+def read(text: Text, hints: Hints) -> list[Workload | Cluster]:
+    """The workload or the cluster, under its own name. Raises DataError for what is neither."""
+    document = parse(text)
+    kind = document.get("kind") or next((name for name, field in KINDS.items() if field in document), "document")
+    if kind == "workload":
+        return [_told(decode_workload(content(text)), hints)]
+    if kind == "cluster":
+        return [decode_cluster(content(text))]
+    raise DataError(f"is a {kind!s:.40} of osfmodel: only workloads and clusters are imported")
+
+
+def _told(workload: Workload, hints: Hints) -> Workload:
+    """With the batch size that the user gives, where the file has none."""
+    return workload if workload.batch_size is not None else replace(workload, batch_size=hints.batch_size)

@@ -1,0 +1,36 @@
+"""What several recipes do: bring a profile to the compute time that was measured, and form buckets as old DDP did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.workload import Workload
+
+
+def with_compute_time(workload: Workload, compute_time: float) -> Workload:
+    """``workload`` with all times in proportion, so that one worker alone takes ``compute_time`` per iteration."""
+    factor = compute_time / workload.compute_time
+    layers = tuple(
+        replace(layer, forward_time=layer.forward_time * factor, backward_time=layer.backward_time * factor)
+        for layer in workload.layers
+    )
+    return replace(workload, layers=layers, update_time=workload.update_time * factor)
+
+
+def from_input(workload: Workload, limits: Sequence[int]) -> Plan:
+    """DDP's buckets up to PyTorch 1.5: closed at ``limits`` on a walk from the input, and sent in reverse.
+
+    The small first limit thus makes the *last* message small. Newer versions rebuild the buckets in ready order after
+    the first iteration (pull request 35137 of PyTorch, May 2020), which makes the first one small. One dtype.
+    """
+    count = len(workload.gradients)
+    starts: list[int] = []
+    held = 0
+    for index in reversed(range(count)):
+        held += workload.gradients.sizes[index]
+        if held >= limits[min(len(starts), len(limits) - 1)]:
+            starts.append(index)
+            held = 0
+    return contiguous_plan(workload, sorted({*starts, count} - {0}))

@@ -1,0 +1,75 @@
+"""Horovod between V100 nodes with slow links: ResNet-50 and VGG-16 on 4 nodes of one GPU, 2.5 and 5 Gb/s.
+
+Taken from where:
+
+* compute time: the run on one GPU, data loading included;
+* tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured), ``vgg16-reconstructed``;
+* all-reduce: a ring over links of the bandwidth that was set, each step taking 50 us (assumed; 0.1 % of a run at most);
+* fusion: Horovod's defaults; its version is not stated. With ``fp16`` every gradient is sent as two bytes per element.
+
+Nothing is fitted. Not predicted are runs inside one node, whose links are not stated, and the run during which Horovod
+tried one setting after another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from osfmodel import profiles
+from osfmodel.cost import Cost, cost_of
+from osfmodel.cost.curves import FREE
+from osfmodel.ledger.common import with_compute_time
+from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
+from osfmodel.measurement import Measurement
+from osfmodel.plans import named_plan
+from osfmodel.workload import Workload
+
+STEP = "50us"
+ALONE = "1 node 1 GPU"
+TUNING = "autotune"
+"""The last word of the set-up while Horovod tunes itself; a run ``with autotuned params`` has what it found."""
+
+
+def judge(measurements: Sequence[Measurement]) -> Verdict:
+    """Predict the runs between nodes from the stated bandwidth and the run on one GPU."""
+    alone = {run.workload: run.iteration_time for run in measurements if run.condition("setup") == ALONE}
+    return Verdict(
+        tuple(_row(run, alone) for run in measurements),
+        "nothing; compute time on one GPU, bandwidth as it was set",
+    )
+
+
+def _row(run: Measurement, alone: Mapping[str, float]) -> Row:
+    setup = run.condition("setup")
+    if setup.endswith(TUNING):
+        return not_predicted(run, "Horovod tried many settings during the run")
+    if run.workers > 1 and _bandwidth(setup) is None:
+        return not_predicted(run, "the links inside the node are not stated")
+    workload = with_compute_time(profiles.load_workload(run.workload), alone[run.workload])
+    if "fp16" in setup:
+        workload = in_half(workload)
+    cost = cost_between(run.workers, setup)
+    plan = named_plan("wfbp" if run.workers == 1 else "horovod").rule(workload, cost)
+    return row_of(run, workload, cost, plan, fitted=run.workers == 1)
+
+
+def cost_between(workers: int, setup: str) -> Cost:
+    """A ring over links of the bandwidth in ``setup``, such as "4x1 5 Gb/s fp16 all-reduce"."""
+    if workers == 1:
+        return FREE
+    return cost_of(profiles.load_cluster(f"ring:{STEP},{_bandwidth(setup)}Gbps"), workers)
+
+
+def _bandwidth(setup: str) -> str | None:
+    found = re.search(r"([0-9.]+) Gb/s", setup)
+    return found[1] if found else None
+
+
+def in_half(workload: Workload) -> Workload:
+    """Gradients in half precision on the wire; the conversion itself is left out."""
+    layers = tuple(
+        replace(layer, gradient_bytes=layer.gradient_bytes // 2, dtype="float16") for layer in workload.layers
+    )
+    return replace(workload, layers=layers)

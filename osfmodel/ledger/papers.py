@@ -1,0 +1,117 @@
+"""The speed-ups that MG-WFBP and ASC-WFBP publish, by replay: only ratios of iteration times are compared.
+
+Taken from the papers: compute time per iteration, and the all-reduce as a + b bytes that the authors measured. Taken
+from the bundled reconstructions: tensors, in which order they are ready, and when (a FLOPs-and-bytes model fitted to a
+measured ResNet-50, scaled to that compute time). Plans are those of the published rules. Nothing is fitted here.
+
+MG-WFBP, TPDS 2021, Fig. 9: 16 V100 (4 nodes of 4), 10GbE and 56 Gb/s InfiniBand, float32 and float16. ASC-WFBP, INFOCOM
+2021: 32 GPUs (8 nodes of 4), 10GbE, two all-reduces at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from osfmodel.cost import AffineCost, Cost, cost_of
+from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.ledger import two_channels
+from osfmodel.ledger.recipe import Row, Verdict
+from osfmodel.measurement import Measurement
+from osfmodel.plans import named_plan
+from osfmodel.profiles import load_cluster, load_workload
+from osfmodel.recursion import predict_timeline
+from osfmodel.solve.mg_wfbp import linear
+from osfmodel.workload import Workload
+
+PUBLISHED_32 = AffineCost(((4.04e-3, 8.64e-10),))
+"""Seconds and seconds per byte of 32 GPUs over 10GbE, as in the same group's code (dear_pytorch)."""
+COMPARED = {"MG-WFBP": ("mg-wfbp", ("wfbp", "single")), "ASC-WFBP": ("asc-wfbp", ("wfbp", "mg-wfbp"))}
+"""Of each paper: its method, and what it is compared with."""
+FITTED_ON = "nothing: speed-ups from published compute times and all-reduce costs, with reconstructed workloads"
+
+Prices: TypeAlias = Callable[[Measurement], Cost]
+
+
+def judge(measurements: Sequence[Measurement]) -> Verdict:
+    """A row per published speed-up."""
+    return Verdict(tuple(speed_ups(measurements)), FITTED_ON)
+
+
+def published(run: Measurement) -> Cost:
+    """The line that the authors measured: at 16 workers that of the bundled clusters."""
+    return PUBLISHED_32 if run.workers == 32 else cost_of(load_cluster(run.cluster), run.workers)
+
+
+def speed_ups(
+    measurements: Sequence[Measurement],
+    prices: Prices = published,
+    rules: Prices = published,
+    effects: Effects = NO_EFFECTS,
+) -> list[Row]:
+    """Time of the other method / time of the paper's own, published against replayed.
+
+    ``prices`` is what an all-reduce costs, ``rules`` what the planner takes it to cost: the same, unless one asks what
+    a plan made from wrong constants does. Effects do not touch the two channels of ASC-WFBP.
+    """
+    groups: dict[tuple[str, ...], dict[str, Measurement]] = {}
+    for run in measurements:
+        settings = tuple(run.condition(name) for name in ("system", "network", "precision"))
+        groups.setdefault((run.workload, *settings), {})[run.plan] = run
+    return [
+        row
+        for runs in groups.values()
+        for row in _compare(runs, {name: replay(run, prices(run), rules(run), effects) for name, run in runs.items()})
+    ]
+
+
+def _compare(runs: Mapping[str, Measurement], times: Mapping[str, float]) -> list[Row]:
+    own, others = COMPARED[next(iter(runs.values())).condition("system")]
+    rows = []
+    for other in others:
+        measured = runs[other].iteration_time / runs[own].iteration_time
+        rows.append(Row(_label(runs[own], other), measured, times[other] / times[own]))
+    return rows
+
+
+def _label(run: Measurement, other: str) -> str:
+    model = run.workload.removesuffix("-reconstructed")
+    return f"{model} {run.plan} over {other} {run.workers}x {run.condition('network')} {run.condition('precision')}"
+
+
+def replay(run: Measurement, price: Cost, rule: Cost, effects: Effects = NO_EFFECTS) -> float:
+    """Seconds per iteration under the plan of ``run``, made for the cost ``rule`` and priced by ``price``."""
+    workload = as_run(load_workload(run.workload), float(run.condition("compute_time_s")), run.condition("precision"))
+    if run.plan == "asc-wfbp":
+        return _two_at_once(workload, price, rule)
+    plan = named_plan(run.plan).rule(workload, rule)
+    return predict_timeline(workload, plan, price, effects, run.workers).iteration_time
+
+
+def as_run(workload: Workload, compute_time: float, precision: str) -> Workload:
+    """``workload`` with all times scaled to ``compute_time``, and half the bytes in ``fp16``.
+
+    That is all that is known of float16: the shares of time stay those of float32.
+    """
+    scale = compute_time / workload.compute_time
+    halves, dtype = (2, "float16") if precision == "fp16" else (1, "float32")
+    layers = [
+        replace(
+            layer,
+            forward_time=layer.forward_time * scale,
+            backward_time=layer.backward_time * scale,
+            gradient_bytes=layer.gradient_bytes // halves,
+            dtype=dtype,
+        )
+        for layer in workload.layers
+    ]
+    return replace(workload, layers=tuple(layers))
+
+
+def _two_at_once(workload: Workload, price: Cost, rule: Cost) -> float:
+    gradients = workload.gradients
+    ends = two_channels.merge_queued(gradients.ready_times, gradients.sizes, *linear(rule))
+    ready = [gradients.ready_times[end - 1] for end in ends]
+    sizes = [sum(gradients.sizes[start:end]) for start, end in zip((0, *ends), ends, strict=False)]
+    return max(two_channels.finish(ready, sizes, *linear(price)), workload.compute_time)

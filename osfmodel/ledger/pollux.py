@@ -1,0 +1,153 @@
+"""AdaptDL (PyTorch DDP) on T4 GPUs, four in a node: many placements, each over several batch sizes, four models.
+
+Taken from where:
+
+* compute time of each batch size: the run on one GPU, which is under DDP too, so that its hooks and copies are in it;
+* tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured on another GPU); the other three
+  models are reconstructed from their code (``osfmodel.ledger.counted``);
+* buckets: those of DDP's defaults. ResNet-50 and DeepSpeech2 have images of NVIDIA's PyTorch 20.10 (1.7), which
+  rebuilds them in ready order, ResNet-18 and NCF of 20.03 (1.5), which does not;
+* how much slower computation is while a collective runs: 0.189, as published (arXiv 2507.03114).
+
+No all-reduce was measured alone. Fitted, for each placement, on its run with the smallest batch: seconds per byte. All
+larger batches are predicted. ``sync_time`` of the files is not used: it was measured in the very runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from osfmodel import profiles
+from osfmodel.cost.curves import FREE, AffineCost
+from osfmodel.effects import CITED_SLOWDOWN, Effects
+from osfmodel.ledger import counted
+from osfmodel.ledger.common import from_input, with_compute_time
+from osfmodel.ledger.recipe import Row, Verdict, row_of
+from osfmodel.measurement import Measurement
+from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.plans import named_plan
+from osfmodel.recursion import predict_timeline
+from osfmodel.solve.caps import DDP_LIMITS
+from osfmodel.workload import Layer, Workload
+
+EFFECTS = Effects(compute_slowdown=CITED_SLOWDOWN)
+ALONE = "1"
+"""The placement of the runs on one GPU."""
+MOST_SECONDS_PER_BYTE = 1e-6
+"""1 MB/s: no network here is slower."""
+
+Group = Mapping[int, Measurement]
+"""The runs of one placement by batch size."""
+Fitted = tuple[int, AffineCost]
+"""The batch size of the run that was fitted, and the cost that gives its time."""
+
+
+def judge_imagenet(measurements: Sequence[Measurement]) -> Verdict:
+    """ResNet-50: all batches of a placement but the smallest, from that one and the runs on one GPU."""
+    return judge(measurements, rebuilt(profiles.load_workload("resnet50-v100")))
+
+
+def judge_cifar10(measurements: Sequence[Measurement]) -> Verdict:
+    """ResNet-18 on images of 32 x 32, likewise."""
+    return judge(measurements, as_built(counted.resnet18_cifar10()))
+
+
+def judge_deepspeech2(measurements: Sequence[Measurement]) -> Verdict:
+    """DeepSpeech2, likewise."""
+    return judge(measurements, rebuilt(counted.deepspeech2()))
+
+
+def judge_ncf(measurements: Sequence[Measurement]) -> Verdict:
+    """NeuMF, likewise."""
+    return judge(measurements, as_built(counted.ncf()))
+
+
+def rebuilt(profile: Workload) -> Workload:
+    """The buckets of PyTorch 1.6 and later: rebuilt in ready order."""
+    return by_bucket(profile, named_plan("ddp").rule(profile, FREE))
+
+
+def as_built(profile: Workload) -> Workload:
+    """The buckets of PyTorch up to 1.5: as built on a walk from the input."""
+    return by_bucket(profile, from_input(profile, DDP_LIMITS))
+
+
+def judge(measurements: Sequence[Measurement], buckets: Workload, effects: Effects = EFFECTS) -> Verdict:
+    """Predict from the buckets of a profile, sizes and shares of the compute time, and with ``effects``."""
+    groups = _groups(measurements)
+    alone = {
+        batch: with_compute_time(buckets, run.iteration_time) for batch, run in groups["placements", ALONE].items()
+    }
+    costs = {key: _fitted(group, alone, effects) for key, group in groups.items()}
+    rows = tuple(_row(run, alone, costs[_key(run)], effects) for run in measurements)
+    return Verdict(
+        rows,
+        "seconds per byte of each placement, on its run with the smallest batch; compute time of each batch size, "
+        f"on one GPU; computation slowed by {effects.compute_slowdown:g} under a collective, as published",
+    )
+
+
+def _groups(measurements: Sequence[Measurement]) -> dict[tuple[str, str], dict[int, Measurement]]:
+    groups: dict[tuple[str, str], dict[int, Measurement]] = {}
+    for run in measurements:
+        groups.setdefault(_key(run), {})[_batch(run)] = run
+    return groups
+
+
+def _key(run: Measurement) -> tuple[str, str]:
+    return run.condition("file"), run.condition("placement")
+
+
+def _batch(run: Measurement) -> int:
+    return int(run.condition("batch_size"))
+
+
+def _row(run: Measurement, alone: Mapping[int, Workload], fitted: Fitted, effects: Effects) -> Row:
+    smallest, cost = fitted
+    workload = alone[_batch(run)]
+    known = run.workers == 1 or _batch(run) == smallest
+    return row_of(run, workload, cost, one_by_one(workload), effects, fitted=known)
+
+
+def _fitted(group: Group, alone: Mapping[int, Workload], effects: Effects) -> Fitted:
+    """The seconds per byte of a placement, on its run with the smallest batch; one GPU pays nothing."""
+    smallest = min(group)
+    run = group[smallest]
+    if run.workers == 1:
+        return smallest, FREE
+    return smallest, AffineCost(((0.0, seconds_per_byte(run, alone[smallest], effects)),))
+
+
+def seconds_per_byte(run: Measurement, workload: Workload, effects: Effects) -> float:
+    """What a byte of all-reduce must cost for ``workload`` to take as long as ``run``; 0 where it hides even then."""
+    from scipy.optimize import brentq
+
+    plan = one_by_one(workload)
+
+    def excess(per_byte: float) -> float:
+        cost = AffineCost(((0.0, per_byte),))
+        return predict_timeline(workload, plan, cost, effects, run.workers).iteration_time - run.iteration_time
+
+    if excess(0.0) >= 0:
+        return 0.0
+    return float(brentq(excess, 0.0, MOST_SECONDS_PER_BYTE, xtol=1e-15, rtol=1e-9))
+
+
+def by_bucket(workload: Workload, plan: Plan) -> Workload:
+    """One layer per bucket of a plan in ready order: ready times and sizes, all that the recursion looks at."""
+    gradients = workload.gradients
+    ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
+    layers: list[Layer] = []
+    clock = workload.forward_time
+    for number, bucket in enumerate(plan.buckets):
+        now = max(ready[block.layer] for block in bucket.blocks)
+        layers.append(Layer(f"bucket {number}", 0.0, now - clock, bucket.size))
+        clock = now
+    rest = Layer("rest", workload.forward_time, workload.forward_time + workload.backward_time - clock, 0)
+    return replace(workload, layers=(rest, *reversed(layers)))
+
+
+def one_by_one(workload: Workload) -> Plan:
+    """One message per layer of ``by_bucket``."""
+    return contiguous_plan(workload, range(1, len(workload.gradients) + 1))

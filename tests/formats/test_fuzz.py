@@ -1,0 +1,265 @@
+"""Hostile files: mutated, cut, empty, binary, huge, and lines made to trip regular expressions.
+
+Only OsfErrors on one line that names the file; memory bounded; no hang (a quadratic expression would take hours here).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from osfmodel import OsfError, Workload, profiles, units
+from osfmodel.errors import DataError
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
+from osfmodel.formats.json_text import LARGEST_JSON
+from osfmodel.formats.source_text import LARGEST_TABLE, Text
+from tests.formats import samples
+
+HINTS = Hints("mine", workers=4)
+CONTENTS = [sample for group in samples.SAMPLES.values() for sample in group]
+PIECES = [
+    "", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{", "}", "[", "]", '"', "null", "true", "1e999", "nan", "N/A", "0",
+    "-1", "\r", "\x1c", "\u2028", "٣", "²", "1_0", ":", " ",
+]  # fmt: skip
+MEGABYTE = 2**20
+REAL = [
+    "comm_tables/echo-azure-nda100v4/nccl_all_reduce_2to128.csv",
+    "comm_tables/aiconfigurator/nccl_all_reduce_half.csv",
+    "comm_tables/mgwfbp/alpha_beta.csv",
+    "comm_tables/vidur/a100_dgx_all_reduce.csv",
+    "layer_profiles/pipedream/vgg16.csv",
+]
+
+
+def outcome(text, form=None):
+    """The nouns, or the one line of an OsfError."""
+    try:
+        found = IMPORT_FORMATS[form or recognise(text)].read(text, HINTS)
+    except OsfError as error:
+        return str(error)
+    return found
+
+
+def sane(result):
+    return "\n" not in result and len(result) < 2000 if isinstance(result, str) else len(result) >= 1
+
+
+def damaged(content, damage, cut):
+    for place, width, piece in damage:
+        at = place % (len(content) + 1)
+        content = content[:at] + piece + content[at + width :]
+    return content[: cut or None]
+
+
+DAMAGE = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 3), st.sampled_from(PIECES)), max_size=6)
+CUT = st.one_of(st.just(0), st.integers(1, 4000))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(CONTENTS), DAMAGE, CUT, st.sampled_from([None, *IMPORT_FORMATS]))
+def test_damaged_samples_in_any_format(content, damage, cut, form):
+    """Also read as what they are not, as with --as."""
+    assert sane(outcome(Text("file.txt", damaged(content, damage, cut)), form))
+
+
+@pytest.mark.parametrize("file", REAL)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DAMAGE, CUT, st.sampled_from([None, "csv-table", "csv-layers"]))
+def test_damaged_real_files(data_folder, file, damage, cut, form):
+    content = (data_folder / file).read_text(encoding="utf-8")[:4000]
+    assert sane(outcome(Text("file.txt", damaged(content, damage, cut)), form))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NCCL_FIELDS = st.fixed_dictionaries(
+    {"nccl_version": JSON, "config": JSON | st.fixed_dictionaries({"devices": JSON | st.just([{"host": ["n"]}] * 2)})},
+    optional={"results": JSON | st.lists(st.fixed_dictionaries({"size": JSON, "in_place": JSON}), max_size=3)},
+)
+DDP_FIELDS = st.fixed_dictionaries(
+    {
+        "rebuilt_bucket_sizes": JSON | st.just("4, 8"),
+        "avg_forward_compute_time": JSON,
+        "avg_backward_compute_time": JSON,
+    }
+)
+LAYER_FIELDS = st.lists(
+    st.fixed_dictionaries({"name": JSON, "bytes": JSON, "fwd_ms": JSON, "bwd_ms": JSON}) | JSON, max_size=3
+)
+OWN_FIELDS = st.fixed_dictionaries({"schema_version": st.just(1) | JSON}, optional={"kind": JSON, "layers": JSON})
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(
+        st.tuples(st.just("nccl-tests-json"), NCCL_FIELDS),
+        st.tuples(st.just("ddp-logging"), DDP_FIELDS),
+        st.tuples(st.just("json-layers"), LAYER_FIELDS),
+        st.tuples(st.just("osfmodel"), OWN_FIELDS),
+    )
+)
+def test_json_of_the_right_shape_and_wrong_types(case):
+    import json
+
+    form, document = case
+    assert sane(outcome(Text("file.txt", json.dumps(document)), form))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300), st.sampled_from(CONTENTS), st.integers(0, 4000))
+def test_bytes_that_are_no_text(tmp_path, junk, content, place):
+    """Binary, and binary in the middle of text: read, or an error that names the file, on one line."""
+    path = tmp_path / "file.bin"
+    encoded = content.encode()
+    at = place % (len(encoded) + 1)
+    path.write_bytes(encoded[:at] + junk + encoded[at:])
+    try:
+        result = import_file(path, HINTS)
+    except OsfError as error:
+        result = str(error).removeprefix(str(path))
+        named = result != str(error)
+    else:
+        named = True
+    assert named
+    assert sane(result)
+
+
+def test_where_a_file_stops_being_text(tmp_path):
+    path = tmp_path / "file.log"
+    path.write_bytes(samples.TABLE_CSV.encode() + b"16,2,\xff\xfe\n")
+    with pytest.raises(DataError, match=r"file.log: line 6: is not text"):
+        import_file(path, HINTS)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\n", b"\0", b"\x1f\x8b\x08\x00", b"\x89PNG\r\n\x1a\n"])
+def test_empty_and_binary_files(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="file: "):
+        import_file(path, HINTS)
+
+
+def test_a_hundred_megabytes_are_refused_and_never_held(tmp_path):
+    """The reader stops behind its limit, whatever the size of the file."""
+    path = tmp_path / "large.csv"
+    with path.open("wb") as file:
+        file.write(samples.TABLE_CSV.encode())
+        file.truncate(100 * 10**6)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"large.csv is larger than 64 MiB"):
+            import_file(path, HINTS)
+        assert tracemalloc.get_traced_memory()[1] < 80 * MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["2,1\n", "2," * 400 + "2\n", "\n"])
+def test_a_table_below_the_limit_of_bytes_takes_bounded_memory(tmp_path, line):
+    """60 MiB of short, wide and empty lines, in a process that may not have more than 1.5 GiB."""
+    path = tmp_path / "rows.csv"
+    names = ["bytes", "time_us", *(f"c{k}" for k in range(399))][: max(2, line.count(",") + 1)]
+    with path.open("w") as file:
+        file.write(",".join(names) + "\n")
+        file.write(line * (60 * MEGABYTE // len(line)))
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30 + 2**29, 2**30 + 2**29))\n"
+        "from osfmodel.formats import import_file, Hints\nfrom osfmodel import OsfError\nfrom pathlib import Path\n"
+        f"try: import_file(Path({str(path)!r}), Hints('x', workers=2))\nexcept OsfError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-400:]
+    assert "more than 2,000,000 cells" in done.stdout
+
+
+def test_large_json_is_refused_before_it_is_parsed():
+    for form, start in (("ddp-logging", "{"), ("json-layers", "["), ("nccl-tests-json", "{"), ("osfmodel", "{")):
+        assert "MiB of JSON" in outcome(Text("file.txt", start + " " * LARGEST_JSON), form)
+
+
+def test_a_table_may_be_as_large_as_any_that_is_measured():
+    assert LARGEST_TABLE > 10 * 10240 * 7, "vTrain's table, the largest at hand, ten times over"
+
+
+LONG = [
+    "node1 -- " + " -- forward_compute_time=1" * (MEGABYTE // 26),
+    "node1 -- a" + " -- forward_compute_time=1, backward_compute_time=1, activation_size=[" * (MEGABYTE // 70),
+    "node1 -- a -- forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size="
+    + " -- stage_id=1" * (MEGABYTE // 14),
+    "node1" * (MEGABYTE // 5),
+    "# OSU" * (MEGABYTE // 5),
+    "#" + "\n" * MEGABYTE,
+    ("#" + " " * 1000) * 1000,
+    "# OSU " + "Allreduc " * (MEGABYTE // 9),
+    "# size" + " " * MEGABYTE + "count",
+    "# Rank 0 " + "on " * (MEGABYTE // 3),
+    "# Rank 0 on" + " " * MEGABYTE,
+    "# Rank 0 " + "on a device" * 3 + "x" * MEGABYTE,
+    "[1,1" + "1" * MEGABYTE,
+    '"' * MEGABYTE,
+    "," * MEGABYTE,
+    '"a","' + "," * MEGABYTE,
+    "[" * MEGABYTE,
+    '{"a":' * (MEGABYTE // 5),
+    "\r" * MEGABYTE,
+    "9" * MEGABYTE,
+    " " * MEGABYTE,
+    "all_reduce_per" * (MEGABYTE // 14),
+]
+
+
+@pytest.mark.parametrize("form", IMPORT_FORMATS)
+@pytest.mark.parametrize("number", range(len(LONG)))
+def test_long_lines_take_no_square_of_their_length(form, number):
+    """A megabyte each, alone and below the first lines of a good file."""
+    long = LONG[number]
+    assert IMPORT_FORMATS[form].sniff(long[:65536]) in (True, False)
+    assert sane(outcome(Text("file.txt", long), form))
+    assert sane(outcome(Text("file.txt", samples.SAMPLES[form][0] + long), form))
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 10**6 + "x", "1" + " " * 10**6 + "!", "1" * 10**6, "1e" + "9" * 10**6, "1." * 10**6]
+)
+@pytest.mark.parametrize("parse", [units.parse_bytes, units.parse_time, units.parse_bandwidth])
+def test_long_quantities_take_no_square_of_their_length(parse, text):
+    with pytest.raises(OsfError):
+        parse(text)
+
+
+def test_layers_as_json_take_the_path_of_csv():
+    (from_csv,) = outcome(Text("file.txt", samples.LAYERS_CSV))
+    (from_json,) = outcome(Text("file.txt", samples.LAYERS_JSON))
+    assert from_json == from_csv
+    for wrong, message in (
+        (samples.LAYERS_JSON.replace("1.5", '"fast"'), "entry 1: is not a number: 'fast'"),
+        (samples.LAYERS_JSON.replace('"fwd_ms": 0.1', '"fwd": 0.1'), "entry 2: has no column"),
+        (samples.LAYERS_JSON.replace("0.2,", "[0.2],"), "is neither text nor a number"),
+        ('[{"name": "a", "bytes": 1, "fwd_ms": 1, "bwd_ms": 1}, 7]', "entry 2: is no object"),
+    ):
+        assert message in outcome(Text("file.txt", wrong))
+    assert outcome(Text("file.txt", "[]"), "json-layers") == "is an empty list"
+
+
+def test_own_files_are_read_as_they_are(tmp_path, small_workload):
+    profiles.save(small_workload, tmp_path / "own.json")
+    assert import_file(tmp_path / "own.json", Hints("other")) == [small_workload]
+    (workload,) = outcome(Text("file.txt", samples.OWN_WORKLOAD))
+    assert isinstance(workload, Workload)
+    assert outcome(Text("file.txt", samples.OWN_CLUSTER))[0].name == "wires"
+    plan = '{"schema_version": 1, "workload": "w", "buckets": []}'
+    assert "is a plan of osfmodel: only workloads and clusters" in outcome(Text("file.txt", plan))
+
+
+def test_a_row_without_times_is_a_fault_of_its_line():
+    row = samples.NEW_TEXT.replace("61.50", "N/A").replace("60.25", "N/A")
+    assert "line 14: has neither an out-of-place nor an in-place time" in outcome(Text("file.txt", row))
