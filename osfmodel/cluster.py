@@ -159,6 +159,23 @@ class FittedRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Contention:
+    """What several collectives at once gain between so many workers: many together go ``gain`` times as fast as one.
+
+    1 where one already fills the wires. See ``osfmodel.pricing`` for a few at once.
+    """
+
+    workers: int
+    gain: float
+
+    def __post_init__(self) -> None:
+        require_count(self.workers, "workers of a contention", least=2)
+        require_time(self.gain, f"the gain of simultaneous collectives with {self.workers} workers")
+        if self.gain < 1:
+            raise DataError(f"the gain of simultaneous collectives is {self.gain!r}: it must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """What the wires can do.
 
@@ -182,6 +199,7 @@ class Cluster:
     nccl: NcclShape | None = None
     pieces: tuple[Pieces, ...] = ()
     protocols: tuple[Protocol, ...] = ()
+    contention: tuple[Contention, ...] = ()
     fitted: FittedRange | None = None
     effects: Effects = NO_EFFECTS
     source: Source = Source()

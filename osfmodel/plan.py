@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from osfmodel.checks import require_count, require_time
 from osfmodel.errors import PlanError
+from osfmodel.objective import Objective
 from osfmodel.workload import Workload
 
 
@@ -56,10 +57,20 @@ class Plan:
     credit: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.channels, bool) or not isinstance(self.channels, int) or self.channels < 1:
-            raise PlanError(f"the plan has {self.channels!r} channels: it needs a whole number, 1 or more")
+        _ = self.objective  # checks the channels
         if self.credit is not None:
             require_count(self.credit, "the credit of the plan", least=1)
+
+    @property
+    def objective(self) -> Objective:
+        """The rules under which the plan is carried out."""
+        return Objective(self.channels, self.forward_overlap, self.split)
+
+    def under(self, objective: Objective) -> Plan:
+        """The same buckets under other rules."""
+        return replace(
+            self, channels=objective.channels, forward_overlap=objective.forward_overlap, split=objective.split
+        )
 
     def require_valid(self, workload: Workload) -> None:
         """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from osfmodel.cost import AffineCost, Cost
+from osfmodel.cluster import Cluster
+from osfmodel.cost import AffineCost, Cost, cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import CostError
 
@@ -34,6 +35,11 @@ class Pricing:
     def __post_init__(self) -> None:
         if not self.gain >= 1:
             raise CostError(f"the gain of simultaneous collectives is {self.gain!r}: it must be 1 or more")
+
+    @staticmethod
+    def of(cost: Cost) -> Pricing:
+        """An all-reduce of that cost, of which reduce-scatter and all-gather are half each; nothing else."""
+        return Pricing({"all_reduce": cost, "reduce_scatter": cost.slower(0.5), "all_gather": cost.slower(0.5)})
 
     def cost(self, collective: str = "all_reduce") -> Cost:
         """Seconds of a message. Raises CostError where that collective has no price here."""
@@ -58,7 +64,28 @@ class Pricing:
 
     def share(self, flows: int) -> float:
         """The speed of each of ``flows`` transfers, as a part of that of one alone: X(n) / n."""
-        gain = self.gain
-        return (
-            gain * (1 - (1 - 1 / gain) ** flows) / flows if gain != 1 and flows > 1 else 1 / flows if flows > 1 else 1
-        )
+        if flows < 2:
+            return 1
+        return self.together(flows) / flows
+
+    def together(self, flows: int) -> float:
+        """X(n): how many times as fast as one alone ``flows`` transfers go together."""
+        return self.gain * (1 - (1 - 1 / self.gain) ** flows) if flows > 1 else 1
+
+
+def pricing_of(cluster: Cluster, workers: int, effects: Effects | None = None) -> Pricing:
+    """Everything that ``workers`` workers of ``cluster`` pay; ``effects`` default to the cluster's.
+
+    Where reduce-scatter or all-gather has no price of its own it is half of an all-reduce. The gain of several in
+    flight is that of the nearest worker count for which one was measured, 1 where none was. Raises as ``cost_of``.
+    """
+    whole = cost_of(cluster, workers)
+    costs = {"all_reduce": whole}
+    for half in ("reduce_scatter", "all_gather"):
+        try:
+            costs[half] = cost_of(cluster, workers, half)
+        except CostError:
+            costs[half] = whole.slower(0.5)
+    measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
+    gain = measured[0].gain if measured else 1
+    return Pricing(costs, workers, gain, cluster.effects if effects is None else effects)

@@ -119,8 +119,8 @@ def _next_forward(workload: Workload, operations: Sequence[Operation], plan: Pla
     arrivals: dict[str, list[int]] = {}
     for number, operation in enumerate(operations):
         if operation.kind != "reduce_scatter":
-            for layer in operation.layers:
-                arrivals.setdefault(layer, []).append(number)
+            for name in operation.layers:
+                arrivals.setdefault(name, []).append(number)
     total = workload.gradient_bytes
     per_byte = (workload.update_time / total if total else 0) + pricing.effects.copy_out
     stretch = pricing.effects.stretch(pricing.workers)

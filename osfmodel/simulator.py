@@ -84,8 +84,8 @@ class _State:
         self.waiting = [len(task.waits) for task in self.tasks]
         self.waiters = [[] for _ in self.operations]
         for number, task in enumerate(self.tasks):
-            for operation in task.waits:
-                self.waiters[operation].append(number)
+            for awaited in task.waits:
+                self.waiters[awaited].append(number)
         for number, operation in enumerate(self.operations):
             waits_for = (
                 self.released.setdefault(operation.ready, [])

@@ -8,13 +8,20 @@ floor(m), the cheapest message of m bytes or more, hence at least min_{m <= S_i}
 
 For an affine or any concave cost the minimum is at m = S_i and the bound is max_i r_i + T(S_i), model.md section 5.2's
 LB. For a table with jumps it uses the best bandwidth that was measured at or below S_i.
+
+Other rules (:func:`objective_bound`): with k channels a message still holds one for at least its price, so k of them
+take a k-th of that at least; and all transfers together go at most X(k) times as fast as one, after a first start-up.
+Where the next forward may overlap, gradient i and those nearer the input still have forward work behind them when the
+last of them arrives: at least q_i, that of the layers from i's towards the output (model.md section 5.4's LB_q).
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from osfmodel.cost import Cost
+from osfmodel.cost import AffineCost, Cost
+from osfmodel.objective import Objective
+from osfmodel.pricing import Pricing
 from osfmodel.workload import Gradients, Workload
 
 
@@ -41,3 +48,69 @@ def communication_bound(gradients: Gradients, cost: Cost) -> float:
             shortest = min(shortest, suffix * best_rates[knot - 1])
         bound = max(bound, ready + shortest)
     return bound
+
+
+def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
+    """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders."""
+    if objective.plain:
+        return iteration_bound(workload, pricing.cost())
+    gradients = workload.gradients
+    start = workload.forward_time if objective.forward_overlap else 0
+    tails = _tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
+    computing = workload.compute_time
+    bound: float = computing
+    suffix = 0
+    for size, ready, tail in zip(
+        reversed(gradients.sizes), reversed(gradients.ready_times), reversed(tails), strict=True
+    ):
+        suffix += size
+        bound = max(bound, ready - start + _shortest(suffix, pricing, objective) + tail)
+    return bound
+
+
+def _tails(workload: Workload) -> list[float]:
+    """For each gradient in ready order, forward and update of its layer and of all that follow it in forward."""
+    total = workload.gradient_bytes
+    per_byte = workload.update_time / total if total else 0
+    tail: float = 0
+    tails = []
+    for layer in reversed(workload.layers):
+        tail += layer.forward_time + per_byte * layer.gradient_bytes
+        if layer.gradient_bytes:
+            tails.append(tail)
+    return tails
+
+
+def _shortest(size: int, pricing: Pricing, objective: Objective) -> float:
+    """The least time in which so many bytes can cross the wires under these rules."""
+    kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
+    serial = sum(_serial(size, pricing.cost(kind)) for kind in kinds)
+    if objective.channels == 1:
+        return serial
+    startup = min(_startup(size, pricing.cost(kind)) for kind in kinds)
+    transfer = sum(_transfer(size, pricing.cost(kind)) for kind in kinds)
+    return max(serial / objective.channels, startup + transfer / pricing.together(objective.channels))
+
+
+def _serial(size: int, cost: Cost) -> float:
+    """One message after the other."""
+    floor, knots = cost.floor, [knot for knot in cost.breakpoints if knot <= size]
+    best = min((floor(knot) / knot for knot in knots), default=None)
+    whole = floor(size)
+    return whole if best is None else min(whole, best * size)
+
+
+def _startup(size: int, cost: Cost) -> float:
+    """The least start-up of any message of up to ``size`` bytes."""
+    return min(piece[0] for piece in cost.pieces) if isinstance(cost, AffineCost) else min(cost.times)
+
+
+def _transfer(size: int, cost: Cost) -> float:
+    """The least transfer, were each message alone: seconds per byte of the line that is cheapest for all at once.
+
+    Larger messages take lines of larger start-up and smaller slope. A table says nothing here: its smallest messages
+    are all start-up.
+    """
+    if not isinstance(cost, AffineCost):
+        return 0
+    return size * min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)[1]

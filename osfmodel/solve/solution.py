@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from osfmodel.cost import Cost
 from osfmodel.errors import PlanError, UsageError
+from osfmodel.objective import Objective
 from osfmodel.plan import Plan
+from osfmodel.pricing import Pricing
 from osfmodel.timeline import Timeline
 from osfmodel.workload import Workload
 
@@ -65,5 +67,20 @@ class Solver(NamedTuple):
     """An entry of SOLVERS: (workload, cost, limits) -> Solution, what it is in half a line, and what to beware of."""
 
     solve: Callable[[Workload, Cost, Limits], Solution]
+    meaning: str
+    caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+
+
+class Scheduler(NamedTuple):
+    """An entry of SCHEDULERS: plans that no stock framework carries out.
+
+    solve:     (workload, pricing, objective) -> Solution, timed by the engine under that objective
+    objective: what it was made for, where nobody asks for another
+    meaning:   half a line for a person
+    caveats:   what to beware of
+    """
+
+    solve: Callable[[Workload, Pricing, Objective], Solution]
+    objective: Objective
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
