@@ -4,7 +4,8 @@ A prediction's regime is how much it communicates (seconds in collectives per se
 network (bytes per second of one all-reduce of all its gradients). The ledger's runs on which nothing was fitted are
 sorted into a grid of regimes; the band of a cell is the |error| that nine tenths of the runs of each source in it
 stayed below, and no narrower than that of a cell with less communication over the same bandwidth, since more
-communication is not predicted better for having been seen less. A regime without enough runs takes the nearest cell that has them.
+communication is not predicted better for having been seen less. A regime without enough runs takes the nearest cell
+that has them.
 """
 
 from __future__ import annotations

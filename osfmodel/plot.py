@@ -12,8 +12,10 @@ from osfmodel.errors import UsageError
 SUFFIXES = (".png", ".svg")
 BAND = 0.1
 """Half the width of the grey band, as a fraction of the measured time."""
+FEW = 100
+"""Sources with fewer runs get outlines, so that they do not drown in the others."""
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999933")
-MARKERS = "osD^vPX*"
+MARKERS = "oDs^vPX*"
 
 
 def plot_check(checked: Sequence[Checked], path: str) -> None:
@@ -26,12 +28,13 @@ def plot_check(checked: Sequence[Checked], path: str) -> None:
         raise UsageError(f"--plot {path!r}: the name must end in {' or '.join(SUFFIXES)}")
     figure, axes = _figure()
     low, high = _diagonal(axes, checked)
-    shown = [one for one in checked if _points(one)]
+    shown = sorted((one for one in checked if _points(one)), key=lambda one: -one.n)  # small sources on top
     for number, one in enumerate(shown):
         measured, predicted = zip(*_points(one), strict=True)
         label = f"{one.source} ({len(measured)} runs, median error {one.median_abs_error:.1%})"
         style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        axes.scatter(measured, predicted, s=18, alpha=0.55, linewidths=0, label=label, zorder=2, **style)
+        outline = {"linewidths": 0.5, "edgecolors": "black"} if one.n < FEW else {"linewidths": 0, "alpha": 0.55}
+        axes.scatter(measured, predicted, s=18, label=label, zorder=2, **style, **outline)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
     axes.legend(loc="upper left", fontsize=8, frameon=False)

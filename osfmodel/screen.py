@@ -64,16 +64,17 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _width(band: Band | None) -> str:
-    return "" if band is None else f"±{band.half_width:.0%}"
+    return "" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
 
 
 def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
-    """What the bands are of, each said once."""
-    for band in dict.fromkeys(band for band in bands if band is not None):
-        like = "in the nearest regime that was measured" if band.nearest else "like these"
+    """What the bands are of."""
+    known = [band for band in bands if band is not None]
+    if known:
+        sources = ", ".join(dict.fromkeys(source for band in known for source in band.sources))
+        near = " (~: in the nearest regime that was measured)" if any(band.nearest for band in known) else ""
         console.print(
-            f"Error band ±{band.half_width:.0%}: nine tenths of the measured runs {like} were within it "
-            f"({_count(band.runs, 'run')} of {', '.join(band.sources)}).",
+            f"Error band: nine tenths of measured runs that communicate alike were within it{near}; from {sources}.",
             markup=False,
         )
 

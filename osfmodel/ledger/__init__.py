@@ -26,7 +26,7 @@ LEDGER: Mapping[str, Recipe] = {
     "pollux-cifar10": Recipe(
         pollux.judge_cifar10, 0.08, "ResNet-18 on small images, likewise; reconstructed tensor profile"
     ),
-    "pollux-deepspeech2": Recipe(pollux.judge_deepspeech2, 0.07, "DeepSpeech2, likewise; reconstructed tensor profile"),
+    "pollux-deepspeech2": Recipe(pollux.judge_deepspeech2, 0.06, "DeepSpeech2, likewise; reconstructed tensor profile"),
     "pollux-ncf": Recipe(pollux.judge_ncf, 0.07, "neural collaborative filtering, likewise; reconstructed"),
     "pytorch-ddp": Recipe(
         pytorch_ddp.judge, 0.04, "DDP on V100 with buckets of 25 MB and 1 MB: 2 to 16 GPUs from runs on one"
