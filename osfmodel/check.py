@@ -14,8 +14,8 @@ from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
-from osfmodel.plans import named_plan
-from osfmodel.predict import price
+from osfmodel.plans import make_plan
+from osfmodel.pricing import pricing_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,19 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Whether the median |error| is within the tolerance; a source with a tolerance must predict something."""
-        if self.tolerance is None:
-            return True
-        return self.median_abs_error is not None and self.median_abs_error <= self.tolerance
+        """Whether something is predicted, or nothing could be, and the median |error| is within the tolerance."""
+        if self.median_abs_error is None:
+            return self.tolerance is None and self.source in LEDGER
+        return self.tolerance is None or self.median_abs_error <= self.tolerance
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why runs are not predicted, and how many for each reason."""
+        found: dict[str, int] = {}
+        for row in self.rows:
+            if row.predicted is None:
+                found[row.note] = found.get(row.note, 0) + 1
+        return found
 
 
 def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
@@ -100,24 +109,42 @@ def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
 
 def _check(name: str, tolerance: float | None) -> Checked:
     recipe = LEDGER.get(name)
-    if recipe is None and not (name.endswith(".json") or Path(name).is_file()):
-        raise UsageError(f"unknown source {name!r}: known are {', '.join(LEDGER)}, or give a measurement file")
-    verdict = _by_name(load_measurements(Path(name))) if recipe is None else recipe.judge(load_measurements(name))
-    recorded = None if recipe is None else recipe.tolerance
-    return Checked(name, verdict.rows, verdict.fitted_on, recorded if tolerance is None else tolerance)
+    if recipe is None:
+        path = _file(name)
+        verdict = _by_name(load_measurements(path), path.parent)
+        return Checked(name, verdict.rows, verdict.fitted_on, tolerance)
+    verdict = recipe.judge(load_measurements(name))
+    return Checked(name, verdict.rows, verdict.fitted_on, recipe.tolerance if tolerance is None else tolerance)
 
 
-def _by_name(runs: Sequence[Measurement]) -> Verdict:
-    """Runs of a file, each predicted from the workload, cluster and plan that it names."""
-    return Verdict(tuple(_row(run) for run in runs), "nothing: workload, cluster and plan as named in the file")
+def _file(name: str) -> Path:
+    from difflib import get_close_matches
+
+    path = Path(name)
+    if name.endswith(".json") or path.is_file():
+        return path
+    near = get_close_matches(name, LEDGER, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(LEDGER)}, or give a measurement file"
+    raise UsageError(f"unknown source {name!r}: {advice}")
 
 
-def _row(run: Measurement) -> Row:
+def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
+    """Runs of a file, each predicted from what it names: profiles and plans, or files beside it."""
+    return Verdict(tuple(_row(run, folder) for run in runs), "nothing: workload, cluster and plan as named in the file")
+
+
+def _beside(name: str, folder: Path) -> str | Path:
+    """A file's name is taken from where the measurement file lies."""
+    return folder / name if name.endswith(".json") else name
+
+
+def _row(run: Measurement, folder: Path) -> Row:
     try:
-        workload, cluster = profiles.load_workload(run.workload), profiles.load_cluster(run.cluster)
-        cost = price(cluster, run.workers, cluster.effects)
+        workload = profiles.load_workload(_beside(run.workload, folder))
+        cluster = profiles.load_cluster(_beside(run.cluster, folder))
+        pricing = pricing_of(cluster, run.workers)
         given = run.plan.endswith(".json")
-        plan = profiles.load_plan(run.plan) if given else named_plan(run.plan).rule(workload, cost)
-        return row_of(run, workload, cost, plan, cluster.effects.apart_from_cost)
+        plan = profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
+        return row_of(run, workload, pricing, plan)
     except OsfError as error:
         return not_predicted(run, str(error))

@@ -54,12 +54,13 @@ class Predicted:
 
     def rows(self) -> list[dict[str, Any]]:
         document = self.document()
-        shared = ("workload", "cluster", "workers", "compute_time_s", "lower_bound_s")
+        shared = ("workload", "cluster", "workers", "compute_time_s")
         return [
             {
                 **{key: entry[key] for key in shared},
                 **row,
                 "error_band": (row["error_band"] or {}).get("half_width"),
+                "runs_on": " ".join(row["runs_on"]),
                 "notes": "; ".join(row["notes"]),
             }
             for entry in document.get("sweep", [document])
@@ -95,6 +96,11 @@ def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
         "speed_up": prediction.timeline.scaling_factor * workers,
         "gap": prediction.gap,
         "error_band": _band(prediction.band, prediction.iteration_time),
+        "lower_bound_s": prediction.lower_bound,
+        "channels": prediction.plan.channels,
+        "forward_overlap": prediction.plan.forward_overlap,
+        "split": prediction.plan.split,
+        "runs_on": list(prediction.runs_on) or ["executor"],
         "engine": prediction.engine,
         "notes": list(prediction.notes),
     }
@@ -221,15 +227,13 @@ class Judged:
 
     def warnings(self) -> list[str]:
         return [
-            f"{one.source}: the median error is {_percent(one.median_abs_error)}, above its tolerance of "
-            f"{_percent(one.tolerance)}"
+            f"{one.source}: nothing is predicted"
+            if one.median_abs_error is None
+            else f"{one.source}: the median error is {one.median_abs_error:.2%}, above its tolerance of "
+            f"{one.tolerance:.2%}"
             for one in self.checked
             if not one.passed
         ]
-
-
-def _percent(value: float | None) -> str:
-    return "unknown, for nothing is predicted" if value is None else f"{value:.2%}"
 
 
 def _checked_row(row: Row) -> dict[str, Any]:

@@ -7,31 +7,36 @@ from typing import NamedTuple, TypeAlias
 
 from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
+from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_plan, grouped_plan
-from osfmodel.solve import SOLVERS, Limits, Solver
+from osfmodel.pricing import Pricing
+from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
+from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.workload import Workload
 
-Rule: TypeAlias = Callable[[Workload, Cost], Plan]
+Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
 
 
 class NamedPlan(NamedTuple):
-    """rule:    (workload, cost) -> plan
-    meaning: half a line for a person
-    caveats: what a prediction under it takes for granted
+    """rule:      (workload, pricing, objective) -> plan, to be carried out under that objective
+    meaning:   half a line for a person
+    caveats:   what a prediction under it takes for granted
+    objective: the rules that it was made for, where nobody asks for others
     """
 
     rule: Rule
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+    objective: Objective = PLAIN
 
 
-def one_each(workload: Workload, cost: Cost) -> Plan:
+def one_each(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
     """One collective per tensor."""
     return contiguous_plan(workload, list(range(1, len(workload.gradients) + 1)))
 
 
-def single(workload: Workload, cost: Cost) -> Plan:
+def single(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
     """Everything in one message; one per dtype where there are several, since types do not mix."""
     dtypes = workload.gradients.dtypes
     groups: list[list[int]] = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
@@ -40,11 +45,20 @@ def single(workload: Workload, cost: Cost) -> Plan:
 
 
 def _by_default(target: Target) -> Rule:
-    return lambda workload, cost: target.realise(target.default_knobs(), workload, cost)
+    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload, pricing.cost())
 
 
 def _by_solver(solver: Solver) -> Rule:
-    return lambda workload, cost: solver.solve(workload, cost, Limits()).require()[0]
+    def make(workload: Workload, cost: Cost) -> Plan:
+        return solver.solve(workload, cost, Limits()).require()[0]
+
+    if solver.published:
+        return lambda workload, pricing, objective: make(workload, pricing.cost())
+    return lambda workload, pricing, objective: plan_under_effects(workload, pricing, make)
+
+
+def _by_scheduler(scheduler: Scheduler) -> Rule:
+    return lambda workload, pricing, objective: scheduler.solve(workload, pricing, objective).require()[0]
 
 
 def _table() -> dict[str, NamedPlan]:
@@ -52,17 +66,38 @@ def _table() -> dict[str, NamedPlan]:
         "wfbp": NamedPlan(one_each, "one collective per tensor, as soon as it is ready (wait-free backpropagation)"),
         "single": NamedPlan(single, "all gradients in one collective after backward"),
     }
-    for name, target in CONFIG_TARGETS.items():
+    stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
+    for name, target in stock.items():
         table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats)
     for name, solver in SOLVERS.items():
         table[name] = NamedPlan(_by_solver(solver), solver.meaning, solver.caveats)
-    expected = 2 + len(CONFIG_TARGETS) + len(SOLVERS)
+    for name, scheduler in SCHEDULERS.items():
+        table[name] = NamedPlan(_by_scheduler(scheduler), scheduler.meaning, scheduler.caveats, scheduler.objective)
+    expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
     if len(table) != expected:
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table
 
 
 NAMED_PLANS: Mapping[str, NamedPlan] = _table()
+STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objective.plain)
+"""Those made for what stock frameworks do: one collective at a time, and a barrier before the update."""
+
+
+def plans_for(objective: Objective) -> tuple[str, ...]:
+    """The named plans that make something of these rules: those made for any, and the stock ones to compare with."""
+    made = [name for name, entry in NAMED_PLANS.items() if not entry.objective.plain]
+    return STOCK_PLANS if objective.plain else (*STOCK_PLANS, *made)
+
+
+def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
+    """The named plan for ``workload``, under the rules it was made for unless others are given.
+
+    Raises UsageError for an unknown name, PlanError where there is no such plan.
+    """
+    entry = named_plan(name)
+    rules = entry.objective if objective is None else objective
+    return entry.rule(workload, pricing, rules).under(rules)
 
 
 def named_plan(name: str) -> NamedPlan:

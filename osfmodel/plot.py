@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.check import Checked
-from osfmodel.errors import UsageError
+from osfmodel.errors import DataError, UsageError
 
 SUFFIXES = (".png", ".svg")
 BAND = 0.1
@@ -39,7 +39,10 @@ def plot_check(checked: Sequence[Checked], path: str) -> None:
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
     axes.legend(loc="upper left", fontsize=8, frameon=False)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)
+    try:
+        figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _points(one: Checked) -> list[tuple[float, float]]:
@@ -55,7 +58,7 @@ def _figure() -> tuple[Any, Any]:
     try:
         import matplotlib
     except ImportError:
-        raise UsageError("--plot needs matplotlib: pip install 'osfmodel[plot]'") from None
+        raise UsageError("--plot needs matplotlib: python -m pip install matplotlib") from None
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "osfmodel"
     from matplotlib.figure import Figure

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any
 
-from osfmodel import recursion
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
-from osfmodel.cost import Cost, TableCost, cost_of
+from osfmodel.cost import Cost, TableCost
 from osfmodel.effects import Effects
+from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
+from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan
-from osfmodel.plans import NAMED_PLANS, named_plan
-from osfmodel.solve.bounds import iteration_bound
+from osfmodel.plans import STOCK_PLANS, make_plan, named_plan
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.solve.bounds import objective_bound
+from osfmodel.targets import runs_on
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
@@ -26,7 +27,8 @@ class Prediction:
     """What one plan makes of one iteration.
 
     ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
-    ``band`` says how far such predictions were from measured runs; None where nothing is communicated.
+    ``band`` says how far such predictions were from measured runs; None where nothing is communicated. ``runs_on``
+    names the stock frameworks that can carry the plan out; none means that it needs an executor.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     band: Band | None = None
+    runs_on: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -69,58 +72,50 @@ class Comparison:
     predictions: tuple[Prediction, ...]
 
 
-def predict(
-    workload: Workload, cluster: Cluster, plan: str | Plan, workers: int, effects: Effects | None = None
-) -> Prediction:
+def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int) -> Prediction:
     """The iteration of ``workload`` under ``plan`` (a Plan, or a name from NAMED_PLANS) on ``workers`` workers.
 
-    ``effects`` default to the cluster's.
+    With the effects of the cluster.
 
     Raises UsageError for an unknown name or worker count, CostError where the cluster cannot price it, PlanError where
     the plan does not belong to the workload.
     """
-    return compare(workload, cluster, workers, [plan], effects=effects).predictions[0]
+    return compare(workload, cluster, workers, [plan]).predictions[0]
 
 
 def compare(
     workload: Workload,
     cluster: Cluster,
     workers: int,
-    plans: Sequence[str | Plan | tuple[str, Plan]] = tuple(NAMED_PLANS),
-    changes: Mapping[str, Any] = MappingProxyType({}),
-    effects: Effects | None = None,
+    plans: Sequence[str | Plan | tuple[str, Plan]] = STOCK_PLANS,
+    objective: Objective | None = None,
 ) -> Comparison:
     """Predict each of ``plans``, given by name, as a Plan or as (label, Plan). Raises as :func:`predict`.
 
-    ``changes`` are fields of Plan to set on each of them, such as {"channels": 2}.
+    All of them under ``objective``; left out, each under its own: that of a plan given, that which a named one was made
+    for.
     """
     require_nouns(workload, cluster)
-    subject = _Subject(workload, cluster, workers, effects)
-    bound = iteration_bound(workload, subject.cost)
-    predictions = tuple(_predict(subject, plan, bound, changes) for plan in plans)
-    return Comparison(workload, cluster, workers, bound, predictions)
+    subject = _Subject(workload, cluster, workers)
+    predictions = tuple(_predict(subject, plan, objective) for plan in plans)
+    return Comparison(workload, cluster, workers, subject.bound(objective or PLAIN), predictions)
 
 
 class _Subject:
-    """What all plans of a comparison share; the launch latency is part of the cost, so that solvers see it."""
+    """What all plans of a comparison share."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, workers: int, effects: Effects | None) -> None:
-        self.workload, self.workers = workload, workers
-        stated = cluster.effects if effects is None else effects
-        self.cost = price(cluster, workers, stated)
-        self.effects = stated.apart_from_cost
-        self.caveats = effect_caveats(stated)
+    def __init__(self, workload: Workload, cluster: Cluster, workers: int) -> None:
+        self.workload = workload
+        self.pricing = pricing_of(cluster, workers)
+        self.caveats = effect_caveats(cluster.effects)
         self.warnings = count_warnings(cluster, workers)
+        self._bounds: dict[Objective, float] = {}
 
-    def timeline(self, plan: Plan) -> Timeline:
-        """One iteration under ``plan``."""
-        return recursion.predict_timeline(self.workload, plan, self.cost, self.effects, self.workers)
-
-
-def price(cluster: Cluster, workers: int, effects: Effects) -> Cost:
-    """All-reduce on ``cluster`` with the launch latency of ``effects``, which one worker alone does not pay."""
-    cost = cost_of(cluster, workers)
-    return cost.plus(effects.launch_latency) if effects.launch_latency and workers > 1 else cost
+    def bound(self, objective: Objective) -> float:
+        """What no schedule under these rules can beat."""
+        if objective not in self._bounds:
+            self._bounds[objective] = objective_bound(self.workload, self.pricing, objective)
+        return self._bounds[objective]
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
@@ -129,28 +124,47 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
         return ()
     named = ", ".join(f"{name}={value:g}" for name, value in effects.active.items())
     unseen = any(effects.apart_from_cost.active)
-    proof = "; plans are compared with them, but made and bounded without all but launch_latency" if unseen else ""
-    return (f"with the effects {named}{proof}",)
+    proof = "; the bound holds without them, and `optimal` is the best found with them" if unseen else ""
+    copies = [name for name in effects.active if "copy" in name]
+    alike = f"; {' and '.join(copies)}, of one framework only, charged to every plan" if copies else ""
+    return (f"with the effects {named}{alike}{proof}",)
 
 
-def _predict(
-    subject: _Subject, given: str | Plan | tuple[str, Plan], bound: float, changes: Mapping[str, Any]
-) -> Prediction:
+def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], objective: Objective | None) -> Prediction:
     caveats: tuple[str, ...] = ()
+    workload, pricing = subject.workload, subject.pricing
     if isinstance(given, str):
-        entry = named_plan(given)
-        label, plan, caveats = given, entry.rule(subject.workload, subject.cost), entry.caveats(subject.workload)
+        label, plan, caveats = (
+            given,
+            make_plan(given, workload, pricing, objective),
+            named_plan(given).caveats(workload),
+        )
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
-    plan = replace(plan, **changes)
-    warnings, timeline = extrapolation(plan, subject.cost), subject.timeline(plan)
-    band = error_band(subject.workload, timeline, subject.cost)
-    return Prediction(label, plan, timeline, bound, subject.warnings + warnings, caveats + subject.caveats, band)
+        plan = plan if objective is None else plan.under(objective)
+    timeline = predict_timeline(workload, plan, pricing)
+    return Prediction(
+        name=label,
+        plan=plan,
+        timeline=timeline,
+        lower_bound=subject.bound(plan.objective),
+        warnings=subject.warnings + extrapolation(plan, pricing.cost()),
+        caveats=caveats + subject.caveats,
+        band=error_band(workload, plan, timeline, pricing),
+        runs_on=runs_on(plan, workload),
+    )
 
 
-def error_band(workload: Workload, timeline: Timeline, cost: Cost) -> Band | None:
-    """How far predictions in this regime were from measured runs."""
-    return band_for(regime_of(workload, timeline, cost), bundled_bands())
+def error_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> Band | None:
+    """How far predictions in this regime were from measured runs, wider where the price itself was not measured.
+
+    Then what the iteration takes with a price that is wrong by the model's own error is added.
+    """
+    band = band_for(regime_of(workload, timeline, pricing.cost()), bundled_bands())
+    if band is None or not pricing.uncertainty:
+        return band
+    dearer = predict_timeline(workload, plan, pricing.slower(1 + pricing.uncertainty)).iteration_time
+    return replace(band, half_width=band.half_width + dearer / timeline.iteration_time - 1)
 
 
 def require_nouns(workload: object, cluster: object) -> None:

@@ -12,12 +12,15 @@ from rich.table import Table
 from osfmodel.bands import Band
 from osfmodel.check import Checked
 from osfmodel.economics import Economics
-from osfmodel.predict import Comparison
+from osfmodel.plan import Plan
+from osfmodel.predict import Comparison, Prediction
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
 
 HEADINGS = {"gradient_mib": "MiB", "compute_ms": "ms", "batch_size": "batch"}
 """Short headings for a listing: size of the gradients, time of one worker alone, samples per worker."""
+NARROW = 96
+"""Characters below which a table leaves out its last columns rather than cutting names."""
 SHORT = 44
 """Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
 
@@ -59,8 +62,28 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         f"{show_time(comparison.lower_bound)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
         f"{_count(len(workload.gradients), 'tensor')}."
     )
-    _show_caveats(console, comparison)
+    _show_executors(console, comparison.predictions)
+    _show_caveats(console, [comparison])
     _show_bands(console, [prediction.band for prediction in comparison.predictions])
+
+
+def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
+    """Which plans no stock framework carries out, and under which rules those of others stand."""
+    needing = [prediction.name for prediction in predictions if not prediction.runs_on]
+    if needing:
+        console.print(f"Needs an executor, as no stock framework does it: {', '.join(needing)}.", markup=False)
+    for prediction in predictions:
+        if not prediction.plan.objective.plain:
+            console.print(f"{prediction.name}: {describe(prediction.plan)}.", markup=False)
+
+
+def describe(plan: Plan) -> str:
+    """The rules of a plan in words."""
+    words = [f"{_count(plan.channels, 'collective')} at a time"]
+    words += ["forward before all has arrived"] if plan.forward_overlap else ["a barrier before the update"]
+    words += ["reduce-scatter and all-gather apart"] if plan.split else []
+    words += [f"by priority, {show_bytes(plan.credit)} in flight"] if plan.credit is not None else []
+    return ", ".join(words)
 
 
 def _width(band: Band | None) -> str:
@@ -79,8 +102,16 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
         )
 
 
-def _show_caveats(console: Console, comparison: Comparison) -> None:
-    said = dict.fromkeys(caveat for prediction in comparison.predictions for caveat in prediction.caveats)
+def _widths(bands: Sequence[Band | None]) -> str:
+    """The narrowest and the widest."""
+    known = sorted({band.half_width: _width(band) for band in bands if band is not None}.items())
+    ends = dict.fromkeys(text for _, text in (known[:1] + known[-1:]))
+    return " to ".join(ends)
+
+
+def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
+    predictions = [prediction for comparison in comparisons for prediction in comparison.predictions]
+    said = dict.fromkeys(caveat for prediction in predictions for caveat in prediction.caveats)
     for caveat in said:
         console.print(f"Note: {caveat}.", markup=False)
 
@@ -90,16 +121,17 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
     first = comparisons[0]
     columns = [escape(prediction.name) for prediction in first.predictions]
     title = f"{first.workload.name} on {first.cluster.name}: iteration time and scaling factor"
-    table = _table(console, title, "workers", *columns, "bound")
+    table = _table(console, title, "workers", *columns, "bound", "error band")
     for comparison in comparisons:
         cells = [
             f"{show_time(prediction.iteration_time)}  {prediction.timeline.scaling_factor:.3f}"
             for prediction in comparison.predictions
         ]
-        table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound))
+        bands = _widths([prediction.band for prediction in comparison.predictions])
+        table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound), bands)
     console.print(table)
     console.print(f"One worker alone: {show_time(first.workload.compute_time)}.")
-    _show_caveats(console, first)
+    _show_caveats(console, comparisons)
     _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
 
 
@@ -163,36 +195,36 @@ def show_check(
     for one in checked if with_rows else ():
         _show_runs(console, one)
     columns = ("source", "predicted", "median", "p90", "worst", "bias", "tolerance", "fitted", "not predicted")
-    table = _table(
-        console, "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on", *columns
-    )
+    shown = len(columns) if console.width >= NARROW else columns.index("fitted")
+    title = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
+    table = _table(console, title, *columns[:shown])
+    table.columns[0].min_width = max(len(one.source) for one in checked)
     for one in checked:
         errors = (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)
-        cells = (*map(_percent, errors), _percent(one.bias, "+"), _percent(one.tolerance))
-        table.add_row(escape(one.source), str(one.n), *cells, str(one.fitted), str(one.not_predicted))
+        cells = (str(one.n), *map(_percent, errors), _percent(one.bias, "+"), _percent(one.tolerance))
+        counts = (str(one.fitted), str(one.not_predicted))
+        table.add_row(*(escape(one.source), *cells, *counts)[:shown])
     console.print(table)
     if len(checked) > 1:
         middle, high = overall
         console.print(f"Medians over the sources: median {_percent(middle)}, p90 {_percent(high)}.")
     for one in checked:
-        console.print(f"{one.source}: {one.fitted_on}.", markup=False)
+        if one.n:
+            console.print(f"{one.source}, fitted: {one.fitted_on}.", markup=False)
+        for reason, count in one.reasons.items():
+            console.print(f"{one.source}: {_count(count, 'run')} not predicted: {reason}.", markup=False)
 
 
 def _show_runs(console: Console, one: Checked) -> None:
     table = _table(console, one.source, "run", "measured", "predicted", "error", "", "note")
     table.columns[-1].justify = "left"
-    reasons: dict[str, int] = {}
     for row in one.rows:
-        if row.predicted is None:
-            reasons[row.note] = reasons.get(row.note, 0) + 1
         predicted = "not predicted" if row.predicted is None else f"{row.predicted:.4g}"
         status, note = "fitted" if row.fitted else "", "" if row.predicted is None else row.note
         table.add_row(
             escape(row.label), f"{row.measured:.4g}", predicted, _percent(row.error, "+"), status, escape(note)
         )
     console.print(table)
-    for reason, count in reasons.items():
-        console.print(f"Not predicted, {_count(count, 'run')}: {reason}.", markup=False)
     console.print()
 
 

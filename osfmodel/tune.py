@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from osfmodel.bands import Band
 from osfmodel.cluster import Cluster
-from osfmodel.cost import Cost
-from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import PlanError, UsageError
+from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import count_warnings, effect_caveats, error_band, extrapolation, price, require_nouns
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve import SOLVERS, Limits
-from osfmodel.solve.bounds import iteration_bound
+from osfmodel.predict import count_warnings, effect_caveats, require_nouns
+from osfmodel.pricing import pricing_of
+from osfmodel.solve import Limits
+from osfmodel.solve.loaded import as_timed
 from osfmodel.solve.robust import penalised, robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
+from osfmodel.task import Task
 from osfmodel.timeline import Timeline
-from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
 WORTHWHILE = 0.005
@@ -119,34 +118,31 @@ def tune(
     workers: int | Sequence[int],
     target: str | None = None,
     limits: Limits = Limits(),
-    effects: Effects | None = None,
+    objective: Objective = PLAIN,
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
     For one worker count the plan is within 0.1 % of the exact optimum and, within that, as good as was found on a
     network up to twice as slow as stated. For several it is the one whose worst slow-down against the best plan of
-    each count is as small as was found, and it is slower than the default at none of them. ``effects`` default to the
-    cluster's; every candidate is timed with them. Raises UsageError for an
-    unknown target or no worker count, CostError where the cluster cannot price one, PlanError where the limits allow
-    no plan.
+    each count is as small as was found, and it is slower than the default at none of them. Every candidate is timed
+    with the cluster's effects. Other rules than the plain ones need the target ``runtime``. Raises
+    UsageError for an unknown target or no worker count, CostError where the cluster cannot price one, PlanError where
+    the limits allow no plan.
     """
     require_nouns(workload, cluster)
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
-    stated = cluster.effects if effects is None else effects
-    costs = tuple(price(cluster, count, stated) for count in counts)
-    task = Task(workload, _target(target or "ddp"), costs, limits, stated.apart_from_cost, tuple(counts))
+    if limits != Limits() and not objective.plain:
+        raise UsageError("limits on buckets are not known to the planner of these rules: leave them out")
+    chosen = _target(target or "ddp")
+    if not objective.plain and not chosen.executes:
+        raise UsageError(f"{target or 'ddp'} has one collective at a time and a barrier: tune --for runtime instead")
+    task = Task(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
     optima = task.optima()
     default = task.times(task.target.default_knobs())
-    knobs = _choose(task, optima, default)
-    times = task.times(knobs)
-    knobs = task.target.complete(knobs, workload, task.costs[0], limits)
-    plan = task.target.realise(knobs, workload, task.costs[0])
-    # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
-    best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
-    bounds = [iteration_bound(workload, cost) for cost in task.costs]
-    outcomes = tuple(map(Outcome, counts, times, default, best, bounds, task.bands(knobs)))
+    knobs = task.target.complete(_choose(task, optima, default), workload, task.costs[0], limits)
+    plan, _ = task.realised(knobs)[0]
     return Tuning(
         workload,
         cluster,
@@ -155,77 +151,24 @@ def tune(
         plan,
         task.target.config(knobs),
         task.target.render(knobs, workload),
-        outcomes,
+        outcomes := _outcomes(task, knobs, counts, optima, default),
         (*(note for count in counts for note in count_warnings(cluster, count)), *task.extrapolation(plan)),
-        (*_shortfall(outcomes), *_margin(task, knobs), *task.caveats(), *effect_caveats(stated)),
+        (
+            *_shortfall(outcomes),
+            *_margin(task, knobs),
+            *task.caveats(),
+            *effect_caveats(cluster.effects),
+        ),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is to be tuned: a workload under a target's rules at one or several prices, within limits."""
-
-    workload: Workload
-    target: Target
-    costs: tuple[Cost, ...]
-    limits: Limits
-    effects: Effects = NO_EFFECTS
-    counts: tuple[int, ...] = ()
-
-    def optima(self) -> list[tuple[Plan, Timeline]]:
-        """The exact optimum under each cost. Raises PlanError, naming the largest tensor, where there is none."""
-        return [self._optimum(position) for position in range(len(self.costs))]
-
-    def _optimum(self, position: int) -> tuple[Plan, Timeline]:
-        cost = self.costs[position]
-        solution = SOLVERS["optimal"].solve(self.workload, cost, self.limits)
-        if solution.plan is None:
-            gradients = self.workload.gradients
-            size, name = max(zip(gradients.sizes, gradients.names, strict=True))
-            raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
-        plan, timeline = solution.require()
-        return plan, self._timeline(plan, position) if self.effects.active else timeline
-
-    def _timeline(self, plan: Plan, position: int) -> Timeline:
-        return predict_timeline(self.workload, plan, self.costs[position], self.effects, self.counts[position])
-
-    def times(self, knobs: Any) -> list[float]:
-        """Iteration time under each cost of what the target makes of ``knobs``."""
-        return [
-            self._timeline(self.target.realise(knobs, self.workload, cost), position).iteration_time
-            for position, cost in enumerate(self.costs)
-        ]
-
-    def bands(self, knobs: Any) -> list[Band | None]:
-        """The error band of the tuned time under each cost."""
-        return [
-            error_band(self.workload, self._timeline(self.target.realise(knobs, self.workload, cost), position), cost)
-            for position, cost in enumerate(self.costs)
-        ]
-
-    def project(self, plan: Plan, cost: Cost) -> Any:
-        """The target's knobs for ``plan``."""
-        return self.target.project(plan, self.workload, cost, self.limits)
-
-    def keeps_limits(self, knobs: Any) -> bool:
-        """Whether what the target makes of ``knobs`` is within the limits under every cost."""
-        most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
-        plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
-        return all(most is None or len(plan.buckets) <= most for plan in plans) and all(
-            most_bytes is None or bucket.size <= most_bytes for plan in plans for bucket in plan.buckets
-        )
-
-    def slower(self, factor: float) -> Task:
-        """The same on a network that takes ``factor`` times as long."""
-        return replace(self, costs=tuple(cost.slower(factor) for cost in self.costs))
-
-    def caveats(self) -> tuple[str, ...]:
-        """What the target's and the solver's results take for granted."""
-        return self.target.caveats(self.workload) + SOLVERS["optimal"].caveats(self.workload)
-
-    def extrapolation(self, plan: Plan) -> tuple[str, ...]:
-        """What is beyond the measured sizes, each said once."""
-        return tuple(dict.fromkeys(note for cost in self.costs for note in extrapolation(plan, cost)))
+def _outcomes(
+    task: Task, knobs: Any, counts: Sequence[int], optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float]
+) -> tuple[Outcome, ...]:
+    times = task.times(knobs)
+    # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
+    best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
+    return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs)))
 
 
 def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float]) -> Any:
@@ -269,7 +212,10 @@ def _robust(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Seque
     if len(starts) < len(known) or not task.workload.gradients:
         return None
     best = [timeline.iteration_time for _, timeline in known]
-    return contiguous_plan(task.workload, robust_ends(task.workload, costs, best, starts, task.limits, ceilings))
+    seen = task.workload
+    if task.pricings[0].effects.active:
+        seen = as_timed(task.workload, optima[0][1])
+    return contiguous_plan(task.workload, robust_ends(seen, costs, best, starts, task.limits, ceilings))
 
 
 def _target(name: str) -> Target:

@@ -199,13 +199,14 @@ def _effect_value(text: str) -> float | None:
     if effect is not None and effect.unit == "s":
         return parse_time(value)
     try:
-        return float(value)
+        return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError:
-        raise UsageError(f"--effect {text!r}: {value!r} is not a number") from None
+        unit = "a fraction such as 0.1 or 10%" if effect is None or effect.unit == "fraction" else effect.unit
+        raise UsageError(f"--effect {text!r}: {value!r} is not a number; write {unit}") from None
 
 
 def load_subject(
-    workload: str, cluster: str, cost_model: str | None, batch_size: int | None
+    workload: str, cluster: str, cost_model: str | None, batch_size: int | None, effects: Sequence[str] = ()
 ) -> tuple[Workload, Cluster]:
     """The workload and the cluster that a command is about, as its options vary them."""
     loaded, wires = profiles.load_workload(workload), profiles.load_cluster(cluster)
@@ -217,7 +218,10 @@ def load_subject(
                 f"--batch-size {batch_size}: {loaded.name!r} was profiled with {loaded.batch_size} and times go with it"
             )
         loaded = replace(loaded, batch_size=batch_size)
-    return loaded, wires if cost_model is None else replace(wires, cost_model=cost_model)
+    if cost_model is not None:
+        wires = replace(wires, cost_model=cost_model)
+    chosen = parse_effects(effects)
+    return loaded, wires if chosen is None else replace(wires, effects=chosen)
 
 
 def warn(message: str) -> None:

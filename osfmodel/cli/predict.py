@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_effects, parse_workers, subject_options
+from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.economics import Economics, economics
 from osfmodel.errors import UsageError
+from osfmodel.objective import PLAIN, Objective
 from osfmodel.output import Predicted
 from osfmodel.plan import Plan
-from osfmodel.plans import NAMED_PLANS, named_plan
+from osfmodel.plans import NAMED_PLANS, named_plan, plans_for
 from osfmodel.predict import Comparison, compare
 
 
@@ -27,16 +28,16 @@ from osfmodel.predict import Comparison, compare
     multiple=True,
     metavar="NAME|FILE",
     type=PLAN,
-    help="Named plan or plan file; repeatable. Default: all named ones.",
+    help="Named plan or plan file; repeatable. Default: those that fit the rules asked for.",
 )
 @click.option(
     "--channels",
     type=click.IntRange(1, 64),
     metavar="K",
-    help="Collectives in flight; above 1 no engine models it yet.",
+    help="Collectives in flight.",
 )
-@click.option("--forward-overlap", is_flag=True, help="Forward before all communication has ended; no engine yet.")
-@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather in forward; no engine yet.")
+@click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only.")
+@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
 @click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if the workload lacks it.")
@@ -69,13 +70,12 @@ def predict_command(
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
     """
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size)
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects)
     counts = parse_workers(workers, cluster)
-    plans = [_plan(name) for name in dict.fromkeys(plan_names or NAMED_PLANS)]
-    schedule = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
-    changes = {field: value for field, value in schedule.items() if value is not None}
-    chosen = parse_effects(effects)
-    comparisons = [compare(workload, cluster, count, plans, changes, chosen) for count in counts]
+    asked = channels is not None or forward_overlap or split
+    objective = Objective(channels or 1, forward_overlap, split) if asked else None
+    plans = [_plan(name) for name in dict.fromkeys(plan_names or plans_for(objective or PLAIN))]
+    comparisons = [compare(workload, cluster, count, plans, objective) for count in counts]
     money = _economics(comparisons, samples, price_per_gpu_hour)
     emit(style, as_json, output, Predicted(comparisons, money))
 

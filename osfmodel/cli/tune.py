@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from osfmodel.cli.app import emit, load_subject, output_options, parse_effects, parse_workers, subject_options
+from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.objective import Objective
 from osfmodel.output import Tuned
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
@@ -18,10 +19,18 @@ from osfmodel.units import parse_bytes
     "--workers", required=True, metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them."
 )
 @click.option(
-    "--for", "target", type=click.Choice(list(CONFIG_TARGETS)), default="ddp", show_default=True, help="Framework."
+    "--for",
+    "target",
+    type=click.Choice(list(CONFIG_TARGETS)),
+    default="ddp",
+    show_default=True,
+    help="Framework, or runtime: any plan.",
 )
 @click.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
 @click.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
+@click.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
+@click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
+@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
 @output_options
 def tune_command(
     workload_name: str,
@@ -32,6 +41,9 @@ def tune_command(
     target: str,
     max_bucket: str | None,
     max_buckets: int | None,
+    channels: int,
+    forward_overlap: bool,
+    split: bool,
     style: str | None,
     as_json: bool,
     output: str | None,
@@ -42,9 +54,16 @@ def tune_command(
     Example:
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for ddp
       osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
-      osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --format json -o plan.json
+      osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
     """
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None)
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects)
     limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
-    tuning = tune(workload, cluster, parse_workers(workers, cluster), target, limits, parse_effects(effects))
+    tuning = tune(
+        workload,
+        cluster,
+        parse_workers(workers, cluster),
+        target,
+        limits,
+        Objective(channels, forward_overlap, split),
+    )
     emit(style, as_json, output, Tuned(tuning))

@@ -27,12 +27,14 @@ class CostModel(NamedTuple):
     fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
     meaning: half a line for a person
     counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
+    uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
     """
 
     cost: Callable[[Cluster, int, str], Cost]
     fit: Callable[[Sequence[Sample], int], Fit]
     meaning: str
     counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
+    uncertainty: float = 0
 
 
 def _textbook(algorithm: str, meaning: str) -> CostModel:
@@ -48,7 +50,12 @@ COST_MODELS: Mapping[str, CostModel] = {
     "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
     "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
     "hierarchical": CostModel(hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes"),
-    "nccl": CostModel(nccl.cost, nccl_fit.fit, "NCCL's fastest algorithm and protocol, from GPUs and NICs alone"),
+    "nccl": CostModel(
+        nccl.cost,
+        nccl_fit.fit,
+        "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
+        uncertainty=nccl.UNCERTAINTY,
+    ),
     "protocols": CostModel(protocols.cost, protocols.fit, "the fastest of fitted protocols, shared by worker counts"),
     "piecewise": CostModel(
         piecewise.cost, piecewise.fit, "the minimum of a few fitted lines per worker count", piecewise.counts

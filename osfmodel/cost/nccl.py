@@ -70,6 +70,10 @@ class Place(NamedTuple):
         return min(self.nodes, 3) - 1
 
 
+UNCERTAINTY = 0.4
+"""|error| that nine tenths of its prices stayed below on devices held out (benchmarks/nccl_model.py)."""
+
+
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
     """The price of NCCL's best way. Raises CostError where ``cluster`` has no NCCL shape, or no network for it."""
     if cluster.nccl is None:

@@ -23,6 +23,7 @@ from osfmodel.cost import cost_of
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.pricing import Pricing
 from osfmodel.solve import mg_wfbp
 from osfmodel.workload import Workload
 
@@ -55,7 +56,7 @@ def _row(run: Measurement, workload: Workload) -> Row:
     if run.workload != PROFILE:
         return not_predicted(run, "no tensor profile of ResNet-50 on a K80")
     cost = cost_of(profiles.load_cluster(LOG), run.workers)
-    return row_of(run, workload, cost, _plan(run, workload), fitted=run.workers == 1)
+    return row_of(run, workload, Pricing.of(cost), _plan(run, workload), fitted=run.workers == 1)
 
 
 def _plan(run: Measurement, workload: Workload) -> Plan:

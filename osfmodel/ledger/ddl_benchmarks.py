@@ -29,6 +29,7 @@ from osfmodel.cost.curves import FREE
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import communication_finish
 from osfmodel.solve import mg_wfbp
 from osfmodel.workload import Workload
@@ -165,9 +166,9 @@ def _row(run: Measurement, found: Calibration) -> Row:
         return not_predicted(run, "a parameter server, not all-reduce")
     if run.workers == 1:
         workload = found.alone[run.workload]
-        return row_of(run, workload, FREE, _plan(run, workload), fitted=True)
+        return row_of(run, workload, Pricing.of(FREE), _plan(run, workload), fitted=True)
     workload, cost = found.together[run.workload], found.lines[run.workload, run.cluster, run.workers]
-    return row_of(run, workload, cost, _plan(run, workload), fitted=run.plan in FITTED_PLANS)
+    return row_of(run, workload, Pricing.of(cost), _plan(run, workload), fitted=run.plan in FITTED_PLANS)
 
 
 def _plan(run: Measurement, workload: Workload) -> Plan:

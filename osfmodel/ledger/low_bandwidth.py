@@ -23,7 +23,8 @@ from osfmodel.cost.curves import FREE
 from osfmodel.ledger.common import with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
-from osfmodel.plans import named_plan
+from osfmodel.plans import make_plan
+from osfmodel.pricing import Pricing
 from osfmodel.workload import Workload
 
 STEP = "50us"
@@ -51,8 +52,8 @@ def _row(run: Measurement, alone: Mapping[str, float]) -> Row:
     if "fp16" in setup:
         workload = in_half(workload)
     cost = cost_between(run.workers, setup)
-    plan = named_plan("wfbp" if run.workers == 1 else "horovod").rule(workload, cost)
-    return row_of(run, workload, cost, plan, fitted=run.workers == 1)
+    plan = make_plan("wfbp" if run.workers == 1 else "horovod", workload, Pricing.of(cost))
+    return row_of(run, workload, Pricing.of(cost), plan, fitted=run.workers == 1)
 
 
 def cost_between(workers: int, setup: str) -> Cost:

@@ -19,7 +19,8 @@ from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.ledger import two_channels
 from osfmodel.ledger.recipe import Row, Verdict
 from osfmodel.measurement import Measurement
-from osfmodel.plans import named_plan
+from osfmodel.plans import make_plan
+from osfmodel.pricing import Pricing
 from osfmodel.profiles import load_cluster, load_workload
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve.mg_wfbp import linear
@@ -85,7 +86,7 @@ def replay(run: Measurement, price: Cost, rule: Cost, effects: Effects = NO_EFFE
     workload = as_run(load_workload(run.workload), float(run.condition("compute_time_s")), run.condition("precision"))
     if run.plan == "asc-wfbp":
         return _two_at_once(workload, price, rule)
-    plan = named_plan(run.plan).rule(workload, rule)
+    plan = make_plan(run.plan, workload, Pricing.of(rule))
     return predict_timeline(workload, plan, price, effects, run.workers).iteration_time
 
 

@@ -26,7 +26,8 @@ from osfmodel.ledger.common import from_input, with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
-from osfmodel.plans import named_plan
+from osfmodel.plans import make_plan
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve.caps import DDP_LIMITS
 from osfmodel.workload import Layer, Workload
@@ -65,7 +66,7 @@ def judge_ncf(measurements: Sequence[Measurement]) -> Verdict:
 
 def rebuilt(profile: Workload) -> Workload:
     """The buckets of PyTorch 1.6 and later: rebuilt in ready order."""
-    return by_bucket(profile, named_plan("ddp").rule(profile, FREE))
+    return by_bucket(profile, make_plan("ddp", profile, Pricing.of(FREE)))
 
 
 def as_built(profile: Workload) -> Workload:
@@ -107,7 +108,7 @@ def _row(run: Measurement, alone: Mapping[int, Workload], fitted: Fitted, effect
     smallest, cost = fitted
     workload = alone[_batch(run)]
     known = run.workers == 1 or _batch(run) == smallest
-    return row_of(run, workload, cost, one_by_one(workload), effects, fitted=known)
+    return row_of(run, workload, Pricing.of(cost, effects), one_by_one(workload), fitted=known)
 
 
 def _fitted(group: Group, alone: Mapping[int, Workload], effects: Effects) -> Fitted:

@@ -29,6 +29,7 @@ from osfmodel.ledger.common import from_input, with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan
+from osfmodel.pricing import Pricing
 from osfmodel.units import MIB
 from osfmodel.workload import Workload
 
@@ -80,4 +81,4 @@ def calibrated(runs: Sequence[Measurement]) -> Calibrated:
 def _row(run: Measurement, known: Calibrated, off: Sequence[str]) -> Row:
     cost = cost_of(profiles.load_cluster(CLUSTER), run.workers)
     effects = Effects() if run.plan == WITHOUT else replace(known.effects, **dict.fromkeys(off, 0.0))
-    return row_of(run, known.workload, cost, known.plans[run.plan], effects, fitted=run.workers == 1)
+    return row_of(run, known.workload, Pricing.of(cost, effects), known.plans[run.plan], fitted=run.workers == 1)

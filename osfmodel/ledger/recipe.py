@@ -8,14 +8,14 @@ predicted with the reason. Errors are predicted / measured - 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.bands import Regime, regime_of
-from osfmodel.cost import Cost
-from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.engine import predict_timeline
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan
-from osfmodel.recursion import predict_timeline
+from osfmodel.pricing import Pricing
 from osfmodel.workload import Workload
 
 
@@ -63,19 +63,18 @@ class Recipe(NamedTuple):
 def row_of(
     run: Measurement,
     workload: Workload,
-    cost: Cost,
+    pricing: Pricing,
     plan: Plan,
-    effects: Effects = NO_EFFECTS,
     fitted: bool = False,
 ) -> Row:
     """What the engine predicts for ``run``, beside what was measured."""
-    timeline = predict_timeline(workload, plan, cost, effects, run.workers)
+    timeline = predict_timeline(workload, plan, replace(pricing, workers=run.workers))
     return Row(
         label=label_of(run),
         measured=run.iteration_time,
         predicted=timeline.iteration_time,
         fitted=fitted,
-        regime=regime_of(workload, timeline, cost),
+        regime=regime_of(workload, timeline, pricing.cost()),
     )
 
 

@@ -14,7 +14,7 @@ from osfmodel.solve.solution import Limits, Scheduler, Solution, Solver, Status
 __all__ = ["SCHEDULERS", "SOLVERS", "Limits", "Scheduler", "Solution", "Solver", "Status"]
 
 SOLVERS: Mapping[str, Solver] = {
-    "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)"),
+    "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)", published=True),
     "optimal": Solver(optimal.solve, "the exact optimum over plans of whole tensors in ready order", optimal.caveats),
 }
 SCHEDULERS: Mapping[str, Scheduler] = {}

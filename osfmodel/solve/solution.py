@@ -64,11 +64,18 @@ class Solution:
 
 
 class Solver(NamedTuple):
-    """An entry of SOLVERS: (workload, cost, limits) -> Solution, what it is in half a line, and what to beware of."""
+    """An entry of SOLVERS.
+
+    solve:     (workload, cost, limits) -> Solution
+    meaning:   half a line for a person
+    caveats:   what to beware of
+    published: whether it is an algorithm of others, kept as it is: it then knows nothing of effects
+    """
 
     solve: Callable[[Workload, Cost, Limits], Solution]
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+    published: bool = False
 
 
 class Scheduler(NamedTuple):

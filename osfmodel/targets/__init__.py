@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.targets import ddp, horovod
+from osfmodel.plan import Plan
+from osfmodel.targets import ddp, horovod, runtime
 from osfmodel.targets.target import Target
+from osfmodel.workload import Workload
 
-__all__ = ["CONFIG_TARGETS", "Target"]
+__all__ = ["CONFIG_TARGETS", "Target", "runs_on"]
 
 CONFIG_TARGETS: Mapping[str, Target] = {
     "ddp": ddp.TARGET,
     "horovod": horovod.TARGET,
+    "runtime": runtime.TARGET,
 }
+
+
+def runs_on(plan: Plan, workload: Workload) -> tuple[str, ...]:
+    """The stock frameworks that can be set to carry out exactly this plan; none means that it needs an executor."""
+    stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
+    return tuple(name for name, target in stock.items() if target.forms(plan, workload))

@@ -18,11 +18,11 @@ from typing import Any
 
 from osfmodel.cost import Cost
 from osfmodel.errors import PlanError
-from osfmodel.plan import Plan, grouped_plan
+from osfmodel.plan import Plan, contiguous_ends, grouped_plan
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_caps
 from osfmodel.solve.contiguous import allowed, finish
-from osfmodel.targets.target import Target, require_plain
+from osfmodel.targets.target import Target, plain, require_plain
 from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
 
@@ -126,6 +126,16 @@ def complete(knobs: DdpKnobs, workload: Workload, cost: Cost, limits: Limits = L
     return replace(knobs, fallback=search_caps(workload, cost, limits))
 
 
+def forms(plan: Plan, workload: Workload) -> bool:
+    """Any runs of whole tensors in ready order, if there is one dtype: each bucket has a limit of its own."""
+    one_dtype = len(set(workload.gradients.dtypes)) < 2
+    return one_dtype and plain(plan, workload) and contiguous_ends(plan, workload) is not None and not _clocked(plan)
+
+
+def _clocked(plan: Plan) -> bool:
+    return any(bucket.release_time for bucket in plan.buckets)
+
+
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Mixed dtypes are the one thing that a list of limits cannot always say."""
     if len(set(workload.gradients.dtypes)) < 2:
@@ -224,4 +234,5 @@ TARGET = Target(
     render,
     complete,
     caveats,
+    forms,
 )

@@ -26,7 +26,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.recursion import communication_finish, predict_timeline
 from osfmodel.solve import Limits
 from osfmodel.solve.contiguous import allowed
-from osfmodel.targets.target import Target, require_plain
+from osfmodel.targets.target import Target, plain, require_plain
 from osfmodel.units import MIB
 from osfmodel.workload import Gradients, Workload
 
@@ -235,4 +235,5 @@ TARGET = Target(
     config,
     render,
     caveats=caveats,
+    forms=plain,
 )

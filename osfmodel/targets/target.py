@@ -28,6 +28,8 @@ class Target:
     render:        (knobs, workload) -> text               lines to paste
     complete:      (knobs, workload, cost, limits) -> knobs adds what only the final choice needs
     caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
+    forms:         (plan, workload) -> whether some knobs make the framework form exactly this plan
+    executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
     """
 
     meaning: str
@@ -38,11 +40,22 @@ class Target:
     render: Callable[[Any, Workload], str]
     complete: Callable[[Any, Workload, Cost, Limits], Any] = lambda knobs, workload, cost, limits: knobs
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+    forms: Callable[[Plan, Workload], bool] = lambda plan, workload: False
+    executes: bool = False
+
+
+def plain(plan: Plan, workload: Workload) -> bool:
+    """Whether ``plan`` is one collective of whole tensors at a time, before the update."""
+    return (
+        plan.objective.plain
+        and plan.credit is None
+        and sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
+    )
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:
     """Raise PlanError for what no framework without an executor does: several channels, cut tensors, no barrier."""
-    if plan.channels > 1 or plan.forward_overlap or plan.split:
+    if not plan.objective.plain or plan.credit is not None:
         raise PlanError(
             f"{framework} runs one collective at a time, whole, before the update: this plan needs an executor"
         )

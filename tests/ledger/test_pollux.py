@@ -14,7 +14,8 @@ from osfmodel.ledger import pollux
 from osfmodel.ledger.common import from_input, with_compute_time
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import contiguous_plan
-from osfmodel.plans import named_plan
+from osfmodel.plans import make_plan
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.units import MIB
 from tests.ledger.test_leaks import leaks
@@ -115,7 +116,7 @@ def test_the_time_in_sync_is_not_used():
 
 def test_one_layer_per_bucket_changes_nothing():
     profile = profiles.load_workload("resnet50-v100")
-    plan, cost = named_plan("ddp").rule(profile, FREE), AffineCost(((1e-4, 1e-9),))
+    plan, cost = make_plan("ddp", profile, Pricing.of(FREE)), AffineCost(((1e-4, 1e-9),))
     buckets = pollux.by_bucket(profile, plan)
     whole = predict_timeline(profile, plan, cost, pollux.EFFECTS)
     short = predict_timeline(buckets, pollux.one_by_one(buckets), cost, pollux.EFFECTS)
@@ -147,4 +148,4 @@ def test_buckets_from_the_input_end_small_and_cover_all():
     assert MIB <= sizes[-1] < 2 * MIB  # the first that closes, at the input, is the last sent
     assert all(size >= 25 * MIB for size in sizes[1:-1])
     assert plan.buckets[-1].blocks[-1].layer == workload.layers[0].name
-    assert from_input(workload, (1,)) == named_plan("wfbp").rule(workload, FREE)
+    assert from_input(workload, (1,)) == make_plan("wfbp", workload, Pricing.of(FREE))

@@ -152,9 +152,9 @@ def test_a_cluster_carries_its_effects_into_predict_and_tune(small_workload, tmp
     slow, fast = (osf.predict(small_workload, one, "wfbp", 4) for one in (cluster, plain))
     assert slow.iteration_time > fast.iteration_time
     assert "compute_slowdown=0.2" in slow.notes[-1]
-    assert osf.predict(small_workload, cluster, "wfbp", 4, effects=Effects()).timeline == fast.timeline
+    assert osf.predict(small_workload, replace(cluster, effects=Effects()), "wfbp", 4).timeline == fast.timeline
     # A launch latency on every message is in the optimum: it fuses more.
-    launched = osf.predict(small_workload, plain, "optimal", 4, Effects(launch_latency=100.0))
+    launched = osf.predict(small_workload, replace(plain, effects=Effects(launch_latency=100.0)), "optimal", 4)
     assert len(launched.plan.buckets) == 1 < len(osf.predict(small_workload, plain, "wfbp", 4).plan.buckets)
     tuned = osf.tune(small_workload, cluster, 4)
     assert tuned.outcomes[0].tuned_time == osf.predict(small_workload, cluster, tuned.plan, 4).iteration_time

@@ -1,0 +1,49 @@
+"""An executor that carries out any plan: its knobs are the plan itself, and its configuration is a plan file.
+
+Its default is what one has without it, PyTorch DDP's default buckets, so that what it gains is gained over stock DDP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from osfmodel.cost import Cost
+from osfmodel.documents import document_of, encode
+from osfmodel.plan import Plan
+from osfmodel.solve import Limits
+from osfmodel.targets import ddp
+from osfmodel.targets.target import Target
+from osfmodel.workload import Workload
+
+
+def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> Plan:
+    """The plan as it is."""
+    plan.require_valid(workload)
+    return plan
+
+
+def realise(knobs: Plan | None, workload: Workload, cost: Cost) -> Plan:
+    """The plan as it is; what DDP does by default where there is none."""
+    return ddp.realise(ddp.DdpKnobs(), workload, cost) if knobs is None else knobs
+
+
+def config(knobs: Plan | None) -> dict[str, Any]:
+    """The plan as a document."""
+    return {} if knobs is None else document_of(knobs)
+
+
+def render(knobs: Plan | None, workload: Workload) -> str:
+    """The plan file."""
+    return "" if knobs is None else encode(document_of(knobs))
+
+
+TARGET = Target(
+    "an executor for any plan; by default PyTorch DDP's buckets",
+    lambda: None,
+    project,
+    realise,
+    config,
+    render,
+    forms=lambda plan, workload: True,
+    executes=True,
+)

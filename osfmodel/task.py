@@ -1,0 +1,107 @@
+"""What is to be tuned, and the questions that a search for settings asks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from osfmodel.bands import Band
+from osfmodel.cost import Cost
+from osfmodel.engine import predict_timeline
+from osfmodel.errors import PlanError
+from osfmodel.objective import PLAIN, Objective
+from osfmodel.plan import Plan
+from osfmodel.predict import error_band, extrapolation
+from osfmodel.pricing import Pricing
+from osfmodel.solve import SCHEDULERS, SOLVERS, Limits
+from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.targets import Target
+from osfmodel.timeline import Timeline
+from osfmodel.units import show_bytes
+from osfmodel.workload import Workload
+
+PLANNER = "planned"
+"""The entry of SCHEDULERS that makes plans for rules that no stock framework knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A workload under a target's rules at one or several prices, within limits."""
+
+    workload: Workload
+    target: Target
+    pricings: tuple[Pricing, ...]
+    limits: Limits = Limits()
+    objective: Objective = PLAIN
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """What an all-reduce costs at each worker count."""
+        return tuple(pricing.cost() for pricing in self.pricings)
+
+    def optima(self) -> list[tuple[Plan, Timeline]]:
+        """The best plan at each price. Raises PlanError, naming the largest tensor, where there is none."""
+        plans = [self._optimum(pricing) for pricing in self.pricings]
+        return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self.pricings, strict=True)]
+
+    def _optimum(self, pricing: Pricing) -> Plan:
+        if not self.objective.plain:
+            return SCHEDULERS[PLANNER].solve(self.workload, pricing, self.objective).require()[0]
+        return plan_under_effects(self.workload, pricing, self._in_order)
+
+    def _in_order(self, workload: Workload, cost: Cost) -> Plan:
+        """The exact optimum of whole tensors in ready order."""
+        solution = SOLVERS["optimal"].solve(workload, cost, self.limits)
+        if solution.plan is None:
+            gradients = self.workload.gradients
+            size, name = max(zip(gradients.sizes, gradients.names, strict=True))
+            raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
+        return solution.plan
+
+    def timeline(self, plan: Plan, pricing: Pricing) -> Timeline:
+        """One iteration under ``plan``."""
+        return predict_timeline(self.workload, plan, pricing)
+
+    def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
+        """What the target makes of ``knobs`` at each price."""
+        plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
+        return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self.pricings, strict=True)]
+
+    def times(self, knobs: Any) -> list[float]:
+        """Iteration time at each price of what the target makes of ``knobs``."""
+        return [timeline.iteration_time for _, timeline in self.realised(knobs)]
+
+    def bounds(self) -> list[float]:
+        """What no schedule under these rules can beat, at each price."""
+        return [objective_bound(self.workload, pricing, self.objective) for pricing in self.pricings]
+
+    def bands(self, knobs: Any) -> list[Band | None]:
+        """The error band of the tuned time at each price."""
+        return [error_band(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
+                zip(self.realised(knobs), self.pricings, strict=True)]  # fmt: skip
+
+    def project(self, plan: Plan, cost: Cost) -> Any:
+        """The target's knobs for ``plan``."""
+        return self.target.project(plan, self.workload, cost, self.limits)
+
+    def keeps_limits(self, knobs: Any) -> bool:
+        """Whether what the target makes of ``knobs`` is within the limits under every cost."""
+        most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
+        plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
+        return all(most is None or len(plan.buckets) <= most for plan in plans) and all(
+            most_bytes is None or bucket.size <= most_bytes for plan in plans for bucket in plan.buckets
+        )
+
+    def slower(self, factor: float) -> Task:
+        """The same on a network that takes ``factor`` times as long."""
+        return replace(self, pricings=tuple(pricing.slower(factor) for pricing in self.pricings))
+
+    def caveats(self) -> tuple[str, ...]:
+        """What the target's and the solver's results take for granted."""
+        solver = SCHEDULERS[PLANNER].caveats if not self.objective.plain else SOLVERS["optimal"].caveats
+        return self.target.caveats(self.workload) + solver(self.workload)
+
+    def extrapolation(self, plan: Plan) -> tuple[str, ...]:
+        """What is beyond the measured sizes, each said once."""
+        return tuple(dict.fromkeys(note for cost in self.costs for note in extrapolation(plan, cost)))
