@@ -9,7 +9,7 @@ True
 
 from __future__ import annotations
 
-from osfmodel.cluster import AlphaBeta, Cluster, FittedRange, Link, NcclShape, Pieces, Protocol, Table
+from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
@@ -40,6 +40,7 @@ __all__ = [
     "Bucket",
     "Cluster",
     "Comparison",
+    "Contention",
     "CostError",
     "DataError",
     "Economics",

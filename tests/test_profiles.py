@@ -216,6 +216,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         in_node=Link(0.1, 0.2, 0.3),
         fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
         tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
+        contention=(osf.Contention(4, 1.5),),
         effects=osf.Effects(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
         nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, True, 1.5, 2.5),
         pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
@@ -225,7 +226,9 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
     )
     layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)
     workload = Workload("full", (layer,), batch_size=6, update_time=7.0, source=source)
-    plan = Plan("full", (Bucket((Block("a", 0, 3),), release_time=1.5),), channels=2, forward_overlap=True, split=True)
+    plan = Plan(
+        "full", (Bucket((Block("a", 0, 3),), release_time=1.5),), channels=2, forward_overlap=True, split=True, credit=7
+    )
     for noun, load in ((cluster, osf.load_cluster), (workload, osf.load_workload), (plan, osf.load_plan)):
         for field in dataclasses.fields(noun):
             if field.default is not dataclasses.MISSING:

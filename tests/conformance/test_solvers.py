@@ -1,13 +1,16 @@
-"""Every entry of SOLVERS, the moment it is listed."""
+"""Every entry of SOLVERS and of SCHEDULERS, the moment it is listed."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from osfmodel import SOLVERS, Limits, Status
+from osfmodel import SOLVERS, Limits, Status, engine
+from osfmodel.objective import Objective
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
-from osfmodel.solve import exhaustive
+from osfmodel.solve import SCHEDULERS, exhaustive
+from osfmodel.solve.bounds import objective_bound
 from tests.conftest import workload_of
 from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
 
@@ -73,3 +76,24 @@ def test_alternating_dtypes_and_nothing_to_send(name):
         plan, timeline = SOLVERS[name].solve(workload, affine(rng), Limits()).require()
         plan.require_valid(workload)
         assert timeline.iteration_time >= workload.compute_time
+
+
+OBJECTIVES = [Objective(), Objective(2), Objective(forward_overlap=True), Objective(2, True), Objective(1, True, True)]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_schedules_are_valid_timed_by_the_engine_and_above_the_bound(name, objective):
+    rng = np.random.default_rng(24)
+    for _ in range(8):
+        problem, cost = random_problem(rng), affine(rng)
+        workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes)
+        pricing = Pricing.of(cost)
+        solution = SCHEDULERS[name].solve(workload, pricing, objective)
+        plan, timeline = solution.require()
+        plan.require_valid(workload)
+        assert plan.objective == objective
+        assert timeline == engine.predict_timeline(workload, plan, pricing)
+        assert solution.lower_bound == objective_bound(workload, pricing, objective)
+        assert solution.lower_bound <= timeline.iteration_time * (1 + 1e-12)
+        assert SCHEDULERS[name].solve(workload, pricing, objective) == solution

@@ -72,7 +72,10 @@ def test_config_is_json_and_text_is_complete(name, case):
     assert target.meaning
 
 
-@pytest.mark.parametrize("name", CONFIG_TARGETS)
+STOCK = [name for name, target in CONFIG_TARGETS.items() if not target.executes]
+
+
+@pytest.mark.parametrize("name", STOCK)
 @pytest.mark.parametrize("setting", [{"channels": 2}, {"forward_overlap": True}, {"split": True}])
 def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
     workload, cost, plan = case
@@ -80,7 +83,7 @@ def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
         CONFIG_TARGETS[name].project(Plan(workload.name, plan.buckets, **setting), workload, cost, Limits())
 
 
-@pytest.mark.parametrize("name", CONFIG_TARGETS)
+@pytest.mark.parametrize("name", STOCK)
 def test_a_cut_tensor_is_refused(name, case):
     workload, cost, _ = case
     first, *rest = zip(workload.gradients.names, workload.gradients.sizes, strict=True)
@@ -89,3 +92,25 @@ def test_a_cut_tensor_is_refused(name, case):
     plan = Plan(workload.name, tuple(Bucket(tuple(blocks)) for blocks in pieces))
     with pytest.raises(PlanError, match="whole tensors"):
         CONFIG_TARGETS[name].project(plan, workload, cost, Limits())
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_what_a_framework_forms_is_what_it_is_set_to(name, case):
+    workload, cost, plan = case
+    target = CONFIG_TARGETS[name]
+    assert target.forms(plan, workload)
+    formed = target.realise(target.project(plan, workload, cost, Limits()), workload, cost)
+    assert {bucket.blocks for bucket in formed.buckets} == {bucket.blocks for bucket in plan.buckets} or name != "ddp"
+    wild = Plan(workload.name, plan.buckets, channels=2)
+    assert not target.forms(wild, workload)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIG_TARGETS if name not in STOCK])
+def test_an_executor_carries_out_any_plan_as_it_is(name, case):
+    workload, cost, plan = case
+    target = CONFIG_TARGETS[name]
+    wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, split=True)
+    assert target.realise(target.project(wild, workload, cost, Limits()), workload, cost) == wild
+    assert target.forms(wild, workload)
+    with pytest.raises(PlanError):
+        target.project(Plan("another", wild.buckets), workload, cost, Limits())
