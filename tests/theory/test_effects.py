@@ -158,3 +158,29 @@ def test_a_cluster_carries_its_effects_into_predict_and_tune(small_workload, tmp
     assert len(launched.plan.buckets) == 1 < len(osf.predict(small_workload, plain, "wfbp", 4).plan.buckets)
     tuned = osf.tune(small_workload, cluster, 4)
     assert tuned.outcomes[0].tuned_time == osf.predict(small_workload, cluster, tuned.plan, 4).iteration_time
+
+
+@pytest.mark.parametrize(
+    "effects",
+    [
+        Effects(straggler_deviation=0.1),
+        Effects(straggler_deviation=0.03),
+        Effects(compute_slowdown=0.4),
+        Effects(hook_time=5e-3),
+        Effects(copy_in=2e-10, copy_out=1e-10),
+        Effects(launch_latency=2e-3),
+    ],
+    ids=lambda effects: ", ".join(effects.active),
+)
+def test_plans_are_made_with_the_effects_in_view(effects):
+    """Tuned with effects is no slower than tuned without them, both timed with them; and no slower than the default."""
+    workload, plain = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    cluster = replace(plain, effects=effects)
+    aware = osf.tune(workload, cluster, 64)
+    blind = osf.predict(workload, cluster, osf.tune(workload, plain, 64).plan, 64).iteration_time
+    ours = aware.outcomes[0]
+    assert ours.tuned_time <= blind * 1.001
+    assert ours.tuned_time <= ours.default_time * 1.001
+    optimal = osf.predict(workload, cluster, "optimal", 64).iteration_time
+    assert optimal <= osf.predict(workload, cluster, "ddp", 64).iteration_time
+    assert ours.lower_bound <= optimal
