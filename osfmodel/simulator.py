@@ -1,9 +1,9 @@
 """Event by event: any order, tensors in pieces, several collectives in flight, forward before all has arrived.
 
 The compute stream works through its tasks in order; the network sends operations in the order of the plan or by
-priority, up to ``channels`` of them at once. An operation is first latent (its start-up, which takes no bandwidth), then
-transfers, and n transfers share the wires (``osfmodel.contention``). Between two events all speeds are constant, so
-nothing is approximated, and rational input gives rational output.
+priority, up to ``channels`` of them at once. An operation is first latent (its start-up, which takes no bandwidth),
+then transfers, and n transfers share the wires (``osfmodel.contention``). Between two events all speeds are constant,
+so nothing is approximated, and rational input gives rational output.
 
 At an instant everything that ends there ends first, also tasks that take no time; then the network chooses. With the
 barrier an iteration runs from forward to update. Without it (``forward_overlap``) each layer of the next forward waits

@@ -8,7 +8,7 @@ layers and the plan, for as many consecutive periods as asked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 
@@ -35,9 +35,8 @@ class Send:
     needs: set
     release: Fraction
     status: str = "waiting"
+    place: int = 0
     began: Fraction | None = None
-    ended: Fraction | None = None
-    moved: list = field(default_factory=list)
 
 
 def law(gain, flows):
@@ -45,121 +44,150 @@ def law(gain, flows):
     return sum(((1 - 1 / gain) ** k for k in range(flows)), Fraction(0)) / flows
 
 
-def build(workload, plan, pricing, periods):
-    """Tasks in order and operations in order, over several periods."""
-    effects, tasks, sends = pricing.effects, [], []
-    total = sum(layer.gradient_bytes for layer in workload.layers)
-    backward = [layer for layer in reversed(workload.layers)]
-    place = {layer.name: number for number, layer in enumerate(backward)}
-    for period in range(periods):
-        if not plan.forward_overlap:
-            tasks += [
-                Work(("f", period, layer.name), "forward", layer.forward_time, set()) for layer in workload.layers
-            ]
-        completed = [max((b.layer for b in bucket.blocks), key=place.get) for bucket in plan.buckets]
-        for layer in backward:
-            extra = effects.copy_in * layer.gradient_bytes + effects.hook_time * completed.count(layer.name)
-            tasks.append(Work(("b", period, layer.name), "backward", layer.backward_time + extra, set()))
-        first = "reduce_scatter" if plan.split else "all_reduce"
-        for number, bucket in enumerate(plan.buckets):
-            size = sum(block.bytes for block in bucket.blocks)
-            latency, transfer = pricing.split(first, size)
-            copied = effects.fusion_copy * size if len(bucket.blocks) > 1 else 0
-            released = bucket.release_time - (workload.forward_time if plan.forward_overlap else 0)
-            needs = {("b", period, block.layer) for block in bucket.blocks}
-            latency += effects.launch_latency
-            sends.append(Send((0, period, number), first, latency, transfer + copied, size, needs, released))
-        if plan.split:
-            firsts = [max(place[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
-            for number in sorted(range(len(firsts)), key=lambda k: -firsts[k]):
-                size = sum(block.bytes for block in plan.buckets[number].blocks)
-                latency, transfer = pricing.split("all_gather", size)
-                latency += effects.launch_latency
-                needs = {(0, period, number)}
-                sends.append(Send((1, period, number), "all_gather", latency, transfer, size, needs, Fraction(0)))
-        last = 1 if plan.split else 0
-        if plan.forward_overlap:
-            for layer in workload.layers:
-                holds = [k for k, bucket in enumerate(plan.buckets) if layer.name in [b.layer for b in bucket.blocks]]
-                needs = {(last, period, number) for number in holds}
-                update = workload.update_time * layer.gradient_bytes / total + effects.copy_out * layer.gradient_bytes
-                if update:
-                    tasks.append(Work(("u", period, layer.name), "update", update, needs))
-                tasks.append(Work(("f", period, layer.name), "forward", layer.forward_time, needs))
-        else:
-            arrived = {send.key for send in sends if send.key[1] == period}
-            tasks.append(Work(("c", period, ""), "copy", effects.copy_out * total, arrived))
-            tasks.append(Work(("u", period, ""), "update", workload.update_time, set()))
-    return tasks, sends
+def tasks_of(workload, plan, pricing, period):
+    """What one period computes, in order."""
+    effects, total = pricing.effects, sum(layer.gradient_bytes for layer in workload.layers)
+    place = {layer.name: number for number, layer in enumerate(workload.layers)}
+    completed = [min((b.layer for b in bucket.blocks), key=place.get) for bucket in plan.buckets]
+    backward = [
+        Work(
+            ("b", period, layer.name),
+            "backward",
+            layer.backward_time
+            + effects.copy_in * layer.gradient_bytes
+            + effects.hook_time * completed.count(layer.name),
+            set(),
+        )
+        for layer in reversed(workload.layers)
+    ]
+    if not plan.forward_overlap:
+        forward = [Work(("f", period, one.name), "forward", one.forward_time, set()) for one in workload.layers]
+        every = {(int(plan.split), period, number) for number in range(len(plan.buckets))}
+        copy = Work(("c", period, ""), "copy", effects.copy_out * total, every)
+        return [*forward, *backward, copy, Work(("u", period, ""), "update", workload.update_time, set())]
+    for layer in workload.layers:
+        holds = [k for k, bucket in enumerate(plan.buckets) if layer.name in [b.layer for b in bucket.blocks]]
+        needs = {(int(plan.split), period, number) for number in holds}
+        share = (workload.update_time / total + effects.copy_out) * layer.gradient_bytes
+        backward.append(Work(("u", period, layer.name), "update", share, needs))
+        backward.append(Work(("f", period, layer.name), "forward", layer.forward_time, needs))
+    return backward
+
+
+def sends_of(workload, plan, pricing, period):
+    """What one period sends, in the order of the plan, and then what the next forward needs, in its order."""
+    effects, sends = pricing.effects, []
+    first = "reduce_scatter" if plan.split else "all_reduce"
+    for number, bucket in enumerate(plan.buckets):
+        size = sum(block.bytes for block in bucket.blocks)
+        latency, transfer = pricing.split(first, size)
+        transfer += effects.fusion_copy * size if len(bucket.blocks) > 1 else 0
+        release = bucket.release_time - (workload.forward_time if plan.forward_overlap else 0)
+        needs = {("b", period, block.layer) for block in bucket.blocks}
+        latency += effects.launch_latency
+        sends.append(Send((0, period, number), first, latency, transfer, size, needs, max(release, 0)))
+    names = [layer.name for layer in workload.layers]
+    nearest = [min(names.index(block.layer) for block in bucket.blocks) for bucket in plan.buckets]
+    for number in sorted(range(len(nearest)), key=nearest.__getitem__) if plan.split else ():
+        latency, transfer = pricing.split("all_gather", sends[number].size)
+        latency, needs = latency + effects.launch_latency, {(0, period, number)}
+        sends.append(Send((1, period, number), "all_gather", latency, transfer, sends[number].size, needs, 0))
+    return sends
+
+
+class World:
+    """Everything at one instant."""
+
+    def __init__(self, workload, plan, pricing, periods):
+        self.plan, self.pricing = plan, pricing
+        self.tasks = [task for period in range(periods) for task in tasks_of(workload, plan, pricing, period)]
+        self.sends = [send for period in range(periods) for send in sends_of(workload, plan, pricing, period)]
+        self.now, self.base = Fraction(0), Fraction(0)
+        self.ended, self.spans, self.ends = set(), [], []
+
+    def flying(self):
+        return [send for send in self.sends if send.status == "flying"]
+
+    def computing(self):
+        """The first task that has not ended, where all that it needs has."""
+        first = next((task for task in self.tasks if task.key not in self.ended), None)
+        return first if first and first.needs <= self.ended else None
+
+    def end(self, activity):
+        self.ended.add(activity.key)
+        self.spans.append((activity.kind, activity.key, activity.began, self.now))
+
+    def settle(self):
+        """Everything that ends at this instant."""
+        for send in self.flying():
+            if send.latent == send.left == 0:
+                send.status = "ended"
+                self.end(send)
+        while task := self.computing():
+            task.began = self.now if task.began is None else task.began
+            if task.left:
+                return
+            self.end(task)
+            if not any(other.key[1] == task.key[1] and other.key not in self.ended for other in self.tasks):
+                self.ends.append(self.now)
+                self.base = self.now
+
+    def current(self):
+        """What waits in this period."""
+        return [send for send in self.sends if send.key[1] == len(self.ends) and send.status == "waiting"]
+
+    def eligible(self, send):
+        return send.needs <= self.ended and self.base + send.release <= self.now
+
+    def commit(self):
+        """By priority, while the bytes that were handed over and have not arrived are below the credit."""
+        while sum(send.size for send in self.sends if send.status in ("committed", "flying")) < self.plan.credit:
+            able = [send for send in self.current() if self.eligible(send)]
+            if not able:
+                return
+            able[0].status = "committed"
+            able[0].place = 1 + max(send.place for send in self.sends)
+
+    def launch(self):
+        if self.plan.credit is not None:
+            self.commit()
+        while len(self.flying()) < self.plan.channels:
+            line = sorted((send for send in self.sends if send.status == "committed"), key=lambda send: send.place)
+            if self.plan.credit is None:
+                line = [send for send in self.current()[:1] if self.eligible(send)]
+            if not line:
+                return
+            line[0].status, line[0].began = "flying", self.now
+
+    def pass_time(self):
+        """To the next instant at which something could end or be released; False where there is none."""
+        flying, task = self.flying(), self.computing()
+        moving = [send for send in flying if send.latent == 0]
+        share = law(self.pricing.gain, len(moving)) if moving else Fraction(1)
+        speed = 1 / (1 + Fraction(self.pricing.effects.compute_slowdown)) if flying else Fraction(1)
+        steps = [send.latent for send in flying if send.latent > 0] + [send.left / share for send in moving]
+        steps += [task.left / speed] if task else []
+        releases = [self.base + send.release - self.now for send in self.current()]
+        steps += [step for step in releases if step > 0]
+        for send in flying if steps else ():
+            if send in moving:
+                send.left -= min(steps) * share
+            else:
+                send.latent -= min(steps)
+        if task:
+            task.left -= min(steps) * speed
+        self.now += min(steps, default=0)
+        return bool(steps)
 
 
 def simulate(workload, plan, pricing, periods=1):
-    """(times at which the periods end, spans as (kind, key, start, end), sends with the bytes moved in each stretch)."""
-    tasks, sends = build(workload, plan, pricing, periods)
-    slow, now, ended, spans, ends = pricing.effects.compute_slowdown, Fraction(0), set(), [], []
-    while True:
-        changed = True
-        while changed:  # everything that ends at this instant
-            changed = False
-            for send in sends:
-                if send.status == "flying" and send.latent == 0 and send.left == 0:
-                    send.status, send.ended, changed = "ended", now, True
-                    ended.add(send.key)
-                    spans.append((send.kind, send.key, send.began, now))
-            remaining = [task for task in tasks if task.key not in ended]
-            if remaining and remaining[0].needs <= ended:
-                head = remaining[0]
-                head.began = now if head.began is None else head.began
-                if head.left == 0:
-                    changed = True
-                    ended.add(head.key)
-                    spans.append((head.kind, head.key, head.began, now))
-                    if len(remaining) == 1 or remaining[1].key[1] != head.key[1]:
-                        ends.append(now)
-        base = ends[-1] if ends else Fraction(0)
-        current = [send for send in sends if send.key[1] == len(ends)]
-
-        def eligible(send, base=base):
-            return send.needs <= ended and base + max(send.release, 0) <= now
-
-        if plan.credit is not None:
-            while True:
-                handed = sum(send.size for send in sends if send.status in ("committed", "flying"))
-                able = [send for send in current if send.status == "waiting" and eligible(send)]
-                if not able or handed >= plan.credit:
-                    break
-                able[0].status = "committed"
-                able[0].began = (len([1 for send in sends if send.began is not None]),)  # its place in the line
-        while sum(send.status == "flying" for send in sends) < plan.channels:
-            if plan.credit is None:
-                line = [send for send in current if send.status == "waiting"]
-                able = line[:1] if line and eligible(line[0]) else []
-            else:
-                line = [send for send in sends if send.status == "committed"]
-                able = sorted(line, key=lambda send: send.began)[:1]
-            if not able:
-                break
-            able[0].status, able[0].began = "flying", now
-        flying = [send for send in sends if send.status == "flying"]
-        moving = [send for send in flying if send.latent == 0]
-        share = law(pricing.gain, len(moving)) if moving else Fraction(1)
-        speed = 1 / (1 + slow) if flying else Fraction(1)
-        remaining = [task for task in tasks if task.key not in ended]
-        computing = remaining[0] if remaining and remaining[0].needs <= ended else None
-        upcoming = [now + send.latent for send in flying if send.latent > 0]
-        upcoming += [now + send.left / share for send in moving]
-        upcoming += [now + computing.left / speed] if computing else []
-        upcoming += [base + send.release for send in current if base + send.release > now]
-        if not upcoming:
-            assert not remaining and all(send.status == "ended" for send in sends), "stuck"
-            return ends, spans, sends
-        step = min(upcoming) - now
-        for send in flying:
-            if send in moving:
-                send.left -= step * share
-                send.moved.append((now, now + step, share))
-            else:
-                send.latent -= step
-        if computing:
-            computing.left -= step * speed
-        now += step
+    """(times at which the periods end, spans as (kind, key, start, end))."""
+    world = World(workload, plan, pricing, periods)
+    going = True
+    while going:
+        world.settle()
+        world.launch()
+        going = world.pass_time()
+    stuck = [one.key for one in (*world.tasks, *world.sends) if one.key not in world.ended]
+    assert stuck == []
+    return world.ends, world.spans

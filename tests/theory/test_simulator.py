@@ -102,9 +102,9 @@ def test_equals_the_recursion(case):
 @settings(max_examples=250, deadline=None)
 @given(cases())
 def test_equals_a_second_simulator(case):
-    """Channels, gain, cut tensors, overlap with the next forward, split, priority with credit, effects: no tolerance."""
+    """Channels, gain, cut tensors, overlap with the next forward, split, priority, effects: no tolerance."""
     workload, plan, pricing = case
-    ends, spans, _ = events.simulate(workload, plan, pricing)
+    ends, spans = events.simulate(workload, plan, pricing)
     found = simulate(workload, plan, pricing)
     assert found.iteration_time == ends[-1]
     assert spans_of(found) == sorted((kind, start, end) for kind, _, start, end in spans if end > start)
@@ -115,7 +115,7 @@ def test_equals_a_second_simulator(case):
 def test_the_second_period_is_like_the_first(case):
     """Steady state: three periods in a row on one clock take the same time each, and all spans come again."""
     workload, plan, pricing = case
-    ends, spans, _ = events.simulate(workload, plan, pricing, periods=3)
+    ends, spans = events.simulate(workload, plan, pricing, periods=3)
     assert [end - start for start, end in itertools.pairwise([0, *ends])] == [ends[0]] * 3
     periods = [
         sorted((kind, key[0], key[2], start - base, end - base) for kind, key, start, end in spans if key[1] == number)
@@ -127,7 +127,7 @@ def test_the_second_period_is_like_the_first(case):
 
 def bytes_moved(span, spans, pricing, size):
     """Bytes that a collective of that span sends: its rate, read off how many others send, integrated."""
-    latency, transfer = pricing.split(span.kind, size)
+    _, transfer = pricing.split(span.kind, size)
     begins = {other: other.start + latency_of(other, pricing) for other in spans}
     marks = sorted({time for other in spans for time in (begins[other], other.end)} | {begins[span], span.end})
     sent = Fraction(0)
@@ -181,7 +181,7 @@ def test_what_waits_for_what(case):
     timeline = simulate(workload, plan, pricing)
     sending = [span for span in timeline.spans if span.stream != "compute"]
     expected = [tuple(dict.fromkeys(block.layer for block in bucket.blocks)) for bucket in plan.buckets]
-    firsts = sorted((span.start for span in sending if span.kind != "all_gather"))
+    firsts = sorted(span.start for span in sending if span.kind != "all_gather")
     if plan.credit is None:
         started = [span for span in sending if span.kind != "all_gather"]
         for before, after in itertools.combinations(range(len(expected)), 2):
