@@ -1,21 +1,19 @@
 """What communication costs a given number of workers: the cost of each collective, and what several in flight get.
 
-Two parts of one collective (:func:`split`): a start-up, in which nothing is sent, and a transfer. Start-ups of several
-collectives run side by side; their transfers share the wires. One flow alone may not fill these: n flows together go
-
-    X(n) = g (1 - (1 - 1/g)^n)
-
-times as fast as one, X(1) = 1, towards g for many: each new flow takes what the others leave, and g, the *gain* of
-simultaneity, is measured. With g = 1 one flow fills the wires, and several only hide start-ups.
+Two parts of one collective (:meth:`Pricing.split`): a start-up, in which nothing is sent, and a transfer. Start-ups of
+several collectives run side by side; their transfers share the wires (``osfmodel.contention``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from osfmodel.cluster import Cluster
-from osfmodel.cost import COST_MODELS, AffineCost, Cost, cost_of
+from osfmodel.contention import together
+from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import CostError
 
@@ -59,25 +57,39 @@ class Pricing:
 
         Of a minimum of lines, the line that is cheapest at ``size``; of a table, the least time at or below it.
         """
+        return self.splitter(collective)(size)
+
+    def splitter(self, collective: str) -> Callable[[int], tuple[float, float]]:
+        """:meth:`split` of one collective, for many sizes."""
         cost = self.cost(collective)
-        whole: float = cost(size)
-        if isinstance(cost, AffineCost):
-            startup, _ = min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)
-        else:
-            startup = min(
-                whole, *[time for knot, time in zip(cost.sizes, cost.times, strict=True) if knot <= size], cost.times[0]
-            )
-        return startup, whole - startup
+        return _lines(cost) if isinstance(cost, AffineCost) else _table(cost)
 
     def share(self, flows: int) -> float:
         """The speed of each of ``flows`` transfers, as a part of that of one alone: X(n) / n."""
-        if flows < 2:
-            return 1
-        return self.together(flows) / flows
+        return self.together(flows) / flows if flows > 1 else 1
 
     def together(self, flows: int) -> float:
         """X(n): how many times as fast as one alone ``flows`` transfers go together."""
-        return self.gain * (1 - (1 - 1 / self.gain) ** flows) if flows > 1 else 1
+        return together(self.gain, flows)
+
+
+def _lines(cost: AffineCost) -> Callable[[int], tuple[float, float]]:
+    def split(size: int) -> tuple[float, float]:
+        startup, per_byte = min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)
+        return startup, per_byte * size
+
+    return split
+
+
+def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
+    least = list(accumulate(cost.times, min))
+
+    def split(size: int) -> tuple[float, float]:
+        whole: float = cost(size)
+        startup = min(whole, least[max(bisect_right(cost.sizes, size) - 1, 0)])
+        return startup, whole - startup
+
+    return split
 
 
 def pricing_of(cluster: Cluster, workers: int) -> Pricing:

@@ -15,6 +15,7 @@ at 1 / (1 + slowdown) of its speed.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from osfmodel.cost import Cost
@@ -103,11 +104,10 @@ class _Compute:
     def _load(self, plan: Plan) -> None:
         """Add to the work what hooks, copies and stragglers add."""
         order = {name: position for position, name in enumerate(self.workload.gradients.names)}
-        last = {max((block.layer for block in bucket.blocks), key=order.__getitem__) for bucket in plan.buckets}
+        hooks = Counter(max((block.layer for block in bucket.blocks), key=order.__getitem__) for bucket in plan.buckets)
         sizes = dict(zip(self.workload.gradients.names, self.workload.gradients.sizes, strict=True))
         self.extra = {
-            name: self.effects.copy_in * size + (self.effects.hook_time if name in last else 0)
-            for name, size in sizes.items()
+            name: self.effects.copy_in * size + self.effects.hook_time * hooks[name] for name, size in sizes.items()
         }
         added: float = 0
         for name, time in self.ready.items():

@@ -25,7 +25,7 @@ class Operation:
     """One collective.
 
     latency, transfer: seconds of start-up, and of sending, were it alone
-    ready:        the task after which its gradients are there; -1 for at once
+    ready:        the task after which its gradients are there
     after:        the operation that it continues (the reduce-scatter of this all-gather); -1 for none
     size:         bytes, for the credit of a scheduler
     release_time: not before this time
@@ -124,7 +124,7 @@ def _next_forward(workload: Workload, operations: Sequence[Operation], plan: Pla
     total = workload.gradient_bytes
     per_byte = (workload.update_time / total if total else 0) + pricing.effects.copy_out
     stretch = pricing.effects.stretch(pricing.workers)
-    tasks = []
+    tasks = [] if total else [Task("update", (), workload.update_time)]
     for layer in workload.layers:
         waits = tuple(arrivals.get(layer.name, ()))
         if per_byte and layer.gradient_bytes:

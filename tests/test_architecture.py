@@ -18,7 +18,7 @@ FLOORS = [
     ("workload", "cluster", "timeline", "measurement"),
     ("objective",),
     ("plan",),
-    ("documents", "cost.curves", "cost.nccl_constants", "cost.jumps"),
+    ("documents", "contention", "cost.curves", "cost.nccl_constants", "cost.jumps"),
     ("cost.fitting",),
     ("cost.collectives", "cost.minimum"),
     ("cost.hockney", "cost.hierarchical", "cost.tabulated", "cost.piecewise"),
