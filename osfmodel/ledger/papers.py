@@ -16,14 +16,13 @@ from typing import TypeAlias
 
 from osfmodel.cost import AffineCost, Cost, cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger import two_channels
+from osfmodel.engine import predict_timeline
 from osfmodel.ledger.recipe import Row, Verdict
 from osfmodel.measurement import Measurement
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
 from osfmodel.profiles import load_cluster, load_workload
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve.mg_wfbp import linear
+from osfmodel.solve import asc_wfbp
 from osfmodel.workload import Workload
 
 PUBLISHED_32 = AffineCost(((4.04e-3, 8.64e-10),))
@@ -54,7 +53,7 @@ def speed_ups(
     """Time of the other method / time of the paper's own, published against replayed.
 
     ``prices`` is what an all-reduce costs, ``rules`` what the planner takes it to cost: the same, unless one asks what
-    a plan made from wrong constants does. Effects do not touch the two channels of ASC-WFBP.
+    a plan made from wrong constants does.
     """
     groups: dict[tuple[str, ...], dict[str, Measurement]] = {}
     for run in measurements:
@@ -84,10 +83,9 @@ def _label(run: Measurement, other: str) -> str:
 def replay(run: Measurement, price: Cost, rule: Cost, effects: Effects = NO_EFFECTS) -> float:
     """Seconds per iteration under the plan of ``run``, made for the cost ``rule`` and priced by ``price``."""
     workload = as_run(load_workload(run.workload), float(run.condition("compute_time_s")), run.condition("precision"))
-    if run.plan == "asc-wfbp":
-        return _two_at_once(workload, price, rule)
+    pricing = Pricing({"all_reduce": price}, run.workers, asc_wfbp.PUBLISHED_GAIN, effects)
     plan = make_plan(run.plan, workload, Pricing.of(rule))
-    return predict_timeline(workload, plan, price, effects, run.workers).iteration_time
+    return predict_timeline(workload, plan, pricing).iteration_time
 
 
 def as_run(workload: Workload, compute_time: float, precision: str) -> Workload:
@@ -108,11 +106,3 @@ def as_run(workload: Workload, compute_time: float, precision: str) -> Workload:
         for layer in workload.layers
     ]
     return replace(workload, layers=tuple(layers))
-
-
-def _two_at_once(workload: Workload, price: Cost, rule: Cost) -> float:
-    gradients = workload.gradients
-    ends = two_channels.merge_queued(gradients.ready_times, gradients.sizes, *linear(rule))
-    ready = [gradients.ready_times[end - 1] for end in ends]
-    sizes = [sum(gradients.sizes[start:end]) for start, end in zip((0, *ends), ends, strict=False)]
-    return max(two_channels.finish(ready, sizes, *linear(price)), workload.compute_time)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.solve import mg_wfbp, optimal
+from osfmodel.objective import Objective
+from osfmodel.solve import asc_wfbp, byte_scheduler, mg_wfbp, optimal, us_byte
 from osfmodel.solve.solution import Limits, Scheduler, Solution, Solver, Status
 
 __all__ = ["SCHEDULERS", "SOLVERS", "Limits", "Scheduler", "Solution", "Solver", "Status"]
@@ -17,5 +18,14 @@ SOLVERS: Mapping[str, Solver] = {
     "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)", published=True),
     "optimal": Solver(optimal.solve, "the exact optimum over plans of whole tensors in ready order", optimal.caveats),
 }
-SCHEDULERS: Mapping[str, Scheduler] = {}
+SCHEDULERS: Mapping[str, Scheduler] = {
+    "asc-wfbp": Scheduler(asc_wfbp.solve, Objective(asc_wfbp.CHANNELS), "several at once, as released (INFOCOM'21)"),
+    "byte-scheduler": Scheduler(
+        byte_scheduler.solve,
+        Objective(forward_overlap=True),
+        "equal pieces by priority, with credit (SOSP'19)",
+        byte_scheduler.caveats,
+    ),
+    "us-byte": Scheduler(us_byte.solve, Objective(forward_overlap=True), "unequal blocks, as released (TPDS)"),
+}
 """Solvers of what no stock framework does: several collectives at once, cut tensors, communication past the barrier."""

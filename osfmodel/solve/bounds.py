@@ -56,29 +56,29 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
         return iteration_bound(workload, pricing.cost())
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
-    tails = _tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
+    after = tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
     computing = workload.compute_time
     bound: float = computing
     suffix = 0
     for size, ready, tail in zip(
-        reversed(gradients.sizes), reversed(gradients.ready_times), reversed(tails), strict=True
+        reversed(gradients.sizes), reversed(gradients.ready_times), reversed(after), strict=True
     ):
         suffix += size
         bound = max(bound, ready - start + _shortest(suffix, pricing, objective) + tail)
     return bound
 
 
-def _tails(workload: Workload) -> list[float]:
+def tails(workload: Workload) -> list[float]:
     """For each gradient in ready order, forward and update of its layer and of all that follow it in forward."""
     total = workload.gradient_bytes
     per_byte = workload.update_time / total if total else 0
     tail: float = 0
-    tails = []
+    found = []
     for layer in reversed(workload.layers):
         tail += layer.forward_time + per_byte * layer.gradient_bytes
         if layer.gradient_bytes:
-            tails.append(tail)
-    return tails
+            found.append(tail)
+    return found
 
 
 def _shortest(size: int, pricing: Pricing, objective: Objective) -> float:

@@ -6,15 +6,12 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, Effects
-from osfmodel.ledger import papers, two_channels
+from osfmodel.ledger import papers
 from osfmodel.measurements import load_measurements
-from osfmodel.recursion import communication_finish
 
 RUNS = load_measurements("papers")
 ROWS = papers.judge(RUNS).rows
@@ -113,6 +110,12 @@ def test_the_cited_slowdown_helps_and_is_off():
     assert median(errors(slowed)) < 0.07 < median(errors(ROWS))
 
 
+def test_effects_reach_the_runs_of_two_at_once():
+    run = next(run for run in RUNS if run.plan == "asc-wfbp")
+    cost = papers.published(run)
+    assert papers.replay(run, cost, cost, Effects(compute_slowdown=0.2)) > papers.replay(run, cost, cost)
+
+
 def test_float16_halves_bytes_and_keeps_shares_of_time():
     whole = osf.load_workload("densenet201-reconstructed")
     half = papers.as_run(whole, 0.2, "fp16")
@@ -139,48 +142,3 @@ def test_how_much_hangs_on_when_gradients_are_ready(monkeypatch):
     assert median(moved) < 0.003
     assert 0.3 < max(moved) < 0.4
     assert median(errors(ROWS)) < median(errors(rows)) < 0.12
-
-
-A, B = 3.0, 0.5
-
-
-def test_two_equal_messages_together_take_one_and_a_half_times_the_bytes():
-    assert two_channels.finish([0, 0], [10, 10], A, B) == pytest.approx(A + 1.5 * B * 10)
-    assert two_channels.finish([0], [10], A, B) == pytest.approx(A + B * 10)
-    assert two_channels.finish([0, 20], [10, 10], A, B) == pytest.approx(20 + A + B * 10)
-
-
-def test_start_ups_pass_together_and_a_channel_takes_its_own_in_turn():
-    assert two_channels.finish([0, 0], [0, 0], A, B) == pytest.approx(A)
-    assert two_channels.finish([0, 0, 0], [0, 0, 0], A, B) == pytest.approx(2 * A)
-    # The second is short: it leaves after 3 + 1.5, when two thirds of a second of the first are done.
-    assert two_channels.finish([0, 0], [10, 2], A, B) == pytest.approx(A + 1.5 + 4.0)
-
-
-messages = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), min_size=1, max_size=12)
-
-
-@given(messages, st.floats(0, 10), st.floats(0.01, 2))
-def test_two_channels_lie_between_the_bounds(found, startup, per_byte):
-    ready = sorted(time for time, _ in found)
-    sizes = [size for _, size in found]
-    time = two_channels.finish(ready, sizes, startup, per_byte)
-    one = communication_finish(ready, [startup + per_byte * size for size in sizes])
-    alone = max(at + startup + per_byte * size for at, size in zip(ready, sizes, strict=True))
-    wide = ready[0] + per_byte * sum(sizes) * two_channels.CONTENTION / two_channels.CHANNELS
-    assert max(alone, wide) - 1e-6 <= time
-    assert time <= one * two_channels.CONTENTION + 1e-6
-    ends = two_channels.merge_queued(ready, sizes, startup, per_byte)
-    assert ends[-1] == len(sizes)
-    assert list(ends) == sorted(set(ends))
-
-
-@given(messages, st.floats(0, 10), st.floats(0.01, 2))
-def test_merging_what_is_queued_never_delays_one_channel(found, startup, per_byte):
-    ready = sorted(time for time, _ in found)
-    sizes = [size for _, size in found]
-    ends = two_channels.merge_queued(ready, sizes, startup, per_byte)
-    merged = [sum(sizes[start:end]) for start, end in zip((0, *ends), ends, strict=False)]
-    durations = [startup + per_byte * size for size in merged]
-    single = communication_finish(ready, [startup + per_byte * size for size in sizes])
-    assert communication_finish([ready[end - 1] for end in ends], durations) <= single + 1e-6

@@ -1,0 +1,67 @@
+"""ByteScheduler: equal pieces of tensors, those nearest the input first, few enough in flight to overtake.
+
+Y. Peng et al., "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019, with what is
+not in the paper from its released code (bytedance/byteps, branch bytescheduler: docs/scheduling.md, bytecore.py). A
+tensor above the partition is cut evenly into pieces no larger; of the pieces whose gradients are there the one nearest
+the input is handed to the network while there is credit; each takes its size from the credit, which may fall below 0,
+and gives it back on arrival. There is no barrier: a layer's forward waits for its own gradient. The code tunes the
+credit by Bayesian optimisation while it runs; here it is what the caller says, by default where the code starts.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from osfmodel.errors import PlanError
+from osfmodel.objective import Objective
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve.solution import Solution
+from osfmodel.solve.timed import timed
+from osfmodel.workload import Workload
+
+ELEMENT_BYTES = 4
+"""Bytes of a parameter: the code counts parameters, all of its examples are float32."""
+PARTITION = 1_000_000 * ELEMENT_BYTES
+"""Default of BYTESCHEDULER_PARTITION: 1 M parameters."""
+CREDIT = 4_000_000 * ELEMENT_BYTES
+"""Default of BYTESCHEDULER_CREDIT: 4 M parameters, 4 partitions."""
+DOCUMENTED = (
+    (PARTITION, CREDIT),
+    (8_000_000 * ELEMENT_BYTES, 16_000_000 * ELEMENT_BYTES),
+    (4_000_000 * ELEMENT_BYTES, 16_000_000 * ELEMENT_BYTES),
+)
+"""(partition, credit): the defaults, docs/scheduling.md's advice for all-reduce, and DeAR's baseline (dear_pytorch)."""
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """Said wherever the plan is used."""
+    return ("byte-scheduler has the partition and credit that its code starts with; the code then tunes the credit",)
+
+
+def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
+    """The default partition and credit, whatever communication costs."""
+    return timed(workload, plan(workload), pricing, objective)
+
+
+def plan(workload: Workload, partition: int = PARTITION, credit: int = CREDIT) -> Plan:
+    """Pieces of about ``partition`` bytes in order of priority, ``credit`` bytes in flight, and one piece more at most.
+
+    Raises PlanError for a partition of less than 1 byte, DataError for such a credit.
+    """
+    if partition < 1:
+        raise PlanError(f"a partition of {partition!r} bytes: it must be 1 or more")
+    buckets = tuple(
+        Bucket((Block(layer.name, start, end - start),))
+        for layer in workload.layers
+        if layer.gradient_bytes
+        for start, end in pairwise(cuts(layer.gradient_bytes, partition))
+    )
+    return Plan(workload.name, buckets, forward_overlap=True, credit=credit)
+
+
+def cuts(size: int, partition: int) -> list[int]:
+    """Where a tensor is cut: into as few equal pieces of at most ``partition`` as possible, at whole elements."""
+    count = max(min(-(-size // partition), size // ELEMENT_BYTES), 1)
+    inner = [size * piece // count // ELEMENT_BYTES * ELEMENT_BYTES for piece in range(1, count)]
+    return [0, *inner, size]

@@ -1,0 +1,190 @@
+"""US-Byte: unequal blocks of tensors, while backward runs by a priority that is searched, and after it input first.
+
+"US-Byte: an efficient communication mechanism for scheduling unequal-sized tensor blocks in distributed deep learning",
+IEEE TPDS. Only the abstract and the released planner (ZJU-CNLAB/US-Byte, dist_trainer_US-Byte.py) were available: this
+is what the planner does, written afresh from its description (docs/reference/published.md says where it departs).
+
+Tensors are counted in base blocks of S_p elements. Phase 1, while backward runs and the network is free: of the layers
+with blocks left the one of highest priority sends so many that they end just after the next gradient is ready
+(Algorithm 1). Phase 2, after backward: what is left of each layer in one block, input first (Algorithm 2). Priorities
+of phase 1 start as input first; from the output on, each layer is tried at the priority of the layer that becomes ready
+when its first send would end, were it sent whole, and keeps it where that helps (Algorithm 3). Tensors are never fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import ceil
+
+from osfmodel.engine import predict_timeline
+from osfmodel.objective import Objective
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve.bounds import tails
+from osfmodel.solve.mg_wfbp import linear
+from osfmodel.solve.solution import Solution
+from osfmodel.solve.timed import timed
+from osfmodel.workload import Workload
+
+ELEMENT_BYTES = 4
+"""The planner counts elements of float32."""
+BASE_ELEMENTS = (2_000, 100_000, 1_000_000, 8_000_000)
+"""Base partitions S_p that are tried: that of the plan in the authors' code (VGG-16), BYTESCHEDULER_PARTITION, which it
+inherits, by default and as advised for all-reduce, and one between. The authors tune it on a running job."""
+
+
+def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
+    """The best plan of all BASE_ELEMENTS, as the engine times it under ``objective``."""
+    plans = [plan(workload, pricing, count * ELEMENT_BYTES) for count in BASE_ELEMENTS]
+    times = [predict_timeline(workload, one.under(objective), pricing).iteration_time for one in plans]
+    return timed(workload, plans[times.index(min(times))], pricing, objective)
+
+
+def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:
+    """All three algorithms for base blocks of ``base`` bytes. Costs other than a + b bytes: ``mg_wfbp.linear``."""
+    problem = problem_of(workload, *linear(pricing.cost()), base)
+    _, sends = search(problem)
+    sent = [0] * len(problem.names)
+    buckets = []
+    for layer, size in sends:
+        buckets.append(Bucket((Block(problem.names[layer], sent[layer], size),)))
+        sent[layer] += size
+    return Plan(workload.name, tuple(buckets), forward_overlap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the planner knows, per tensor from the input on: when its gradient is ready after the start of backward,
+    how much forward follows it (its own included), its bytes; and a, b and S_p in bytes."""
+
+    names: tuple[str, ...]
+    ready: tuple[float, ...]
+    tails: tuple[float, ...]
+    sizes: tuple[int, ...]
+    startup: float
+    per_byte: float
+    base: int
+
+    def time(self, size: int) -> float:
+        """Seconds of one send; nothing for nothing."""
+        return self.startup + self.per_byte * size if size else 0
+
+
+def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -> Problem:
+    """The problem of ``workload``; layers without parameters only take their time."""
+    gradients = workload.gradients
+    return Problem(
+        names=gradients.names[::-1],
+        ready=tuple(time - workload.forward_time for time in reversed(gradients.ready_times)),
+        tails=tuple(reversed(tails(workload))),
+        sizes=gradients.sizes[::-1],
+        startup=startup,
+        per_byte=per_byte,
+        base=base,
+    )
+
+
+def search(problem: Problem) -> tuple[float, list[tuple[int, int]]]:
+    """Algorithm 3: the best time found, as ``evaluate`` has it, and its sends (layer, bytes)."""
+    priority = list(range(len(problem.sizes)))
+    best, sends, starts = evaluate(problem, priority)
+    layer = len(priority) - 1
+    while layer >= 1:
+        target = _target(problem, layer, sends, starts)
+        if target < layer:
+            tried = promoted(priority, layer, target)
+            found = evaluate(problem, tried)
+            if found[0] < best:
+                (best, sends, starts), priority, layer = found, tried, target
+        layer -= 1
+    return best, sends
+
+
+def _target(problem: Problem, layer: int, sends: Sequence[tuple[int, int]], starts: Sequence[float]) -> int:
+    """Whose priority ``layer`` is tried at; its own where it sends nothing before the end of backward."""
+    first = next((start for (sender, _), start in zip(sends, starts, strict=False) if sender == layer), None)
+    if first is None:
+        return layer
+    end = first + problem.time(problem.sizes[layer])
+    target = layer
+    while target > 0 and problem.ready[target - 1] < end:
+        target -= 1
+    return target
+
+
+def promoted(priority: Sequence[int], layer: int, target: int) -> list[int]:
+    """``layer`` at the priority of ``target``; that one and those between them one lower."""
+    moved = list(priority)
+    moved[layer] = priority[target]
+    for other in range(target, layer):
+        moved[other] += 1
+    return moved
+
+
+def evaluate(problem: Problem, priority: Sequence[int]) -> tuple[float, list[tuple[int, int]], list[float]]:
+    """(latest end of a layer + the forward after it, the sends of both phases, the starts of those of phase 1)."""
+    phase = first_phase(problem, priority)
+    clock = max(phase.now, problem.ready[0]) if problem.ready else 0
+    sends, left = list(phase.sends), phase.left
+    worst: float = max((end + tail for end, tail in zip(phase.ends, problem.tails, strict=True)), default=0)
+    for layer, size in enumerate(left):
+        if size:
+            sends.append((layer, size))
+            clock += problem.time(size)
+            worst = max(worst, clock + problem.tails[layer])
+    return worst, sends, phase.starts
+
+
+@dataclass(slots=True)
+class Phase:
+    """Algorithm 1 at work: the clock of the network, the sends so far with their starts, what is left of each layer and
+    when its last send ended; ``pending`` are layers with something left, by priority."""
+
+    problem: Problem
+    priority: Sequence[int]
+    now: float = 0
+    sends: list[tuple[int, int]] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    pending: list[tuple[int, int]] = field(default_factory=list)
+
+    def send(self, until: float) -> None:
+        """The most urgent layer sends until just after ``until``, in one message with what it is sending already."""
+        layer = self.pending[0][1]
+        joined = bool(self.sends) and self.sends[-1][0] == layer and self.ends[layer] == self.now
+        before = self.sends[-1][1] if joined else 0
+        start = self.starts[-1] if joined else self.now
+        size = min(before + self.left[layer], max(blocks(self.problem, until - start), before + self.problem.base))
+        if joined:
+            self.sends[-1] = (layer, size)
+        else:
+            self.sends.append((layer, size))
+            self.starts.append(start)
+        self.left[layer] -= size - before
+        self.now = self.ends[layer] = start + self.problem.time(size)
+        if not self.left[layer]:
+            heappop(self.pending)
+
+
+def first_phase(problem: Problem, priority: Sequence[int]) -> Phase:
+    """Algorithm 1: what is sent before the last gradient is ready. The network is left idle only for lack of blocks."""
+    phase = Phase(problem, priority, left=[0] * len(priority), ends=[0] * len(priority))
+    for layer in reversed(range(len(priority))):
+        while phase.pending and phase.now < problem.ready[layer]:
+            phase.send(problem.ready[layer])
+        phase.now = max(phase.now, problem.ready[layer])
+        phase.left[layer] = problem.sizes[layer]
+        heappush(phase.pending, (priority[layer], layer))
+    return phase
+
+
+def blocks(problem: Problem, gap: float) -> int:
+    """Bytes of the fewest base blocks, 1 or more, that take at least ``gap`` seconds in one message."""
+    if gap <= problem.startup:
+        return problem.base
+    if not problem.per_byte:
+        return max(problem.sizes)
+    return max(ceil((gap - problem.startup) / (problem.per_byte * problem.base)), 1) * problem.base
