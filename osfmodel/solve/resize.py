@@ -1,0 +1,159 @@
+"""Block sizes of one sequence: the linear programme, repeated until the lines that it assumes are those that hold.
+
+A minimum of lines is concave, so a programme with it would not be linear. Each round takes for every collective the
+line that holds at its present size: exact there and never below the price elsewhere (of a table: exact on the stretch,
+to which the size is confined). So no round makes the sequence slower, and for a single line the first round is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from osfmodel.objective import Objective
+from osfmodel.pricing import Pricing
+from osfmodel.solve.block_program import Figures, solve_program
+from osfmodel.solve.solution import Status
+from osfmodel.solve.tape import Cut, Line, Tape, Times, line_at, lines_of, times_of
+from osfmodel.workload import Workload
+
+ROUNDS = 8
+"""Linear programmes per sequence at most; a single line needs one."""
+PROGRESS = 1e-9
+"""A gain below this fraction is taken for rounding."""
+
+
+class Setting(NamedTuple):
+    """What does not depend on the sequence: the times of the layers, the lines of each kind of collective, the place of
+    each layer in forward, the seconds per byte of a message of several pieces, the largest message."""
+
+    times: Times
+    lines: tuple[tuple[Line, ...], ...]
+    places: dict[str, int]
+    dtypes: dict[str, str]
+    fusion_copy: float
+    largest: float
+
+
+class Operation(NamedTuple):
+    """One collective: which it carries, which kind (0, or 1 for an all-gather), and the segments' times."""
+
+    bucket: int
+    kind: int
+    ready: float
+    tail: float
+    pieces: int
+
+
+class Sized(NamedTuple):
+    """A sequence of collectives: the tape, its cuts, the seconds of the iteration, and why it is not the best, if so."""
+
+    tape: Tape
+    cuts: tuple[Cut, ...]
+    value: float
+    status: Status | None = None
+
+
+def setting_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> Setting:
+    """Everything that sequences of one workload share, under one objective. Raises CostError as Pricing.cost."""
+    total, launch = workload.gradient_bytes, pricing.effects.launch_latency
+    kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
+    return Setting(
+        times=times_of(workload, pricing, objective),
+        lines=tuple(lines_of(pricing.cost(kind), total, launch) for kind in kinds),
+        places={layer.name: place for place, layer in enumerate(workload.layers)},
+        dtypes={layer.name: layer.dtype for layer in workload.layers},
+        fusion_copy=pricing.effects.fusion_copy,
+        largest=total if largest is None else largest,
+    )
+
+
+def operations(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> list[Operation]:
+    """The operations on the channel, in order: every collective, and of split ones then every all-gather."""
+    times, found = setting.times, []
+    gathers = []
+    firsts, lasts = [0, *[cut.after for cut in cuts]], [*[cut.before for cut in cuts], len(tape.segments) - 1]
+    for number, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+        layers = [segment.layer for segment in tape.segments[first : last + 1]]
+        ready, tail = max(times.ready[name] for name in layers), max(times.tails[name] for name in layers)
+        split = len(setting.lines) > 1
+        found.append(Operation(number, 0, ready, 0 if split else tail, len(layers)))
+        if split:
+            gathers.append((min(setting.places[name] for name in layers), Operation(number, 1, 0, tail, 1)))
+    return found + [gather for _, gather in sorted(gathers)]
+
+
+def sizes_of(tape: Tape, cuts: Sequence[Cut]) -> list[float]:
+    """Bytes of each collective."""
+    return [end - start for start, end in pairwise([0, *[cut.position for cut in cuts], tape.total])]
+
+
+def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> float:
+    """Seconds of the iteration: the recursion over the channel, with the price of each size as it is."""
+    sizes, finish, end = sizes_of(tape, cuts), 0.0, setting.times.least
+    for operation in operations(setting, tape, cuts):
+        size = sizes[operation.bucket]
+        line = line_at(setting.lines[operation.kind], size)
+        slope = line.slope + (setting.fusion_copy if operation.pieces > 1 else 0)
+        finish = max(finish, operation.ready) + line.latency + slope * size
+        end = max(end, finish + operation.tail)
+    return end
+
+
+def resized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
+    """The best positions of these cuts, each in its place. With a status, the cuts as they were."""
+    best = Sized(tape, tuple(cuts), time_of(setting, tape, cuts))
+    work = operations(setting, tape, cuts)
+    lines: list[Line | None] = [None] * len(work)
+    # A sequence that breaks the limit is no value to keep.
+    allowed = max(sizes_of(tape, cuts)) <= setting.largest
+    for _ in range(ROUNDS if cuts else 0):
+        sizes = sizes_of(tape, best.cuts)
+        lines = [
+            line_at(setting.lines[step.kind], sizes[step.bucket], line) for step, line in zip(work, lines, strict=True)
+        ]
+        optimum = solve_program(_figures(setting, best, work, [line for line in lines if line]), best.value)
+        if optimum.status:
+            return best._replace(status=optimum.status)
+        placed = tuple(map(_placed, [tape] * len(cuts), best.cuts, optimum.positions.tolist()))
+        value = time_of(setting, tape, placed)
+        if allowed and not value < best.value * (1 - PROGRESS):
+            break
+        best, allowed = Sized(tape, placed, value), True
+        if len(setting.lines[0]) == 1:
+            break
+    return best
+
+
+def _placed(tape: Tape, cut: Cut, position: float) -> Cut:
+    low, high = tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position)
+    return cut._replace(position=min(max(position, low), high))
+
+
+def _figures(setting: Setting, sized: Sized, work: Sequence[Operation], lines: Sequence[Line]) -> Figures:
+    """Numbers of the programme: each operation on its line, each collective where all its lines hold."""
+    ranges = [
+        sized.tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position) for cut in sized.cuts
+    ]
+    count = len(sized.cuts) + 1
+    least, most = np.zeros(count), np.full(count, float(min(setting.largest, sized.tape.total)))
+    for step, line in zip(work, lines, strict=True):
+        least[step.bucket] = max(least[step.bucket], line.least)
+        most[step.bucket] = min(most[step.bucket], line.most)
+    return Figures(
+        ready=np.array([step.ready for step in work]),
+        latency=np.array([line.latency for line in lines]),
+        slope=np.array(
+            [line.slope + (setting.fusion_copy if step.pieces > 1 else 0) for step, line in zip(work, lines, strict=True)]
+        ),
+        tail=np.array([step.tail for step in work]),
+        bucket=tuple(step.bucket for step in work),
+        low=np.array([low for low, _ in ranges], dtype=float),
+        high=np.array([high for _, high in ranges], dtype=float),
+        least=least,
+        most=most,
+        total=sized.tape.total,
+    )  # fmt: skip

@@ -1,0 +1,163 @@
+"""A sequence of collectives as cuts of one tape: the bytes in the order in which they are sent.
+
+The tape holds *segments*, each a run of bytes of one layer; a plan on one channel cuts it into collectives. A cut lies
+either inside a segment, and then the collectives on both sides hold a part of it, or on the edge between two. Which of
+these it is (its *place*) decides what a collective waits for and what waits for it; given the places, all times are
+linear in the positions (osfmodel.solve.block_program).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from osfmodel.cost import AffineCost, Cost
+from osfmodel.objective import Objective
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.pricing import Pricing
+from osfmodel.schedule import schedule
+from osfmodel.workload import Workload
+
+ELEMENT = 4
+"""Bytes of the smallest unit in which a tensor is cut: one float32 element."""
+
+
+class Cut(NamedTuple):
+    """Between two collectives, at ``position`` bytes of the tape: ``before`` is the last segment that the earlier one
+    holds, ``after`` the first that the later one holds: the same for a cut inside a segment, else the next."""
+
+    before: int
+    after: int
+    position: float
+
+
+class Tape(NamedTuple):
+    """Runs of bytes in sending order, and where each starts on the tape (one entry more than there are segments)."""
+
+    segments: tuple[Block, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return self.starts[-1]
+
+    def range_of(self, cut: Cut) -> tuple[int, int]:
+        """Between which positions the cut may move without leaving its place."""
+        return self.starts[cut.after], self.starts[cut.before + 1]
+
+
+class Line(NamedTuple):
+    """Seconds ``latency + slope * bytes`` of a collective between ``least`` and ``most`` bytes."""
+
+    latency: float
+    slope: float
+    least: float
+    most: float
+
+
+class Times(NamedTuple):
+    """Of each layer: when its gradient is ready, and how long the iteration goes on after it has arrived (of a split
+    all-reduce: after its all-gather). ``least`` is what the iteration takes without communication."""
+
+    ready: Mapping[str, float]
+    tails: Mapping[str, float]
+    least: float
+
+
+def laid_out(workload: Workload, order: Sequence[int]) -> Tape:
+    """The tape of whole gradients in this order, given as positions in ready order."""
+    gradients = workload.gradients
+    return _tape([Block(gradients.names[i], 0, gradients.sizes[i]) for i in order])
+
+
+def tape_of(plan: Plan) -> tuple[Tape, list[Cut]]:
+    """The tape of a plan and its cuts. Pieces of one tensor that follow each other there are one segment."""
+    segments: list[Block] = []
+    cuts: list[Cut] = []
+    position = 0
+    for bucket in plan.buckets:
+        for number, block in enumerate(bucket.blocks):
+            last = segments[-1] if segments else Block("", 0, 0)
+            joined = (last.layer, last.offset + last.bytes) == (block.layer, block.offset)
+            if number == 0 and segments:
+                cuts.append(Cut(len(segments) - 1, len(segments) - joined, position))
+            if joined:
+                segments[-1] = Block(last.layer, last.offset, last.bytes + block.bytes)
+            else:
+                segments.append(block)
+            position += block.bytes
+    return _tape(segments), cuts
+
+
+def plan_of(workload: Workload, tape: Tape, positions: Sequence[float]) -> Plan:
+    """The plan that cuts the tape at these positions, rounded to whole elements of the tensors that they lie in."""
+    bounds = [0, *[_rounded(tape, position) for position in positions], tape.total]
+    buckets, segment = [], 0
+    for start, end in pairwise(bounds):
+        blocks = []
+        while start < end:
+            while tape.starts[segment + 1] <= start:
+                segment += 1
+            whole = tape.segments[segment]
+            stop = min(end, tape.starts[segment + 1])
+            blocks.append(Block(whole.layer, whole.offset + start - tape.starts[segment], stop - start))
+            start = stop
+        if blocks:
+            buckets.append(Bucket(tuple(blocks)))
+    return Plan(workload.name, tuple(buckets))
+
+
+def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Times:
+    """What the engine's own schedule says of the layers, under these rules and with no hooks."""
+    tasks, _ = schedule(workload, Plan(workload.name, ()).under(objective), pricing)
+    ends = list(accumulate((task.work for task in tasks), initial=0.0))
+    total = ends.pop()
+    ready, tails = {}, {}
+    for task, begin in zip(tasks, ends, strict=True):
+        if task.kind == "backward":
+            ready[task.layers[0]] = begin + task.work
+        elif objective.forward_overlap:
+            tails.setdefault(task.layers[0], total - begin)
+    if not objective.forward_overlap:
+        after = pricing.effects.copy_out * workload.gradient_bytes + workload.update_time
+        tails = dict.fromkeys(ready, after)
+        total += after
+    return Times(ready, tails, total)
+
+
+def lines_of(cost: Cost, total: int, extra: float = 0) -> tuple[Line, ...]:
+    """The lines of a cost up to ``total`` bytes: of a minimum of lines each everywhere, of a table one per stretch."""
+    if isinstance(cost, AffineCost):
+        return tuple(Line(latency + extra, slope, 0, total) for latency, slope in cost.pieces)
+    lines = [Line(cost.times[0] + extra, 0, 0, min(cost.sizes[0], total))]
+    ends = [*cost.sizes[1:], max(total, cost.sizes[-1] + 1)]
+    for start, end, time in zip(cost.sizes, ends, cost.times, strict=True):
+        if start < total:
+            slope = (cost(end) - time) / (end - start)
+            lines.append(Line(time + extra - slope * start, slope, start, min(end, total)))
+    return tuple(lines)
+
+
+def line_at(lines: Sequence[Line], size: float, last: Line | None = None) -> Line:
+    """The cheapest line that holds at ``size``; of a table, where two stretches meet, another than the ``last``."""
+    slack = 1e-9 * lines[-1].most
+    valid = [line for line in lines if line.least - slack <= size <= line.most + slack]
+    if len(valid) > 1 and last in valid and lines[0].most < lines[-1].most:
+        valid.remove(last)
+    return min(valid, key=lambda line: line.latency + line.slope * size)
+
+
+def _tape(segments: Sequence[Block]) -> Tape:
+    return Tape(tuple(segments), tuple(accumulate((segment.bytes for segment in segments), initial=0)))
+
+
+def _rounded(tape: Tape, position: float) -> int:
+    """To the nearest whole element of the segment in which it lies."""
+    whole = min(max(round(position), 0), tape.total)
+    start = max(start for start in tape.starts if start <= whole)
+    if start == tape.total:
+        return start
+    end = tape.starts[tape.starts.index(start) + 1]
+    return min(start + round((position - start) / ELEMENT) * ELEMENT, end)
