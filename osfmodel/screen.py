@@ -68,13 +68,14 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
-    """Which plans no stock framework carries out, and under which rules those of others stand."""
-    needing = [prediction.name for prediction in predictions if not prediction.runs_on]
-    if needing:
-        console.print(f"Needs an executor, as no stock framework does it: {', '.join(needing)}.", markup=False)
-    for prediction in predictions:
-        if not prediction.plan.objective.plain:
-            console.print(f"{prediction.name}: {describe(prediction.plan)}.", markup=False)
+    """Which plans no stock framework carries out, and under which rules they stand."""
+    needing = [prediction for prediction in predictions if not prediction.runs_on]
+    rules: dict[str, list[str]] = {}
+    for prediction in needing:
+        rules.setdefault(describe(prediction.plan), []).append(prediction.name)
+    for words, names in rules.items():
+        who = "all" if len(names) == len(predictions) > 1 else ", ".join(names)
+        console.print(f"Needs an executor, as no stock framework does it: {who} ({words}).", markup=False)
 
 
 def describe(plan: Plan) -> str:

@@ -9,14 +9,17 @@ floor(m), the cheapest message of m bytes or more, hence at least min_{m <= S_i}
 For an affine or any concave cost the minimum is at m = S_i and the bound is max_i r_i + T(S_i), model.md section 5.2's
 LB. For a table with jumps it uses the best bandwidth that was measured at or below S_i.
 
-Other rules (:func:`objective_bound`): with k channels a message still holds one for at least its price, so k of them
-take a k-th of that at least; and all transfers together go at most X(k) times as fast as one, after a first start-up.
-Where the next forward may overlap, gradient i and those nearer the input still have forward work behind them when the
-last of them arrives: at least q_i, that of the layers from i's towards the output (model.md section 5.4's LB_q).
+Other rules (:func:`objective_bound`): k channels hold each message for its price at least, so they take a k-th of that
+sum at least; and all transfers together go at most X(k) times as fast as one, after a first start-up. Where the next
+forward may overlap, gradient i and those nearer the input still have forward work behind them when the last of them
+arrives: at least q_i, that of the layers from i's towards the output (model.md section 5.4's LB_q). Effects other than
+the launch latency only lengthen an iteration further. Proofs: docs/reference/schedules.md.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 
 from osfmodel.cost import AffineCost, Cost
@@ -33,38 +36,34 @@ def iteration_bound(workload: Workload, cost: Cost) -> float:
 
 def communication_bound(gradients: Gradients, cost: Cost) -> float:
     """No schedule on one channel has communicated everything before this many seconds into the iteration."""
-    floor = cost.floor
-    knots = cost.breakpoints
-    best_rates = list(accumulate((floor(size) / size for size in knots), min))
+    serial = _serial(cost)
     bound: float = 0
     suffix = 0
-    knot = 0
     for size, ready in zip(reversed(gradients.sizes), reversed(gradients.ready_times), strict=True):
         suffix += size
-        while knot < len(knots) and knots[knot] <= suffix:
-            knot += 1
-        shortest = floor(suffix)
-        if knot:
-            shortest = min(shortest, suffix * best_rates[knot - 1])
-        bound = max(bound, ready + shortest)
+        bound = max(bound, ready + serial(suffix))
     return bound
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
     """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders."""
-    if objective.plain:
-        return iteration_bound(workload, pricing.cost())
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
+<<<<<<< HEAD
     after = tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
     computing = workload.compute_time
     bound: float = computing
+=======
+    tails = _tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
+    shortest = _shortest(pricing, objective)
+    bound: float = workload.compute_time
+>>>>>>> c906fc6e79696b296f742f4b717ef339344625d1
     suffix = 0
     for size, ready, tail in zip(
         reversed(gradients.sizes), reversed(gradients.ready_times), reversed(after), strict=True
     ):
         suffix += size
-        bound = max(bound, ready - start + _shortest(suffix, pricing, objective) + tail)
+        bound = max(bound, ready - start + shortest(suffix) + tail)
     return bound
 
 
@@ -81,36 +80,48 @@ def tails(workload: Workload) -> list[float]:
     return found
 
 
-def _shortest(size: int, pricing: Pricing, objective: Objective) -> float:
+def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:
     """The least time in which so many bytes can cross the wires under these rules."""
     kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
-    serial = sum(_serial(size, pricing.cost(kind)) for kind in kinds)
-    if objective.channels == 1:
-        return serial
-    startup = min(_startup(size, pricing.cost(kind)) for kind in kinds)
-    transfer = sum(_transfer(size, pricing.cost(kind)) for kind in kinds)
-    return max(serial / objective.channels, startup + transfer / pricing.together(objective.channels))
+    costs = [pricing.cost(kind).plus(pricing.effects.launch_latency) for kind in kinds]
+    channels, together = objective.channels, pricing.together(objective.channels)
+    serials, transfers = [_serial(cost) for cost in costs], [_transfer(cost) for cost in costs]
+    startup = _startup(costs[0])  # what is sent first is of the first kind
+
+    def shortest(size: int) -> float:
+        serial: float = sum(serial(size) for serial in serials)
+        if channels == 1:
+            return serial
+        return max(serial / channels, startup + sum(transfer(size) for transfer in transfers) / together)
+
+    return shortest
 
 
-def _serial(size: int, cost: Cost) -> float:
-    """One message after the other."""
-    floor, knots = cost.floor, [knot for knot in cost.breakpoints if knot <= size]
-    best = min((floor(knot) / knot for knot in knots), default=None)
-    whole = floor(size)
-    return whole if best is None else min(whole, best * size)
+def _serial(cost: Cost) -> Callable[[int], float]:
+    """Of so many bytes, one message after the other: by the best size at or below them, or in one."""
+    floor, knots = cost.floor, cost.breakpoints
+    rates = list(accumulate((floor(knot) / knot for knot in knots), min))
+
+    def serial(size: int) -> float:
+        knot = bisect_right(knots, size)
+        whole: float = floor(size)
+        return min(whole, rates[knot - 1] * size) if knot else whole
+
+    return serial
 
 
-def _startup(size: int, cost: Cost) -> float:
-    """The least start-up of any message of up to ``size`` bytes."""
+def _startup(cost: Cost) -> float:
+    """The least start-up of any message."""
     return min(piece[0] for piece in cost.pieces) if isinstance(cost, AffineCost) else min(cost.times)
 
 
-def _transfer(size: int, cost: Cost) -> float:
-    """The least transfer, were each message alone: seconds per byte of the line that is cheapest for all at once.
+def _transfer(cost: Cost) -> Callable[[int], float]:
+    """The least transfer of so many bytes, each message alone: by the slope of the line that is cheapest for all.
 
     Larger messages take lines of larger start-up and smaller slope. A table says nothing here: its smallest messages
     are all start-up.
     """
     if not isinstance(cost, AffineCost):
-        return 0
-    return size * min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)[1]
+        return lambda size: 0
+    pieces = cost.pieces
+    return lambda size: size * min(pieces, key=lambda piece: piece[0] + piece[1] * size)[1]

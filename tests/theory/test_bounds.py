@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
 
-from osfmodel import Plan
+from osfmodel import Effects, Layer, Plan, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline as carry_out
+from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
-from osfmodel.solve import merge
-from osfmodel.solve.bounds import communication_bound, iteration_bound
+from osfmodel.solve import bounds, merge
+from osfmodel.solve.bounds import communication_bound, iteration_bound, objective_bound
 from tests.conftest import gradients, workload_of
 from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
 
@@ -101,3 +105,104 @@ def test_no_partition_in_any_order_beats_it(make_cost):
         attained += best <= bound * (1 + 1e-9)
     # Under jumps a large message may be cheap that no grouping of these pieces makes, so the bound need not be met.
     assert attained > 0 or make_cost is jumping
+
+
+OBJECTIVES = [
+    Objective(channels, overlap, split)
+    for channels, overlap, split in itertools.product((1, 2, 3), (False, True), (False, True))
+]
+
+
+def random_pricing(rng, make_cost, objective):
+    """Collectives of unrelated prices, and a gain from 1 to 3."""
+    kinds = ("all_reduce", "reduce_scatter", "all_gather")
+    effects = Effects(launch_latency=float(rng.choice([0.0, 0.2])), compute_slowdown=float(rng.choice([0.0, 0.5])))
+    return Pricing({kind: make_cost(rng) for kind in kinds}, gain=float(rng.uniform(1, 3)), effects=effects)
+
+
+def small_workload_of(rng):
+    """A short tensor and a long one, a layer without one, forward and update included."""
+    times = rng.exponential(1.0, 6) * rng.choice([0.05, 1.0], 6)
+    layers = (Layer("t1", times[0], times[1], 30), Layer("free", times[2], 0.0, 0), Layer("t0", times[3], times[4], 20))
+    return Workload("small", layers, update_time=float(times[5]))
+
+
+def every_plan(pieces, objective):
+    """Every grouping of the pieces, in every order."""
+    for groups in set_partitions(pieces):
+        for order in permutations(groups):
+            yield Plan("small", tuple(Bucket(tuple(group)) for group in order)).under(objective)
+
+
+PIECES = [Block("t0", 0, 10), Block("t0", 10, 10), Block("t1", 0, 10), Block("t1", 10, 20)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, objective):
+    """Two tensors in two pieces each: all 75 groupings and orders. On one channel lines attain the bound now and then."""
+    rng = np.random.default_rng(14)
+    gaps = []
+    for _ in range(8):
+        workload, pricing = small_workload_of(rng), random_pricing(rng, make_cost, objective)
+        best = min(carry_out(workload, plan, pricing).iteration_time for plan in every_plan(PIECES, objective))
+        gaps.append(best / objective_bound(workload, pricing, objective) - 1)
+    assert min(gaps) >= -1e-12
+    if make_cost is affine and objective.channels == 1 and not objective.split:
+        assert min(gaps) < 1e-9
+
+
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+def test_no_schedule_beats_the_bound_of_its_objective(make_cost):
+    """Random problems, random cuts, groups, orders, rules and credits."""
+    rng = np.random.default_rng(15)
+    for _ in range(100):
+        problem, objective = random_problem(rng), OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
+        workload = workload_of([time + 0.01 for time in problem.ready_times], [max(size, 1) for size in problem.sizes])
+        pricing = random_pricing(rng, make_cost, objective)
+        bound = objective_bound(workload, pricing, objective)
+        for credit in (None, None, 1, 60):
+            plan = replace(any_schedule(rng, workload).under(objective), credit=credit)
+            assert carry_out(workload, plan, pricing).iteration_time >= bound * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+def test_the_bound_of_an_objective_is_attained(objective):
+    """By one tensor, ready at once, in as many equal messages as there are channels: their start-ups pass together."""
+    workload = Workload("small", (Layer("a", 1.0, 2.0, 60),), update_time=0.5)
+    line = AffineCost(((1.0, 0.1),))
+    pricing = Pricing(dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), line), gain=1.5)
+    size = 60 // objective.channels
+    plan = Plan("small", tuple(Bucket((Block("a", k * size, size),)) for k in range(objective.channels)))
+    found = carry_out(workload, plan.under(objective), pricing).iteration_time
+    hidden = 1.0 if objective.split and objective.channels > 1 else 0  # the bound lets the gathers' start-ups hide
+    assert found == pytest.approx(objective_bound(workload, pricing, objective) + hidden, rel=1e-12)
+
+
+def test_the_plain_objective_has_the_plain_bound():
+    rng = np.random.default_rng(16)
+    for make_cost in (affine, min_of_affine, jumping, coarse_table):
+        workload, cost = small_workload_of(rng), make_cost(rng)
+        expected = iteration_bound(workload, cost)
+        assert objective_bound(workload, Pricing.of(cost), Objective()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("objective", "name", "wrong"),
+    [
+        (Objective(2), "_transfer", lambda cost: lambda size: 3 * size * cost.pieces[0][1]),
+        (Objective(3), "_startup", lambda cost: 3 * cost.pieces[0][0]),
+        (Objective(1, True), "_tails", lambda workload: [workload.forward_time] * 2),
+        (Objective(1, False, True), "_serial", lambda cost: lambda size: cost(size) + 0.01),
+    ],
+)
+def test_enumeration_notices_a_bound_that_is_too_high(monkeypatch, objective, name, wrong):
+    """The oracle shown failing: four wrong bounds are beaten by some plan."""
+    monkeypatch.setattr(bounds, name, wrong)
+    rng = np.random.default_rng(17)
+    beaten = 0
+    for _ in range(12):
+        workload, pricing = small_workload_of(rng), random_pricing(rng, affine, objective)
+        best = min(carry_out(workload, plan, pricing).iteration_time for plan in every_plan(PIECES, objective))
+        beaten += best < objective_bound(workload, pricing, objective) * (1 - 1e-12)
+    assert beaten > 0
