@@ -49,15 +49,9 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders."""
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
-<<<<<<< HEAD
     after = tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
-    computing = workload.compute_time
-    bound: float = computing
-=======
-    tails = _tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
     shortest = _shortest(pricing, objective)
     bound: float = workload.compute_time
->>>>>>> c906fc6e79696b296f742f4b717ef339344625d1
     suffix = 0
     for size, ready, tail in zip(
         reversed(gradients.sizes), reversed(gradients.ready_times), reversed(after), strict=True
