@@ -126,6 +126,7 @@ class _Network:
         self.operations = operations
         self.credit = plan.credit
         self.shares = [pricing.share(count) for count in range(min(plan.channels, len(operations)) + 1)]
+        self.share: float = 1
         self.free = list(reversed(range(len(self.shares) - 1)))
         self.blocks = [1 + (operation.release_time > 0) for operation in operations]
         self.releases = deque(sorted((op.release_time, i) for i, op in enumerate(operations) if op.release_time > 0))
@@ -179,20 +180,17 @@ class _Network:
             flow = _Flow(self.queue.popleft(), self.free.pop(), now, operation.latency, operation.transfer)
             self.flows.append(flow)
 
-    def _share(self) -> float:
-        return self.shares[sum(1 for flow in self.flows if not flow.latent)]
-
     def steps(self, now: float) -> list[float]:
         """Seconds to the end of each start-up and each transfer, at the speeds of now, and to the next release."""
-        share = self._share()
+        share = self.share = self.shares[sum(1 for flow in self.flows if not flow.latent)]
         steps = [flow.latent or flow.left / share for flow in self.flows]
         if self.releases:
             steps.append(self.releases[0][0] - now)
         return steps
 
     def move(self, step: float) -> None:
-        """Pass ``step`` seconds. What ends is told by its duration, since the step was chosen by that."""
-        share = self._share()
+        """Pass ``step`` seconds at the speeds of :meth:`steps`. What ends is told by its duration, as there."""
+        share = self.share
         for flow in self.flows:
             if flow.latent:
                 flow.latent = flow.latent - step if flow.latent > step else 0

@@ -27,6 +27,7 @@ from osfmodel import (
     Workload,
     profiles,
 )
+from osfmodel.cluster import Contention
 from osfmodel.cost import worker_counts
 from osfmodel.plan import Block, Bucket, Plan
 from tests.conftest import ROOT
@@ -221,6 +222,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, True, 1.5, 2.5),
         pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
         fitted=osf.FittedRange(1, 2, (4, 8)),
+        contention=(Contention(4, 1.5),),
         protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
     )

@@ -140,7 +140,7 @@ PIECES = [Block("t0", 0, 10), Block("t0", 10, 10), Block("t1", 0, 10), Block("t1
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
 def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, objective):
-    """Two tensors in two pieces each: all 75 groupings and orders. On one channel lines attain the bound now and then."""
+    """Two tensors in two pieces each: all 75 groupings and orders. On one channel lines attain it now and then."""
     rng = np.random.default_rng(14)
     gaps = []
     for _ in range(8):

@@ -270,6 +270,16 @@ def disagreements(monkeypatch, name, change):
     return sum(seen)
 
 
+def unshared(steps):
+    """Every transfer as fast as one alone."""
+
+    def stepped(network, now):
+        network.shares = [1] * len(network.shares)
+        return steps(network, now)
+
+    return stepped
+
+
 def generous(initialise):
     """One channel more than the plan has."""
 
@@ -294,7 +304,7 @@ def forgetful(unblock):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("_share", lambda network: Fraction(1)),
+        ("steps", unshared(osfmodel.simulator._Network.steps)),
         ("__init__", generous(osfmodel.simulator._Network.__init__)),
         ("_unblock", forgetful(osfmodel.simulator._Network._unblock)),
     ],
