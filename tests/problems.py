@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.workload import Gradients
+from osfmodel.workload import Gradients, Layer, Workload
 from tests.conftest import gradients
 
 
@@ -46,3 +48,16 @@ def coarse_table(rng: np.random.Generator) -> TableCost:
         sizes = np.unique(rng.integers(1, 600, 8))
     times = 0.3 + 0.01 * sizes + rng.normal(0, 0.3, len(sizes))
     return TableCost(tuple(sizes.tolist()), tuple(np.abs(times).tolist()))
+
+
+def tiny_workload(rng: np.random.Generator, most: int = 6) -> Workload:
+    """1 to 4 layers, whole numbers for times, a few bytes in all, now and then a layer without any."""
+    sizes = rng.integers(0, 4, int(rng.integers(1, 5))).tolist()
+    sizes[0] = max(sizes[0], 1)
+    while sum(sizes) > most:
+        sizes[int(np.argmax(sizes))] -= 1
+    times = rng.integers(0, 6, (2, len(sizes))).tolist()
+    layers = [
+        Layer(f"l{i}", Fraction(f), Fraction(b), size) for i, (f, b, size) in enumerate(zip(*times, sizes, strict=True))
+    ]
+    return Workload("small", tuple(layers), update_time=Fraction(sum(sizes) * int(rng.integers(1, 3))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from osfmodel.objective import Objective
-from osfmodel.solve import asc_wfbp, blocks, byte_scheduler, mg_wfbp, optimal, us_byte
+from osfmodel.solve import asc_wfbp, blocks, byte_scheduler, mg_wfbp, optimal, planned, us_byte
 from osfmodel.solve.solution import Limits, Scheduler, Solution, Solver, Status
 
 __all__ = ["SCHEDULERS", "SOLVERS", "Limits", "Scheduler", "Solution", "Solver", "Status"]
@@ -28,5 +28,8 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     ),
     "us-byte": Scheduler(us_byte.solve, Objective(forward_overlap=True), "unequal blocks, as released (TPDS)"),
     "blocks": Scheduler(blocks.solve, Objective(forward_overlap=True), "block sizes by linear programmes, tensors cut"),
+    "planned": Scheduler(
+        planned.solve, Objective(forward_overlap=True), "the best found by several exact methods and local search"
+    ),
 }
 """Solvers of what no stock framework does: several collectives at once, cut tensors, communication past the barrier."""

@@ -12,8 +12,9 @@ LB. For a table with jumps it uses the best bandwidth that was measured at or be
 Other rules (:func:`objective_bound`): k channels hold each message for its price at least, so they take a k-th of that
 sum at least; and all transfers together go at most X(k) times as fast as one, after a first start-up. Where the next
 forward may overlap, gradient i and those nearer the input still have forward work behind them when the last of them
-arrives: at least q_i, that of the layers from i's towards the output (model.md section 5.4's LB_q). Effects other than
-the launch latency only lengthen an iteration further. Proofs: docs/reference/schedules.md.
+arrives: at least q_i, that of the layers from i's towards the output (model.md section 5.4's LB_q). On one channel
+:func:`windows_bound` goes further: for a price on one line it is the exact optimum over all schedules. Effects other
+than the launch latency only lengthen an iteration further. Proofs: docs/reference/schedules.md, planning.md.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from itertools import accumulate
 from osfmodel.cost import AffineCost, Cost
 from osfmodel.objective import Objective
 from osfmodel.pricing import Pricing
+from osfmodel.solve.jobs import Jobs, tails_of
+from osfmodel.solve.windows import Line, below, minorants, optimum
 from osfmodel.workload import Gradients, Workload
 
 
@@ -49,9 +52,10 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders."""
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
-    after = tails(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
+    after = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
     shortest = _shortest(pricing, objective)
-    bound: float = workload.compute_time
+    one_channel = objective.channels == 1
+    bound: float = windows_bound(workload, pricing, objective) if one_channel else workload.compute_time
     suffix = 0
     for size, ready, tail in zip(
         reversed(gradients.sizes), reversed(gradients.ready_times), reversed(after), strict=True
@@ -61,17 +65,23 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     return bound
 
 
-def tails(workload: Workload) -> list[float]:
-    """For each gradient in ready order, forward and update of its layer and of all that follow it in forward."""
-    total = workload.gradient_bytes
-    per_byte = workload.update_time / total if total else 0
-    tail: float = 0
-    found = []
-    for layer in reversed(workload.layers):
-        tail += layer.forward_time + per_byte * layer.gradient_bytes
-        if layer.gradient_bytes:
-            found.append(tail)
-    return found
+def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
+    """No schedule on one channel is faster, also where start-ups of several messages matter (``solve/windows.py``).
+
+    The theorem there is for prices on a line; here it is used with lines that lie nowhere above the price.
+    """
+    jobs = Jobs.of(workload, objective)
+    kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
+    launch, largest = pricing.effects.launch_latency, workload.gradient_bytes
+    bound: float = workload.compute_time
+    lines = [minorants(pricing.cost(kind).plus(launch), largest) for kind in kinds] if largest else []
+    for number in range(max(map(len, lines), default=0)):
+        chosen = [some[min(number, len(some) - 1)] for some in lines]
+        startups, slopes = zip(*chosen, strict=True)
+        line = Line(min(startups), sum(slopes), sum(startups))
+        if below(jobs, line, bound) is None:
+            bound = max(bound, optimum(jobs, line).time)
+    return bound
 
 
 def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:

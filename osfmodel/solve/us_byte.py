@@ -22,7 +22,7 @@ from math import ceil
 from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve.bounds import tails
+from osfmodel.solve.jobs import tails_of
 from osfmodel.solve.mg_wfbp import linear
 from osfmodel.solve.solution import Solution
 from osfmodel.solve.timed import timed
@@ -85,7 +85,7 @@ def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -
     return Problem(
         names=gradients.names[::-1],
         ready=tuple(time - workload.forward_time for time in reversed(gradients.ready_times)),
-        tails=tuple(reversed(tails(workload))),
+        tails=tuple(reversed(tails_of(workload))),
         sizes=gradients.sizes[::-1],
         startup=startup,
         per_byte=per_byte,

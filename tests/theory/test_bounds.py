@@ -192,7 +192,7 @@ def test_the_plain_objective_has_the_plain_bound():
     [
         (Objective(2), "_transfer", lambda cost: lambda size: 3 * size * cost.pieces[0][1]),
         (Objective(3), "_startup", lambda cost: 3 * cost.pieces[0][0]),
-        (Objective(1, True), "tails", lambda workload: [workload.forward_time] * 2),
+        (Objective(1, True), "tails_of", lambda workload: [workload.forward_time] * 2),
         (Objective(1, False, True), "_serial", lambda cost: lambda size: cost(size) + 0.01),
     ],
 )

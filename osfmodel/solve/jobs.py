@@ -1,0 +1,114 @@
+"""What has to be sent, seen by the channel: when it is there, and what is still to be done once it has arrived.
+
+A gradient of the next iteration's forward overlap is a job with a *tail*: the update and forward of its layer and of
+all layers towards the output. Both ready times and tails grow in ready order, so of a bucket only two numbers count:
+
+    kind:  the last of its gradients in ready order, which says when it may start (r) and what follows it (q)
+    bytes: how long it takes
+
+t_iter = max(compute time, max over buckets of (its end + q of its kind)), model.md section 5.4. With a barrier all
+tails are the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from osfmodel.objective import Objective
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.workload import Workload
+
+GRAIN = 4
+"""Tensors are cut at multiples of so many bytes (a float32) where all gradients have whole numbers of them."""
+
+
+class Chunk(NamedTuple):
+    """A bucket as the channel sees it: ``kind`` is a position in ready order; ``dtype`` is "" where any will do."""
+
+    kind: int
+    bytes: int
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Parallel sequences in ready order. ``ready`` counts from where the iteration is shown (the start of forward, or
+    of backward with forward overlap), ``least`` is what computation alone takes. All times in seconds."""
+
+    sizes: Sequence[int]
+    ready: Sequence[float]
+    tails: Sequence[float]
+    dtypes: Sequence[str]
+    least: float
+
+    @staticmethod
+    def of(workload: Workload, objective: Objective) -> Jobs:
+        """The gradients of ``workload`` under those rules."""
+        gradients = workload.gradients
+        start = workload.forward_time if objective.forward_overlap else 0
+        tails = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
+        ready = [time - start for time in gradients.ready_times]
+        return Jobs(gradients.sizes, ready, tails, gradients.dtypes, workload.compute_time)
+
+
+def tails_of(workload: Workload) -> list[float]:
+    """For each gradient in ready order, forward and update of its layer and of all that follow it in forward."""
+    total = workload.gradient_bytes
+    per_byte = workload.update_time / total if total else 0
+    tail: float = 0
+    tails = []
+    for layer in reversed(workload.layers):
+        tail += layer.forward_time + per_byte * layer.gradient_bytes
+        if layer.gradient_bytes:
+            tails.append(tail)
+    return tails
+
+
+def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -> Plan | None:
+    """A plan whose buckets start no later and end no later than ``chunks`` sent in this order; None if none can be.
+
+    From the last gradient to the first, each goes whole into the bucket, of its kind or later, that it fills best,
+    and is cut only where none can take it. Room left in one kind serves all earlier ones, so which bucket is filled
+    first does not matter. A bucket of several dtypes becomes one of each. Room that nothing fills is left out.
+    """
+    gradients = workload.gradients
+    room = [chunk.bytes for chunk in chunks]
+    parts: list[list[tuple[int, int, int]]] = [[] for _ in chunks]
+    for item in reversed(range(len(gradients))):
+        size, offset = gradients.sizes[item], 0
+        able = [
+            number
+            for number, chunk in enumerate(chunks)
+            if chunk.kind >= item and room[number] and chunk.dtype in ("", gradients.dtypes[item])
+        ]
+        able.sort(key=lambda number: (room[number] < size, room[number] if room[number] >= size else -room[number]))
+        for number in able:
+            taken = min(room[number], size - offset)
+            if taken:
+                parts[number].append((item, offset, taken))
+                room[number] -= taken
+                offset += taken
+        if offset < size:
+            return None
+    return blocks_plan(workload, parts).under(objective)
+
+
+def chunks_in(workload: Workload, plan: Plan) -> list[Chunk]:
+    """The buckets of ``plan`` as the channel sees them."""
+    gradients = workload.gradients
+    place = {name: item for item, name in enumerate(gradients.names)}
+    kinds = [max(place[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
+    return [Chunk(kind, bucket.size, gradients.dtypes[kind]) for kind, bucket in zip(kinds, plan.buckets, strict=True)]
+
+
+def blocks_plan(workload: Workload, parts: Sequence[Sequence[tuple[int, int, int]]]) -> Plan:
+    """The plan of buckets of (position in ready order, offset, bytes), empty ones left out, dtypes kept apart."""
+    gradients = workload.gradients
+    buckets = []
+    for part in parts:
+        for dtype in dict.fromkeys(gradients.dtypes[item] for item, _, _ in part):
+            chosen = sorted(block for block in part if gradients.dtypes[block[0]] == dtype)
+            buckets.append(Bucket(tuple(Block(gradients.names[item], start, size) for item, start, size in chosen)))
+    return Plan(workload.name, tuple(buckets))

@@ -1,0 +1,237 @@
+"""Local search over membership, order, boundaries and splits.
+
+A plan is a sequence of chunks (``solve/jobs.py``): of each bucket only its kind, the last of its gradients in ready
+order, and its bytes count, as both ready times and tails grow in ready order. Which bytes travel together is then free:
+a sequence can be filled iff for every dtype and every j the chunks of kind j or later have room for all of j..L (the
+kinds are nested, so filling from the last gradient to the first never fails). A bucket need not be contiguous in ready
+order; moving bytes between chunks, changing a kind, changing the order, cutting a chunk and joining two reach every
+membership, boundary, order and split.
+
+The first move that helps is made, until none does or so many plans have been tried. There is no chance and no clock in
+it. Helping means a smaller iteration time, or the same and earlier ends on average, which leads across plateaus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import gcd
+
+from osfmodel.objective import Objective
+from osfmodel.pricing import Pricing
+from osfmodel.solve.jobs import GRAIN, Chunk, Jobs
+
+FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
+"""A chunk gives this part of its bytes to another, from all of them down."""
+ROUNDING = 1e-12
+"""Two times this close, relatively, are the same."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Says how long chunks take, and counts how often it was asked. Computation is taken to go undisturbed."""
+
+    jobs: Jobs
+    pricing: Pricing
+    objective: Objective
+    asked: int = 0
+    prices: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+
+    def time(self, chunks: Sequence[Chunk]) -> tuple[float, float]:
+        """Iteration time in seconds, and the mean end of the chunks."""
+        self.asked += 1
+        ends = self.ends(chunks)
+        tails = self.jobs.tails
+        late = max([end + tails[chunk.kind] for end, chunk in zip(ends, chunks, strict=True)], default=0)
+        return max(self.jobs.least, late), sum(ends) / max(len(ends), 1)
+
+    def ends(self, chunks: Sequence[Chunk]) -> list[float]:
+        """When each chunk has arrived."""
+        if self.objective.channels > 1:
+            return self._together(chunks)
+        kind = "reduce_scatter" if self.objective.split else "all_reduce"
+        end: float = 0
+        ends = []
+        for chunk in chunks:
+            end = max(end, self.jobs.ready[chunk.kind]) + sum(self.price(kind, chunk.bytes))
+            ends.append(end)
+        if not self.objective.split:
+            return ends
+        for number in gathering(chunks):
+            end = end + sum(self.price("all_gather", chunks[number].bytes))
+            ends[number] = end
+        return ends
+
+    def price(self, kind: str, size: int) -> tuple[float, float]:
+        """(start-up, transfer), the launch in the start-up."""
+        found = self.prices.get((kind, size))
+        if found is None:
+            startup, transfer = self.pricing.split(kind, size)
+            found = self.prices[kind, size] = (startup + self.pricing.effects.launch_latency, transfer)
+        return found
+
+    def _together(self, chunks: Sequence[Chunk]) -> list[float]:
+        """Several in flight: start-ups side by side, transfers at X(n) / n each, sent in this order."""
+        count = len(chunks)
+        kind = "reduce_scatter" if self.objective.split else "all_reduce"
+        queue = [(number, *self.price(kind, chunk.bytes)) for number, chunk in enumerate(chunks)]
+        if self.objective.split:
+            queue += [(number + count, *self.price("all_gather", chunks[number].bytes)) for number in gathering(chunks)]
+        ends: list[float] = [-1] * (2 * count)
+        flows: list[list[float]] = []
+        now: float = 0
+        following = 0
+        while following < len(queue) or flows:
+            while following < len(queue) and len(flows) < self.objective.channels:
+                number, startup, transfer = queue[following]
+                before = ends[number - count] if number >= count else self.jobs.ready[chunks[number].kind]
+                if before < 0 or (before > now and flows):
+                    break
+                now = max(now, before)
+                flows.append([number, startup, transfer])
+                following += 1
+            waiting = self._waiting(queue, following, chunks) if len(flows) < self.objective.channels else None
+            now = self._step(flows, ends, now, waiting)
+        return ends[count:] if self.objective.split else ends[:count]
+
+    def _waiting(
+        self, queue: Sequence[tuple[int, float, float]], following: int, chunks: Sequence[Chunk]
+    ) -> float | None:
+        """When the next in the queue is ready, where that is a matter of its gradients."""
+        if following < len(queue) and queue[following][0] < len(chunks):
+            return self.jobs.ready[chunks[queue[following][0]].kind]
+        return None
+
+    def _step(self, flows: list[list[float]], ends: list[float], now: float, waiting: float | None) -> float:
+        """On to the next event; flows that end there are taken out. Returns the time."""
+        share = self.pricing.share(max(sum(1 for flow in flows if not flow[1]), 1))
+        steps = [flow[1] or flow[2] / share for flow in flows]
+        if waiting is not None and waiting > now:
+            steps.append(waiting - now)
+        step = min(steps)
+        for flow in flows:
+            if flow[1]:
+                flow[1] = flow[1] - step if flow[1] > step else 0
+            else:
+                flow[2] = flow[2] - step * share if flow[2] / share > step else 0
+        now += step
+        for flow in [flow for flow in flows if not flow[1] and not flow[2]]:
+            ends[int(flow[0])] = now
+            flows.remove(flow)
+        return now
+
+
+def gathering(chunks: Sequence[Chunk]) -> list[int]:
+    """The order of the all-gathers: as the next forward needs them."""
+    return sorted(range(len(chunks)), key=lambda number: -chunks[number].kind)
+
+
+def improve(start: Sequence[Chunk], meter: Meter, bound: float, most: int) -> list[Chunk]:
+    """A sequence from which no move helps, or the best after ``most`` were tried; done where it attains ``bound``."""
+    best = list(start)
+    value = meter.time(best)
+    limit = meter.asked + most
+    able = Filling.of(meter.jobs)
+    step = gcd(GRAIN, *meter.jobs.sizes)
+    moved = True
+    while moved and value[0] > bound * (1 + ROUNDING):
+        moved = False
+        for chunks in moves(best, meter.jobs, step):
+            if meter.asked >= limit:
+                return best
+            if able(chunks) and _better(found := meter.time(chunks), value):
+                best, value, moved = chunks, found, True
+                break
+    return best
+
+
+def _better(new: tuple[float, float], old: tuple[float, float]) -> bool:
+    near = old[0] * ROUNDING
+    return new[0] < old[0] - near or (new[0] <= old[0] + near and new[1] < old[1] - old[1] * 1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Says whether chunks can be filled: ``after[dtype][j]`` is the bytes of the gradients from j on."""
+
+    after: dict[str, list[int]]
+
+    @staticmethod
+    def of(jobs: Jobs) -> Filling:
+        """For the gradients of ``jobs``."""
+        found = {}
+        for dtype in dict.fromkeys(jobs.dtypes):
+            suffix = [0]
+            for size, other in zip(reversed(jobs.sizes), reversed(jobs.dtypes), strict=True):
+                suffix.append(suffix[-1] + (size if other == dtype else 0))
+            found[dtype] = suffix[::-1]
+        return Filling(found)
+
+    def __call__(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether each dtype has room, kind by kind from the last."""
+        for dtype, after in self.after.items():
+            ordered = sorted((chunk.kind, chunk.bytes) for chunk in chunks if chunk.dtype == dtype)[::-1]
+            if after[ordered[0][0] + 1 if ordered else 0]:
+                return False
+            room = 0
+            for (_, size), (kind, _) in pairwise([*ordered, (-1, 0)]):
+                room += size
+                if room < after[kind + 1]:
+                    return False
+        return True
+
+
+def moves(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+    """All neighbours, whether or not they can be filled."""
+    for make in (_joined, _shifted, _reordered, _rekinded, _cut):
+        yield from make(chunks, jobs, step)
+
+
+def _replaced(chunks: Sequence[Chunk], changes: dict[int, Chunk | None]) -> list[Chunk]:
+    kept = [changes.get(number, chunk) for number, chunk in enumerate(chunks)]
+    return [chunk for chunk in kept if chunk is not None]
+
+
+def _joined(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+    for u, one in enumerate(chunks):
+        for v, other in enumerate(chunks):
+            if u != v and one.dtype == other.dtype:
+                kind = max(one.kind, other.kind)
+                yield _replaced(chunks, {u: None, v: Chunk(kind, one.bytes + other.bytes, one.dtype)})
+
+
+def _shifted(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+    for part in FRACTIONS[1:]:
+        for u, giver in enumerate(chunks):
+            given = giver.bytes // part // step * step
+            for v, taker in enumerate(chunks):
+                if u != v and 0 < given < giver.bytes and giver.dtype == taker.dtype:
+                    less, more = giver._replace(bytes=giver.bytes - given), taker._replace(bytes=taker.bytes + given)
+                    yield _replaced(chunks, {u: less, v: more})
+
+
+def _reordered(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+    for u, chunk in enumerate(chunks):
+        rest = [*chunks[:u], *chunks[u + 1 :]]
+        for v in range(len(chunks)):
+            if v not in (u, u - 1):
+                yield [*rest[:v], chunk, *rest[v:]]
+
+
+def _rekinded(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+    for u, chunk in enumerate(chunks):
+        for by in (1, -1, 2, -2, 4, -4, 8, -8, 16, -16, 32, -32):
+            if 0 <= chunk.kind + by < len(jobs.sizes):
+                yield _replaced(chunks, {u: chunk._replace(kind=chunk.kind + by)})
+
+
+def _cut(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+    """One chunk becomes two, the earlier of an earlier kind, or the later."""
+    for u, chunk in enumerate(chunks):
+        size = chunk.bytes // 2 // step * step
+        if 0 < size < chunk.bytes:
+            for kind in sorted({max(chunk.kind - by, 0) for by in (0, 1, 2, 4, 8, 16, 32)}):
+                pair = [Chunk(kind, size, chunk.dtype), chunk._replace(bytes=chunk.bytes - size)]
+                yield [*chunks[:u], *pair, *chunks[u + 1 :]]
+                yield [*chunks[:u], *pair[::-1], *chunks[u + 1 :]]

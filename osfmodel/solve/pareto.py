@@ -1,0 +1,113 @@
+"""Several channels, first in, first out: the best runs in ready order, by a recursion over Pareto-optimal states.
+
+Bucket i takes the channel that bucket i-k leaves, pays its start-up a(m) there, and transfers w(m) seconds once bucket
+i-1 has transferred (model.md section 5.5):
+
+    f_i = max( max(r_i, f_{i-k}) + a(m_i), f_{i-1} ) + w(m_i)
+
+A prefix of the gradients, sent in some runs, leaves the state (f_{i-1}, ..., f_{i-k}). f_i and all later ends do not
+decrease with any of them, so a state may be dropped when another of the same prefix is no later in each: *exact* for
+this service and any price, for every k, as long as none but dominated states are dropped. For k = 2 the frontier is
+short (17 at most was seen for 10 gradients). At most ``WIDEST`` states of a prefix are kept, the earliest, and of many
+gradients at most ``MOST`` boundaries are tried; beyond these it is a heuristic, and ``exact`` says so.
+
+Ready order and equal or growing tails: of buckets in order the last decides, barrier or not.
+
+The service is that of the simulator where one flow fills the wires (gain 1) except that the simulator shares
+bandwidth between transfers rather than serve them in turn; so the plan is a seed there, exact here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from osfmodel.pricing import Pricing
+from osfmodel.solve.merge import Problem
+
+WIDEST = 64
+MOST = 96
+
+
+class Runs(NamedTuple):
+    """``finish`` under the service above, the end of each run in ready order, and whether no runs finish earlier."""
+
+    finish: float
+    ends: tuple[int, ...]
+    exact: bool
+
+
+class _State(NamedTuple):
+    """The last ends, latest first; where the runs end; the state before."""
+
+    ends: tuple[float, ...]
+    position: int
+    before: _State | None
+
+
+def runs(problem: Problem, pricing: Pricing, channels: int) -> Runs:
+    """The runs that finish first on so many channels."""
+    count = len(problem.prefix) - 1
+    if count > MOST:
+        marks = _marks(problem)
+        found = _search(problem.contracted(marks), pricing, channels)
+        return Runs(found.finish, tuple(marks[end - 1] for end in found.ends), False)
+    return _search(problem, pricing, channels)
+
+
+def _search(problem: Problem, pricing: Pricing, channels: int) -> Runs:
+    frontier: list[list[_State]] = [[_State((0,) * channels, 0, None)]]
+    exact = True
+    for i in range(1, len(problem.prefix)):
+        states = [
+            _State((served(problem.ready[i - 1], *price(pricing, size), state.ends), *state.ends[:-1]), i, state)
+            for j in range(problem.earliest[i], i)
+            for size in [problem.prefix[i] - problem.prefix[j]]
+            for state in frontier[j]
+        ]
+        kept = _undominated(states)
+        exact = exact and len(kept) <= WIDEST
+        frontier.append(kept[:WIDEST])
+    best = min(frontier[-1], key=lambda state: state.ends[0])
+    return Runs(best.ends[0], _trace(best), exact)
+
+
+def price(pricing: Pricing, size: int) -> tuple[float, float]:
+    """(start-up, transfer) of one all-reduce, with what a launch takes."""
+    startup, transfer = pricing.split("all_reduce", size)
+    return startup + pricing.effects.launch_latency, transfer
+
+
+def served(ready: float, startup: float, transfer: float, ends: Sequence[float]) -> float:
+    """f_i, given the last k ends, latest first."""
+    return max(max(ready, ends[-1]) + startup, ends[0]) + transfer
+
+
+def _marks(problem: Problem) -> list[int]:
+    """At most ``MOST`` ends, about equal bytes apart, and wherever the dtype changes."""
+    count, total = len(problem.prefix) - 1, problem.prefix[-1]
+    changes = {problem.earliest[i] for i in range(1, count + 1)} - {0}
+    room = max(MOST - len(changes) - 1, 1)
+    marks, due = set(changes) | {count}, total / room
+    for i in range(1, count):
+        if problem.prefix[i] >= due:
+            marks.add(i)
+            due = (problem.prefix[i] // (total / room) + 1) * total / room
+    return sorted(marks)
+
+
+def _undominated(states: list[_State]) -> list[_State]:
+    """Those of which no other is no later in each end, earliest first."""
+    kept: list[_State] = []
+    for state in sorted(states, key=lambda state: state.ends):
+        if not any(all(a <= b for a, b in zip(other.ends, state.ends, strict=True)) for other in kept):
+            kept.append(state)
+    return kept
+
+
+def _trace(state: _State) -> tuple[int, ...]:
+    ends = []
+    while state.before is not None:
+        ends.append(state.position)
+        state = state.before
+    return tuple(reversed(ends))

@@ -1,0 +1,113 @@
+"""The best plan that is known here for the rules at hand: several constructions, then local search from the best.
+
+In turn, until the bound is attained: the exact optimum over all schedules of one channel (``windows``), for each line
+that the price is made of or lies on; in order, then by priority (``priority``); the exact optimum in ready order
+(``merge``), and the published rule of merging (``mg_wfbp``); everything in one message; for several channels the Pareto
+recursion (``pareto``). Each is timed by the engine under the rules. If a gap is left, ``local_search`` goes on
+from the best of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline
+from osfmodel.objective import Objective
+from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve import merge, mg_wfbp, pareto, priority, windows
+from osfmodel.solve.bounds import objective_bound, windows_bound
+from osfmodel.solve.jobs import Jobs, chunks_in, plan_of
+from osfmodel.solve.local_search import Meter, improve
+from osfmodel.solve.solution import Limits, Solution, Status
+from osfmodel.timeline import Timeline
+from osfmodel.workload import Workload
+
+SAME = 1e-9
+"""A plan this close to the bound, relatively, is proven best."""
+SETTLED = 1e-6
+"""A plan this close is as good: what is left is the rounding of cuts to whole elements."""
+WORK = 200_000
+"""Buckets that local search times in all."""
+STARTS = 3
+LINES = 8
+"""Lines of a price that are tried: of a long table, those spread evenly over its hull."""
+
+
+def solve(workload: Workload, pricing: Pricing, objective: Objective) -> Solution:
+    """The best of all, with the bound of its rules. OPTIMAL where it attains the bound."""
+    bound = objective_bound(workload, pricing, objective)
+    target = max(bound, windows_bound(workload, pricing, objective)) if objective.plain else bound
+    known: list[tuple[float, Plan, Timeline]] = []
+    for plan in _plans(workload, pricing, objective):
+        _add(known, workload, plan.under(objective), pricing)
+        if known[0][0] <= target * (1 + SETTLED):
+            break
+    else:
+        for plan in _searched(workload, pricing, objective, [plan for _, plan, _ in known[:STARTS]], target):
+            _add(known, workload, plan, pricing)
+    time, plan, timeline = known[0]
+    return Solution(plan, timeline, bound, Status.OPTIMAL if time <= bound * (1 + SAME) else Status.HEURISTIC)
+
+
+def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
+    timeline = predict_timeline(workload, plan, pricing)
+    known.append((timeline.iteration_time, plan, timeline))
+    known.sort(key=lambda entry: entry[0])
+
+
+def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
+    """What is known without searching, the most promising first."""
+    gradients = workload.gradients
+    if not len(gradients):
+        yield Plan(workload.name, ())
+        return
+    jobs = Jobs.of(workload, objective)
+    yield from _windowed(workload, jobs, pricing, objective)
+    yield priority.plan(workload, jobs, pricing)
+    cost = pricing.cost().plus(pricing.effects.launch_latency)
+    if objective.channels > 1:
+        problem = merge.Problem.of(gradients, Limits())
+        placed = merge.Problem(jobs.ready, problem.prefix, problem.earliest)
+        yield contiguous_plan(workload, pareto.runs(placed, pricing, objective.channels).ends)
+    for ends in (merge.optimal_ends(gradients, cost), _merged(workload, pricing), _dtype_ends(workload)):
+        if ends is not None:
+            yield contiguous_plan(workload, ends)
+
+
+def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
+    cost = pricing.cost().plus(pricing.effects.launch_latency)
+    lines = windows.minorants(cost, workload.gradient_bytes)
+    lines = list(cost.pieces) if isinstance(cost, AffineCost) else lines[:: 1 + len(lines) // LINES]
+    for startup, per_byte in lines:
+        line = windows.Line(startup, per_byte, startup)
+        chunks = windows.chunks_of(jobs, windows.optimum(jobs, line), line)
+        plan = plan_of(workload, chunks, objective)
+        if plan is not None:
+            yield plan
+
+
+def _merged(workload: Workload, pricing: Pricing) -> tuple[int, ...]:
+    gradients = workload.gradients
+    startup, per_byte = mg_wfbp.linear(pricing.cost())
+    return mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
+
+
+def _dtype_ends(workload: Workload) -> tuple[int, ...]:
+    """Everything in one message, or in one for each run of a dtype."""
+    dtypes = workload.gradients.dtypes
+    changes = [i for i in range(1, len(dtypes)) if dtypes[i] != dtypes[i - 1]]
+    return (*changes, len(dtypes))
+
+
+def _searched(
+    workload: Workload, pricing: Pricing, objective: Objective, plans: list[Plan], bound: float
+) -> Iterator[Plan]:
+    """Local search from each of ``plans``."""
+    meter = Meter(Jobs.of(workload, objective), pricing, objective)
+    for plan in plans:
+        chunks = chunks_in(workload, plan)
+        found = plan_of(workload, improve(chunks, meter, bound, WORK // len(plans) // max(len(chunks), 1)), objective)
+        if found is not None:
+            yield found

@@ -1,0 +1,153 @@
+"""In order, then by priority: deep layers as they become ready, the others input first, fused across tensors.
+
+The first k gradients in ready order go first, in buckets in that order (F(k) of ``solve/merge.py``); when the last
+gradient is ready too, the rest goes, nearest the input first, in runs. With r_L the last ready time, q the tails
+(``solve/jobs.py``), and the value of a suffix
+
+    Lambda(k) = min over runs of k+1..L, sent from L down, of max over runs of (their end, counted from 0, + their q)
+
+    t = min over k of max( F(k) + q_k, max(F(k), r_L) + Lambda(k) )                (model.md section 5.4)
+
+*Exact in this family.* Tails grow in ready order, so of the buckets in order the last decides, and F(k) is least. Of
+two ways to send m+1..L in runs within given deadlines, the one that ends first serves whatever follows better, so
+
+    G(L) = 0        G(m) = min over l > m with G(l) + T(P_l - P_m) + q_l < limit of G(l) + T(P_l - P_m)
+
+says whether Lambda(m) < limit, for all m at once; any T >= 0 will do. Lambda(k) is found by bisection and then improved
+until nothing is below it. The k are tried from the least bound up, until the bound passes the best value: each that is
+tried costs O(L^2 log 1/eps), and usually few are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from osfmodel.cost import AffineCost, Cost
+from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve.jobs import Jobs
+from osfmodel.solve.merge import Problem, Row, sweep
+from osfmodel.solve.solution import Limits
+from osfmodel.solve.windows import minorants
+from osfmodel.workload import Workload
+
+HALVINGS = 24
+"""Of the interval in which a suffix value lies, before steps take over: to a 16-millionth."""
+
+
+def plan(workload: Workload, jobs: Jobs, pricing: Pricing) -> Plan:
+    """The fastest plan of the family for one channel. ``jobs`` are those of ``workload`` under the rules at hand."""
+    cost = pricing.cost().plus(pricing.effects.launch_latency)
+    problem = Problem.of(workload.gradients, Limits())
+    return grouped_plan(workload, groups(Problem(jobs.ready, problem.prefix, problem.earliest), jobs, cost))
+
+
+def groups(problem: Problem, jobs: Jobs, cost: Cost) -> list[range]:
+    """The buckets of the fastest plan of the family, as positions in ready order. ``problem`` has the same jobs."""
+    count = len(jobs.sizes)
+    if not count:
+        return []
+    row = sweep(problem, cost)
+    suffixes = _Suffixes.of(problem, jobs, cost)
+    least = suffixes.bounds(cost)
+    begins = [max(finish, jobs.ready[-1]) for finish in row.finish]
+    alone = [0, *(finish + tail for finish, tail in zip(row.finish[1:], jobs.tails, strict=True))]
+    bounds = [max(alone[k], begins[k] + least[k]) for k in range(count)] + [alone[count]]
+    best, chosen = alone[count], (count, list[int]())
+    for k in sorted(range(count), key=bounds.__getitem__):
+        if bounds[k] >= best or best <= jobs.least:
+            break
+        found = suffixes.value(k, best - begins[k], max(least[k], alone[k] - begins[k]))
+        if found is not None:
+            best, chosen = max(alone[k], begins[k] + found[0]), (k, found[1])
+    return [*_runs(row, chosen[0]), *(range(*run) for run in _spans(chosen[1], count))]
+
+
+def _runs(row: Row, end: int) -> list[range]:
+    """The buckets behind F(end), first to last."""
+    runs = []
+    while end > 0:
+        runs.append(range(row.previous[end], end))
+        end = row.previous[end]
+    return runs[::-1]
+
+
+def _spans(starts: Sequence[int], end: int) -> list[tuple[int, int]]:
+    """(start, end) of the runs that begin at ``starts``, from the last gradient down."""
+    return list(zip(starts, [end, *starts], strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Suffixes:
+    """Runs from the last gradient down. ``reach``: for each m, past the last that may share a run with it."""
+
+    prefix: Any
+    tails: Any
+    reach: Sequence[int]
+    price: Callable[[Any], Any]
+    largest: int
+
+    @staticmethod
+    def of(problem: Problem, jobs: Jobs, cost: Cost) -> _Suffixes:
+        """Of these jobs; in rational numbers where the jobs and a price by lines are."""
+        whole = isinstance(jobs.ready[-1] + jobs.tails[-1] + cost(1), float) or not isinstance(cost, AffineCost)
+        kind = float if whole else object
+        reach: list[int] = []
+        for _, run in groupby(jobs.dtypes):
+            length = len(list(run))
+            reach += [len(reach) + length] * length
+        return _Suffixes(
+            np.array(problem.prefix, dtype=kind), np.array(jobs.tails, dtype=kind), reach, cost, problem.prefix[-1]
+        )
+
+    def bounds(self, cost: Cost) -> list[float]:
+        """No Lambda(k) is less: all after some l > k is sent before l's tail begins."""
+        startup, per_byte = minorants(cost, self.largest)[-1]
+        found: list[float] = []
+        for k in reversed(range(len(self.tails))):
+            here = startup + per_byte * (self.prefix[-1] - self.prefix[k]) + self.tails[k]
+            found.append(max(here, found[-1]) if found else here)
+        return found[::-1]
+
+    def value(self, k: int, limit: float, enough: float) -> tuple[float, list[int]] | None:
+        """Lambda(k) and the starts of its runs, from the last down; None where it is not below ``limit``.
+
+        Nothing below ``enough`` is looked for.
+        """
+        best = self._below(k, limit)
+        low = enough
+        for _ in range(HALVINGS if best else 0):
+            if best is None or not best[0] > low:
+                return best
+            middle = (low + best[0]) / 2
+            found = self._below(k, middle)
+            best, low = (found, low) if found else (best, middle)
+        while best and best[0] > enough and (found := self._below(k, best[0])):
+            best = found
+        return best
+
+    def _below(self, k: int, limit: float) -> tuple[float, list[int]] | None:
+        count = len(self.tails)
+        following = [0] * count
+        array = np.full(count + 1, np.inf, dtype=self.prefix.dtype)
+        array[count] = 0
+        for m in range(count - 1, k - 1, -1):
+            stop = self.reach[m] + 1
+            times = array[m + 1 : stop] + self.price(self.prefix[m + 1 : stop] - self.prefix[m])
+            times = np.where(times + self.tails[m : stop - 1] < limit, times, np.inf)
+            winner = int(times.argmin())
+            array[m], following[m] = times[winner], m + 1 + winner
+        if not array[k] < np.inf:
+            return None
+        starts, position = [], k
+        value: float = 0
+        while position < count:
+            starts.append(position)
+            value = max(value, array[position] + self.tails[following[position] - 1])
+            position = following[position]
+        return value, starts[::-1]
