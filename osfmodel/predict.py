@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
@@ -22,6 +23,20 @@ from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
 
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A lower bound that is computed when it is asked for, since it takes longer than a prediction."""
+
+    workload: Workload
+    pricing: Pricing
+    objective: Objective
+
+    @cached_property
+    def value(self) -> float:
+        """Seconds."""
+        return objective_bound(self.workload, self.pricing, self.objective)
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What one plan makes of one iteration.
@@ -34,7 +49,7 @@ class Prediction:
     name: str
     plan: Plan = field(repr=False)
     timeline: Timeline = field(repr=False)
-    lower_bound: float
+    bound: Bound = field(repr=False)
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     band: Band | None = None
@@ -56,6 +71,11 @@ class Prediction:
         return self.timeline.engine
 
     @property
+    def lower_bound(self) -> float:
+        """Seconds that no schedule under the rules of ``plan`` can beat."""
+        return self.bound.value
+
+    @property
     def gap(self) -> float:
         """iteration_time / lower_bound - 1."""
         return self.timeline.iteration_time / self.lower_bound - 1
@@ -68,8 +88,13 @@ class Comparison:
     workload: Workload = field(repr=False)
     cluster: Cluster = field(repr=False)
     workers: int
-    lower_bound: float
+    bound: Bound = field(repr=False)
     predictions: tuple[Prediction, ...]
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no schedule can beat under the rules asked for, or under those of stock frameworks."""
+        return self.bound.value
 
 
 def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int) -> Prediction:
@@ -109,13 +134,11 @@ class _Subject:
         self.pricing = pricing_of(cluster, workers)
         self.caveats = effect_caveats(cluster.effects)
         self.warnings = count_warnings(cluster, workers)
-        self._bounds: dict[Objective, float] = {}
+        self._bounds: dict[Objective, Bound] = {}
 
-    def bound(self, objective: Objective) -> float:
-        """What no schedule under these rules can beat."""
-        if objective not in self._bounds:
-            self._bounds[objective] = objective_bound(self.workload, self.pricing, objective)
-        return self._bounds[objective]
+    def bound(self, objective: Objective) -> Bound:
+        """What no schedule under these rules can beat; one for all plans under the same."""
+        return self._bounds.setdefault(objective, Bound(self.workload, self.pricing, objective))
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
@@ -147,7 +170,7 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], objective:
         name=label,
         plan=plan,
         timeline=timeline,
-        lower_bound=subject.bound(plan.objective),
+        bound=subject.bound(plan.objective),
         warnings=subject.warnings + extrapolation(plan, pricing.cost()),
         caveats=caveats + subject.caveats,
         band=error_band(workload, plan, timeline, pricing),

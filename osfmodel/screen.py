@@ -14,6 +14,7 @@ from osfmodel.check import Checked
 from osfmodel.economics import Economics
 from osfmodel.plan import Plan
 from osfmodel.predict import Comparison, Prediction
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
 
@@ -183,7 +184,10 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
         console.print(f"Note: {remark}.", markup=False)
     _show_bands(console, [outcome.band for outcome in tuning.outcomes])
     console.print()
-    console.print(tuning.rendered, markup=False, soft_wrap=True)
+    if CONFIG_TARGETS[tuning.target].executes:
+        console.print(f"For an executor ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
+    else:
+        console.print(tuning.rendered, markup=False, soft_wrap=True)
 
 
 def show_check(
