@@ -40,7 +40,9 @@ class Status(Enum):
     OPTIMAL_CUTS = "optimal cuts: no other cutting of this order of bytes into so many collectives or fewer is faster"
     NOT_CONVERGED = "not converged: this is the best plan found before the solver stopped; allow it more time"
     NO_SOLVER = "no solver: cvxpy finds none for linear programmes; install scipy 1.10 or later, or highspy"
-    NOT_LINEAR = "not linear: block sizes need one channel, static order, no slowdown and no hooks; take another planner"
+    NOT_LINEAR = (
+        "not linear: block sizes need one channel, static order, no slowdown and no hooks; take another planner"
+    )
 
 
 @dataclass(frozen=True, slots=True)
