@@ -9,8 +9,9 @@ insides and edges of the segments. Then collective k holds segment s exactly whe
 
     u_ks = [cut k ends at s or later] + [cut k-1 begins at s or before] - 1 = 1,
 
-a sum of z, so that readiness and tails of whatever it holds are linear: F_k >= T(m_k) + r_s u_ks and T >= F_k + q_s u_ks
-for every s. Of a cost of several lines w_kj = 1 where collective k is priced by line j; m_kj are its bytes then.
+a sum of z, so that readiness and tails of whatever it holds are linear: for every s, F_k >= T(m_k) + r_s u_ks and
+T >= F_k + q_s u_ks. Of a cost of several lines w_kj = 1 where collective k is priced by line j; m_kj are its bytes
+then.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class _Choice:
         for k in range(self.count):
             one = {self.line(k, j): 1.0 for j in range(len(lines))}
             rows.add(one, 1)
-            rows.add({unknown: -1.0 for unknown in one}, -1)
+            rows.add(dict.fromkeys(one, -1.0), -1)
             size = {self.load(k, j): 1.0 for j in range(len(lines))}
             if k < self.count - 1:
                 size[k] = -1.0
@@ -248,7 +249,7 @@ class _Choice:
         for k in range(self.count - 1):
             chosen = {self.choice(k, c): 1.0 for c in range(len(self.places))}
             rows.add(chosen, 1)
-            rows.add({unknown: -1.0 for unknown in chosen}, -1)
+            rows.add(dict.fromkeys(chosen, -1.0), -1)
             rows.add(
                 {k: 1.0} | {self.choice(k, c): -starts[after] / total for c, (_, after) in enumerate(self.places)}, 0
             )

@@ -57,7 +57,7 @@ class Optimum(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the matrices depend on: the collective that each operation carries, and whether sizes have an upper bound."""
+    """What the matrices depend on: the collective that each operation carries, whether sizes have an upper bound."""
 
     bucket: tuple[int, ...]
     capped: bool
@@ -119,7 +119,7 @@ def program_for(shape: Shape) -> BlockProgram | None:
     """The compiled programme for sequences of this shape; None where cvxpy finds no solver for it."""
     import cvxpy as cp
 
-    installed = cp.installed_solvers()
+    installed: list[str] = cp.installed_solvers()  # type: ignore[no-untyped-call]
     solver = next((name for name in SOLVERS if name in installed), None)
     if solver is None:
         return None
@@ -129,7 +129,7 @@ def program_for(shape: Shape) -> BlockProgram | None:
     offsets = cp.Parameter(parts.moving.shape[0])
     bounds = cp.Parameter(parts.fixed.shape[0])
     constraints = [
-        parts.moving @ unknown - cp.multiply(slopes, parts.sizes @ unknown) >= offsets,
+        parts.moving @ unknown - cp.multiply(slopes, parts.sizes @ unknown) >= offsets,  # type: ignore[attr-defined]
         parts.fixed @ unknown >= bounds,
     ]
     problem = cp.Problem(cp.Minimize(unknown[-1]), constraints)

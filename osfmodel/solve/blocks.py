@@ -11,28 +11,30 @@ One channel, sent in the order of the plan; barrier or forward overlap, all-redu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+
+import numpy as np
 
 from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve import optimal
+from osfmodel.solve import merge, optimal
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.resize import PROGRESS, Setting, Sized, resized, setting_of, time_of
 from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.solve.tape import Cut, Tape, laid_out, plan_of, tape_of
+from osfmodel.solve.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
 from osfmodel.workload import Workload
 
 PROGRAMMES = 24
 """Linear programmes that the search over places solves per sequence at most."""
 SIZED, SEARCHED = 8, 2
 """So many of the fastest seeds get their sizes by a linear programme, so many of the fastest of these are searched."""
-TAILS = (1, 2, 3, 4, 6, 8, 12)
-"""Numbers of collectives after the turn from ready order to priority that the seeds try."""
+PARTS = 16
+"""Collectives after the turn from ready order to priority at most, in the seeds."""
 TURNS = 24
-"""Places of that turn that the seeds try."""
+"""Places of that turn that the seeds try, before those beside the best of them."""
 
 
 def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
@@ -41,16 +43,19 @@ def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective
     The seeds: the exact optimum in ready order, and with forward overlap its first collectives followed by the rest
     by priority. Where the objective or the effects are not linear, the optimum in ready order, status NOT_LINEAR.
     """
-    seeds = [plan.under(objective) for plan in _seeds(workload, objective, pricing)]
-    if not seeds[0].buckets or not linear(pricing, objective):
-        return improved(workload, seeds[0], pricing)
+    base, _ = optimal.solve(workload, pricing.cost(), Limits()).require()
+    if not base.buckets or not linear(pricing, objective):
+        return improved(workload, base.under(objective), pricing)
     setting = setting_of(workload, pricing, objective)
-    tapes = [tape_of(plan) for plan in seeds]
-    start = min((Sized(tape, tuple(cuts), time_of(setting, tape, cuts)) for tape, cuts in tapes), key=_value)
-    quick = sorted({(time_of(setting, *tape), number) for number, tape in enumerate(tapes)})[:SIZED]
-    sized = sorted((resized(setting, *tapes[number]) for _, number in quick), key=_value)
-    found = [searched(setting, best.tape, best.cuts) for best in sized[:SEARCHED]]
-    return _better(workload, _plan(workload, start, objective), min(found, key=_value), pricing)
+    seeds = [_sized(setting, *tape_of(base)), *_turned(workload, setting, objective, pricing)]
+    seeds.sort(key=_value)
+    lower = objective_bound(workload, pricing, objective)
+    seed = _plan(workload, seeds[0], objective)
+    if seeds[0].value <= lower * (1 + PROGRESS):
+        return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.HEURISTIC)
+    sized = sorted((resized(setting, seed.tape, seed.cuts) for seed in seeds[:SIZED]), key=_value)
+    found = min((searched(setting, best.tape, best.cuts) for best in sized[:SEARCHED]), key=_value)
+    return _better(workload, (seed, found), pricing, lower)
 
 
 def improved(workload: Workload, seed: Plan, pricing: Pricing) -> Solution:
@@ -62,15 +67,15 @@ def improved(workload: Workload, seed: Plan, pricing: Pricing) -> Solution:
     if not seed.buckets:
         return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.HEURISTIC)
     found = searched(setting_of(workload, pricing, seed.objective), *tape_of(seed))
-    return _better(workload, seed, found, pricing)
+    return _better(workload, (seed, found), pricing, lower)
 
 
-def _better(workload: Workload, seed: Plan, found: Sized, pricing: Pricing) -> Solution:
-    """Of the seed and of what was found, rounded to whole elements, the faster under the engine."""
+def _better(workload: Workload, pair: tuple[Plan, Sized], pricing: Pricing, lower: float) -> Solution:
+    """Of a seed and of what was found, rounded to whole elements, the faster under the engine."""
+    seed, found = pair
     plans = [seed, _plan(workload, found, seed.objective)]
     timed = [(predict_timeline(workload, plan, pricing), plan) for plan in plans]
     timeline, plan = min(timed, key=lambda pair: pair[0].iteration_time)
-    lower = objective_bound(workload, pricing, seed.objective)
     return Solution(plan, timeline, lower, found.status or Status.HEURISTIC)
 
 
@@ -83,7 +88,7 @@ def _value(sized: Sized) -> float:
 
 
 def linear(pricing: Pricing, objective: Objective) -> bool:
-    """Whether the programme says what the engine does: one channel, and nothing that hangs on the plan but its times."""
+    """Whether the programme says what the engine does: one channel, and computation that no plan slows down."""
     return objective.channels == 1 and not pricing.effects.compute_slowdown and not pricing.effects.hook_time
 
 
@@ -93,8 +98,8 @@ def searched(setting: Setting, tape: Tape, cuts: Sequence[Cut], programmes: int 
     tried = 1
     while best.status is None and tried < programmes:
         better = None
-        for cuts in _proposals(setting, best):
-            found = resized(setting, tape, cuts)
+        for proposal in _proposals(setting, best):
+            found = resized(setting, tape, proposal)
             tried += 1
             if found.status is None and found.value < best.value * (1 - PROGRESS):
                 better = snapped(setting, found)
@@ -109,14 +114,13 @@ def searched(setting: Setting, tape: Tape, cuts: Sequence[Cut], programmes: int 
 def snapped(setting: Setting, sized: Sized) -> Sized:
     """Cuts at the very edge of their layer put onto the edge: fewer collectives wait, fewer layers wait for them."""
     slack = 1e-7 * sized.tape.total
-    cuts = []
-    for cut in sized.cuts:
+    cuts = list(sized.cuts)
+    for number, cut in enumerate(sized.cuts):
         low, high = sized.tape.range_of(cut)
         if cut.before == cut.after and cut.after and cut.position - low <= slack:
-            cut = Cut(cut.before - 1, cut.after, low)
+            cuts[number] = Cut(cut.before - 1, cut.after, low)
         elif cut.before == cut.after < len(sized.tape.segments) - 1 and high - cut.position <= slack:
-            cut = Cut(cut.before, cut.after + 1, high)
-        cuts.append(cut)
+            cuts[number] = Cut(cut.before, cut.after + 1, high)
     if any(after.after > later.before for after, later in pairwise(cuts)):
         return sized  # a collective would be left with nothing
     value = time_of(setting, sized.tape, cuts)
@@ -154,27 +158,73 @@ def _opened(setting: Setting, tape: Tape, cut: Cut, side: int) -> Cut:
     return Cut(into, into, cut.position)
 
 
-def _seeds(workload: Workload, objective: Objective, pricing: Pricing) -> Iterator[Plan]:
-    """In ready order, and with forward overlap the same up to a turn, then the rest by priority."""
-    base, _ = optimal.solve(workload, pricing.cost(), Limits()).require()
-    yield base
-    if not objective.forward_overlap or len(set(workload.gradients.dtypes)) > 1:
-        return
-    ends = [0]
-    for bucket in base.buckets:
-        ends.append(ends[-1] + len(bucket.blocks))
-    count = len(workload.gradients)
-    for end in ends[:-1][:: 1 + len(ends) // TURNS]:
-        order = [*range(end), *reversed(range(end, count))]
-        tape = laid_out(workload, order)
-        heads = [tape.starts[place] for place in ends if 0 < place <= end]
-        for tails in TAILS:
-            if tails <= count - end:
-                yield plan_of(workload, tape, [*heads, *_even(tape, end, tails)])
+def _sized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
+    return Sized(tape, tuple(cuts), time_of(setting, tape, cuts))
 
 
-def _even(tape: Tape, first: int, parts: int) -> list[int]:
-    """Edges that cut the tape from segment ``first`` on into about equal parts; some fall together in small tapes."""
-    start = tape.starts[first]
-    goals = [start + (tape.total - start) * part / parts for part in range(1, parts)]
-    return sorted({min(tape.starts[first + 1 : -1], key=lambda edge: abs(edge - goal)) for goal in goals})
+def _turned(workload: Workload, setting: Setting, objective: Objective, pricing: Pricing) -> list[Sized]:
+    """With forward overlap: up to a turn in ready order, by priority from there. Some turns, then those by the best."""
+    gradients, count = workload.gradients, len(workload.gradients)
+    if not objective.forward_overlap or len(set(gradients.dtypes)) > 1:
+        return []
+    row = merge.sweep(merge.Problem.of(gradients, Limits()), pricing.cost())
+    step = 1 + count // TURNS
+    found: dict[int, list[Sized]] = {}
+
+    def look(turns: Iterable[int]) -> None:
+        for turn in turns:
+            start = max(row.finish[turn], gradients.ready_times[-1]) - workload.forward_time
+            found.setdefault(turn, list(_turns(workload, setting, _ends(row, turn), start)))
+
+    look(range(0, count, step))
+    best = min(found, key=lambda turn: min(map(_value, found[turn])))
+    look(range(max(0, best - step + 1), min(count, best + step)))
+    return [seed for seeds in found.values() for seed in seeds]
+
+
+def _ends(row: merge.Row, end: int) -> list[int]:
+    """The bucket ends of the optimum over the first ``end`` gradients."""
+    ends = []
+    while end > 0:
+        ends.append(end)
+        end = row.previous[end]
+    return ends[::-1]
+
+
+def _turns(workload: Workload, setting: Setting, ends: Sequence[int], start: float) -> Iterator[Sized]:
+    """Collectives that end at ``ends`` in ready order; the rest by priority, not before ``start``."""
+    turn, count = (ends[-1] if ends else 0), len(workload.gradients)
+    tape = laid_out(workload, [*range(turn), *reversed(range(turn, count))])
+    for edges in _priority(setting, tape, turn, start):
+        yield _sized(setting, tape, [Cut(edge - 1, edge, tape.starts[edge]) for edge in [*ends, *edges]])
+
+
+def _priority(setting: Setting, tape: Tape, first: int, start: float) -> Iterator[list[int]]:
+    """Numbers of the segments before which to cut the tape from segment ``first`` on, all ready at ``start``, into n
+    collectives: for the best n, and those beside it.
+
+    With V_n(m) the least time at which an iteration can end whose first m segments go in n collectives (model.md
+    section 5.4),  V_n(m) = min_l max(V_{n-1}(l), start + n a + b S_m + q_l),  where q_l is what follows the arrival of
+    segment l, the first of the last collective. Exact for one line; a seed takes one line of several.
+    """
+    sent = np.array(tape.starts[first:], dtype=float) - tape.starts[first]
+    tails = np.array([setting.times.tails[segment.layer] for segment in tape.segments[first:]])
+    line = line_at(setting.lines[0], sent[-1] / 4)
+    best, choices = np.where(sent > 0, np.inf, 0.0), []
+    values: list[float] = []
+    last = start + line.slope * sent[None, :] + tails[:, None]
+    last[np.tri(*last.shape) > 0] = np.inf
+    for count in range(1, min(PARTS, len(tails)) + 1):
+        reached = np.maximum(best[:-1, None], last + count * line.latency)
+        choices.append(reached.argmin(axis=0))
+        best = reached.min(axis=0)
+        values.append(float(best[-1]))
+        if len(values) > 2 and values[-1] > values[-2] > values[-3]:
+            break
+    likely = values.index(min(values)) + 1
+    for count in sorted({max(1, likely - 1), likely, min(len(values), likely + 1)}):
+        cuts, end = [], len(tails)
+        for chosen in reversed(choices[1:count]):
+            end = int(chosen[end])
+            cuts.append(first + end)
+        yield cuts[::-1]

@@ -49,7 +49,7 @@ class Operation(NamedTuple):
 
 
 class Sized(NamedTuple):
-    """A sequence of collectives: the tape, its cuts, the seconds of the iteration, and why it is not the best, if so."""
+    """A sequence of collectives: the tape, its cuts, the seconds of the iteration; ``status`` where a solver failed."""
 
     tape: Tape
     cuts: tuple[Cut, ...]
@@ -97,8 +97,7 @@ def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> float:
     for operation in operations(setting, tape, cuts):
         size = sizes[operation.bucket]
         line = line_at(setting.lines[operation.kind], size)
-        slope = line.slope + (setting.fusion_copy if operation.pieces > 1 else 0)
-        finish = max(finish, operation.ready) + line.latency + slope * size
+        finish = max(finish, operation.ready) + line.latency + _slope(setting, operation, line) * size
         end = max(end, finish + operation.tail)
     return end
 
@@ -128,6 +127,11 @@ def resized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     return best
 
 
+def _slope(setting: Setting, step: Operation, line: Line) -> float:
+    """Seconds per byte; copies into and out of a buffer where a message has several pieces."""
+    return line.slope + (setting.fusion_copy if step.pieces > 1 else 0)
+
+
 def _placed(tape: Tape, cut: Cut, position: float) -> Cut:
     low, high = tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position)
     return cut._replace(position=min(max(position, low), high))
@@ -146,9 +150,7 @@ def _figures(setting: Setting, sized: Sized, work: Sequence[Operation], lines: S
     return Figures(
         ready=np.array([step.ready for step in work]),
         latency=np.array([line.latency for line in lines]),
-        slope=np.array(
-            [line.slope + (setting.fusion_copy if step.pieces > 1 else 0) for step, line in zip(work, lines, strict=True)]
-        ),
+        slope=np.array([_slope(setting, step, line) for step, line in zip(work, lines, strict=True)]),
         tail=np.array([step.tail for step in work]),
         bucket=tuple(step.bucket for step in work),
         low=np.array([low for low, _ in ranges], dtype=float),

@@ -8,6 +8,7 @@ linear in the positions (osfmodel.solve.block_program).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -96,14 +97,14 @@ def plan_of(workload: Workload, tape: Tape, positions: Sequence[float]) -> Plan:
     bounds = [0, *[_rounded(tape, position) for position in positions], tape.total]
     buckets, segment = [], 0
     for start, end in pairwise(bounds):
-        blocks = []
-        while start < end:
-            while tape.starts[segment + 1] <= start:
+        blocks, place = [], start
+        while place < end:
+            while tape.starts[segment + 1] <= place:
                 segment += 1
             whole = tape.segments[segment]
             stop = min(end, tape.starts[segment + 1])
-            blocks.append(Block(whole.layer, whole.offset + start - tape.starts[segment], stop - start))
-            start = stop
+            blocks.append(Block(whole.layer, whole.offset + place - tape.starts[segment], stop - place))
+            place = stop
         if blocks:
             buckets.append(Bucket(tuple(blocks)))
     return Plan(workload.name, tuple(buckets))
@@ -114,7 +115,8 @@ def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Time
     tasks, _ = schedule(workload, Plan(workload.name, ()).under(objective), pricing)
     ends = list(accumulate((task.work for task in tasks), initial=0.0))
     total = ends.pop()
-    ready, tails = {}, {}
+    ready: dict[str, float] = {}
+    tails: dict[str, float] = {}
     for task, begin in zip(tasks, ends, strict=True):
         if task.kind == "backward":
             ready[task.layers[0]] = begin + task.work
@@ -156,8 +158,8 @@ def _tape(segments: Sequence[Block]) -> Tape:
 def _rounded(tape: Tape, position: float) -> int:
     """To the nearest whole element of the segment in which it lies."""
     whole = min(max(round(position), 0), tape.total)
-    start = max(start for start in tape.starts if start <= whole)
-    if start == tape.total:
-        return start
-    end = tape.starts[tape.starts.index(start) + 1]
-    return min(start + round((position - start) / ELEMENT) * ELEMENT, end)
+    number = bisect_right(tape.starts, whole) - 1
+    if number == len(tape.segments):
+        return tape.total
+    start = tape.starts[number]
+    return min(start + round((position - start) / ELEMENT) * ELEMENT, tape.starts[number + 1])
