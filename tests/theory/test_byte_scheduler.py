@@ -62,6 +62,7 @@ def test_defaults_are_those_of_the_code():
     plan = byte_scheduler.solve(two_layers(), NO_START_UP).plan
     assert plan.credit == byte_scheduler.CREDIT
     assert plan.forward_overlap
+    assert "starts with" in byte_scheduler.caveats(two_layers())[0]
 
 
 @pytest.mark.parametrize(("partition", "credit"), [(0, 4), (4, 0)])
