@@ -25,7 +25,8 @@ FLOORS = [
     ("cost.nccl_fit",),
     ("cost",),
     ("profiles", "recursion", "formats.source_text"),
-    ("formats.json_text", "measurements", "bands"),
+    ("formats.json_text", "formats.collective", "formats.layout", "formats.packed", "measurements", "bands"),
+    ("formats.nccl_log",),
     (
         "formats.nccl_tests",
         "formats.nccl_tests_json",
@@ -36,7 +37,7 @@ FLOORS = [
         "formats.ddp_logging",
         "formats.own",
     ),
-    ("formats.json_layers",),
+    ("formats.json_layers", "formats.unknown"),
     ("formats",),
     ("solve.solution", "solve.bounds"),
     ("solve.contiguous",),
