@@ -42,7 +42,7 @@ def json_run(program="all_reduce", nwrong=0, okay="true", ended=True):
     document["results"][0]["in_place"]["nwrong"] = nwrong
     document["results"].append({**document["results"][0], "size": 2**22})
     document["results"][2] = json.loads(
-        json.dumps(document["results"][2]).replace(f'"nwrong": {nwrong}', '"nwrong": 0')
+        json.dumps(document["results"][2]).replace(f'"nwrong": {json.dumps(nwrong)}', '"nwrong": 0')
     )
     document["out_of_bounds"]["okay"] = okay
     if not ended:
@@ -182,7 +182,7 @@ def test_a_failure_of_nccl_and_a_test_without_rows_are_told():
     failure = "node-0: Test NCCL failure all_reduce.cu:44 'unhandled system error'\n"
     begun = log()[: log().index("#       size")]
     (_,), told = read(log(ended=False) + failure + begun)
-    assert any("line 12: the test failed: 'node-0: Test NCCL failure" in message for message in told)
+    assert any('line 12: the test failed: "node-0: Test NCCL failure' in message for message in told)
     assert any("line 13: a test began here and printed no rows" in message for message in told)
     assert any("cut off" in message for message in told)
 
