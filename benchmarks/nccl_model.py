@@ -24,8 +24,8 @@ import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost, Sample, nccl
-from osfmodel.cost.hierarchical import layout
-from osfmodel.cost.nccl import TUNER, Corrections, Place
+from osfmodel.cost.layout import Layout, layout_of
+from osfmodel.cost.nccl import TUNER, Corrections
 
 MIB = 2**20
 KAPPAS = tuple(k / 100 for k in range(101))
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
     device: str
     generation: str
     shape: osf.NcclShape
-    place: Place
+    place: Layout
     sizes: tuple[int, ...]
     times: tuple[float, ...]
 
@@ -83,7 +83,7 @@ def tables(
             rows = [(m, t) for m, t in zip(table.sizes, table.times, strict=True) if least <= m <= most]
             if not rows:
                 continue
-            place = Place(table.workers, *layout(table.workers, cluster.gpus_per_node))
+            place = layout_of(table.workers, cluster.gpus_per_node)
             sizes, times = zip(*rows, strict=True)
             yield Measured(label, _kind(shape), shape, place, sizes, times)
 
@@ -119,7 +119,7 @@ def _from_file(
                 found.setdefault(int(row["n_gpus"]), {})[int(row["bytes"])] = time
     shape = shape_of(device, None)
     for workers, table in found.items():
-        place = Place(workers, 1, workers, workers)
+        place = Layout(workers, 1, workers, workers)
         yield Measured(label, _kind(shape), shape, place, tuple(table), tuple(table.values()))
 
 

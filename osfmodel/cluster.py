@@ -210,9 +210,6 @@ class Cluster:
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
-        links = self.between_nodes or self.in_node or self.nccl
-        if not (links or self.fits or self.tables or self.pieces or self.protocols):
-            raise DataError(f"cluster {self.name!r} has neither links, nor fits, nor tables, nor an NCCL shape")
         for kind, keys in (
             ("fits", [(row.collective, row.workers) for row in self.fits]),
             ("tables", [(row.collective, row.workers) for row in self.tables]),

@@ -22,6 +22,20 @@ FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "meas
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 LARGEST_FILE = 64 * 2**20
+FOREIGN = (
+    (
+        re.compile(rb"^[^{\n]{0,40}#[ \t]+size[ \t]+count[ \t]+type|^# nThread \d|^# nccl-tests version ", re.M),
+        "nccl-tests output",
+    ),
+    (re.compile(rb'\A\s*\{(?s:.)*"nccl_version"'), "nccl-tests JSON"),
+    (re.compile(rb'\A\s*\{(?s:.)*"rebuilt_bucket_sizes"'), "DDP's log"),
+    (re.compile(rb"^# OSU\b", re.M), "OSU output"),
+    (re.compile(rb"\Anode\d+ -- .*forward_compute_time="), "PipeDream's graph"),
+    (re.compile(rb"\A\x1f\x8b"), "a gzip file"),
+    (re.compile(rb"\A\s*\[\s*\{"), "a JSON list of layers"),
+    (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
+)
+"""What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -29,7 +43,7 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
     Raises UsageError for an unknown name, DataError for a file that cannot be used.
     """
-    return read(locate(name_or_path, "workload"), documents.decode_workload)
+    return _read_own(locate(name_or_path, "workload"), documents.decode_workload, "workload")
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -44,7 +58,7 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     model, separator, words = str(name_or_path).partition(":")
     if separator and (model in FORMULAS or model in ("hierarchical", "nccl")):
         return _cluster_in_words(model, words)
-    return read(locate(name_or_path, "cluster"), documents.decode_cluster)
+    return _read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -79,6 +93,23 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         return decode(content)
     except OsfError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:
+    """``read``, where the error for a file that another tool wrote says how to make a profile of it."""
+
+    def decoded(content: bytes) -> Decoded:
+        try:
+            return decode(content)
+        except OsfError:
+            tool = next((tool for mark, tool in FOREIGN if mark.search(content[:65_536])), None)
+            if tool is None:
+                raise
+            target = path.with_name(f"{path.name.partition('.')[0] or kind}.json")
+            target = target if target != path else path.with_name(f"{kind}.json")
+            raise DataError(f"looks like {tool}: run `osf import {path} -o {target}`, and give that file") from None
+
+    return read(path, decoded)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main, parse_workers
 from osfmodel.plan import contiguous_plan
+from osfmodel.plans import STOCK_PLANS
 from tests.conftest import ROOT
 from tests.formats import samples
 
@@ -64,7 +65,7 @@ def test_predict_json_is_the_contract():
     document = run_json(*PREDICT, "--workers", 16)
     assert {"schema_version", "workload", "cluster", "workers", "compute_time_s", "lower_bound_s"} <= set(document)
     assert document["schema_version"] == 1
-    assert [row["plan"] for row in document["predictions"]] == list(osf.NAMED_PLANS)
+    assert [row["plan"] for row in document["predictions"]] == list(STOCK_PLANS)
     for row in document["predictions"]:
         assert row["engine"] == "recursion"
         assert row["iteration_time_s"] >= document["lower_bound_s"]
@@ -180,6 +181,8 @@ def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
     """Every example line of every help text is executed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nccl-tests.log").write_text(samples.NEW_TEXT)
+    for hosts in (1, 2):
+        (tmp_path / f"n{8 * hosts}.log").write_text(samples.log(hosts=hosts, gpus=8))
     text = run(command, "--help").output
     examples = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("osf ")]
     assert examples

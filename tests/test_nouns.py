@@ -72,7 +72,6 @@ def test_impossible_sizes(size):
         (lambda: Layer("a", 1, 1, 4, dtype=""), "dtype"),
         (lambda: Layer("a", 1, 1, 4, activation_bytes=-1), "activation"),
         (lambda: Layer("a", 1, 1, 4, enqueue_time=-1.0), "enqueue"),
-        (lambda: Cluster("c", "ring"), "neither links"),
         (lambda: Cluster("c", "ring", gpus_per_node=0, in_node=Link(1, 1)), "GPUs per node"),
         (lambda: Cluster("c", "ring", nodes=0, in_node=Link(1, 1)), "nodes"),
         (lambda: Cluster("c", "hockney", fits=(AlphaBeta(2, 1, 1), AlphaBeta(2, 1, 2))), "two fits"),

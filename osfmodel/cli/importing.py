@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from osfmodel import profiles
+from osfmodel import documents, profiles
 from osfmodel.cli.app import print_text, warn
-from osfmodel.cluster import Cluster
+from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
-from osfmodel.errors import OsfError, UsageError
-from osfmodel.formats import IMPORT_FORMATS, Hints, import_file
+from osfmodel.errors import DataError, OsfError, UsageError
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_content, import_file, merged
 from osfmodel.output import summary
 from osfmodel.workload import Workload
 
 
 @click.command(name="import")
-@click.argument("file", metavar="FILE")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it; a folder for several clusters.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", help="Where to write it (.json); a folder for several clusters.")
 @click.option(
     "--as", "form", type=click.Choice(list(IMPORT_FORMATS)), metavar="FORMAT", help="Do not guess the format."
 )
@@ -35,10 +36,11 @@ from osfmodel.workload import Workload
 )
 @click.option("--name", help="Name of what is read; default: the file's.")
 @click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
-@click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where it does not say.")
+@click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
+@click.option("--collective", type=click.Choice(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
 def import_command(
-    file: str,
+    files: tuple[str, ...],
     output: str | None,
     form: str | None,
     model: str | None,
@@ -46,35 +48,84 @@ def import_command(
     workers: int | None,
     gpus_per_node: int | None,
     batch_size: int | None,
+    collective: str | None,
 ) -> None:
     """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, as a workload or cluster file.
 
-    'osf list formats' shows the formats. Without -o it says what is in the file. Jumps that no fit follows, and with
-    --fit how well it fits which sizes, are told on stderr.
+    'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several files become
+    the tables of one cluster. Without -o it says what is in the file. Tests that failed or were cut off, jumps that no
+    fit follows, and with --fit how well it fits which sizes, are told on stderr.
 
     \b
     Example:
       osf import nccl-tests.log
       osf import nccl-tests.log -o my-cluster.json
       osf import nccl-tests.log --fit piecewise -o my-cluster.json
+      osf import n8.log n16.log -o all.json
     """
-    path = Path(file)
-    hints = Hints(name or path.name.partition(".")[0] or "imported", workers, gpus_per_node, batch_size)
-    nouns = import_file(path, hints, form)
+    check_output(output, files)
+    hints = Hints("", workers, gpus_per_node, batch_size, collective)
+    found = [(file, import_one(file, replace(hints, name=name or stem(file)), form)) for file in files]
+    nouns = found[0][1] if len(found) == 1 else [merged(found, name or "-".join(stem(file) for file in files))]
     if model is not None:
         nouns = [fitted(noun, model) for noun in nouns]
     else:
         tell_jumps(nouns)
+    write(nouns, output, files)
+
+
+def stem(file: str) -> str:
+    """The name of what is in a file, where none is given: the file's, up to its first dot."""
+    return "stdin" if file == "-" else Path(file).name.partition(".")[0] or "imported"
+
+
+def check_output(output: str | None, files: Sequence[str]) -> None:
+    """Raise UsageError where ``output`` is one of the files that are read, or is named as something else than JSON."""
+    if output in (None, "-"):
+        return
+    target = Path(str(output))
+    for file in files:
+        if file != "-" and target.exists() and Path(file).exists() and target.samefile(file):
+            raise UsageError(f"-o {output}: is the file that is read: give another name")
+    if target.suffix != ".json" and (target.is_file() or not target.exists()):
+        raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")
+
+
+def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Workload | Cluster]:
+    """The nouns in one file, or in what stands on standard input; warnings on stderr."""
+
+    def tell(message: str) -> None:
+        warn(f"{file}: {message}")
+
+    if file != "-":
+        return import_file(Path(file), hints, form, tell)
+    content = sys.stdin.buffer.read(profiles.LARGEST_FILE + 1) if sys.stdin is not None else b""
+    try:
+        if len(content) > profiles.LARGEST_FILE:
+            raise DataError(f"is larger than {profiles.LARGEST_FILE >> 20} MiB, which no log or profile is")
+        return import_content(content, "standard input", hints, form, tell)
+    except OsfError as error:
+        raise DataError(f"standard input: {error}") from None
+
+
+def write(nouns: Sequence[Workload | Cluster], output: str | None, files: Sequence[str]) -> None:
+    """To a file or into a folder, then a line for each on stderr; without ``output`` what they are, on stdout."""
     if output is None:
         for noun in nouns:
             print_text(summary(noun) + "\n")
-    elif len(nouns) == 1 and not Path(output).is_dir():
-        profiles.save(nouns[0], output)
-    elif Path(output).is_dir():
+    elif output == "-":
         for noun in nouns:
-            profiles.save(noun, Path(output) / f"{noun.name}.json")
+            print_text(documents.encode(documents.document_of(noun)))
+    elif len(nouns) > 1 and not Path(output).is_dir():
+        raise UsageError(f"{files[0]} holds {len(nouns)} clusters: give -o a folder that exists")
     else:
-        raise UsageError(f"{file} holds {len(nouns)} clusters: give -o a folder that exists")
+        folder = Path(output).is_dir()
+        targets = [Path(output) / f"{noun.name}.json" if folder else Path(output) for noun in nouns]
+        for target in targets:
+            check_output(str(target), files)
+        for noun, target in zip(nouns, targets, strict=True):
+            profiles.save(noun, target)
+            click.echo(f"osf: wrote {target}: {summary(noun)}", err=True)
 
 
 def tell_jumps(nouns: Sequence[Workload | Cluster]) -> None:

@@ -15,34 +15,24 @@ from osfmodel.cluster import Cluster, Link
 from osfmodel.cost.collectives import FORMULAS, line
 from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
+from osfmodel.cost.layout import layout_of
 from osfmodel.errors import CostError
 
 RING = FORMULAS["ring"]
 
 
-def layout(workers: int, gpus_per_node: int) -> tuple[int, int, int]:
-    """(nodes, workers on the fullest node, workers on the emptiest node)."""
-    nodes = -(-workers // gpus_per_node)
-    return nodes, -(-workers // nodes), workers // nodes
-
-
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
     """The price of the two-level collective. Raises CostError where ``cluster`` lacks a link that it needs."""
-    nodes, fullest, emptiest = layout(workers, cluster.gpus_per_node)
+    layout = layout_of(workers, cluster.gpus_per_node)
     latency, per_byte = 0.0, 0.0
     for phase in ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,):
-        if fullest > 1:
-            a, b = line(RING[phase], _link(cluster, "in_node"), fullest)
+        if layout.fullest > 1:
+            a, b = line(RING[phase], _link(cluster, "in_node"), layout.fullest)
             latency, per_byte = latency + a, per_byte + b
-    if nodes > 1:
-        a, b = line(RING[collective], _link(cluster, "between_nodes"), nodes)
-        latency, per_byte = latency + a, per_byte + b * share(fullest, cluster.nics_per_node) / emptiest
+    if layout.nodes > 1:
+        a, b = line(RING[collective], _link(cluster, "between_nodes"), layout.nodes)
+        latency, per_byte = latency + a, per_byte + b * layout.sharing(cluster.nics_per_node) / layout.emptiest
     return AffineCost(((latency, per_byte),))
-
-
-def share(workers: int, nics: int) -> float:
-    """How many workers of a node share one NIC."""
-    return max(1.0, workers / nics)
 
 
 def _link(cluster: Cluster, which: str) -> Link:
@@ -58,14 +48,15 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     The ``between_nodes`` link found is that of a node with one NIC. ``parameters`` = {"in_node": Link, "between_nodes":
     Link, "nics_per_node": 1}. Raises CostError where the samples do not show both.
     """
-    layouts = [layout(sample.workers, gpus_per_node) for sample in samples]
-    if not any(nodes > 1 for nodes, _, _ in layouts) or not any(fullest > 1 for _, fullest, _ in layouts):
+    layouts = [layout_of(sample.workers, gpus_per_node) for sample in samples]
+    if not any(one.nodes > 1 for one in layouts) or not any(one.fullest > 1 for one in layouts):
         raise CostError("a hierarchical fit needs all-reduce times inside one node and between several")
 
     def regressors(workers: int, size: int) -> tuple[float, float, float, float]:
-        nodes, fullest, emptiest = layout(workers, gpus_per_node)
-        inside, between = RING["all_reduce"](fullest), RING["all_reduce"](nodes)
-        return inside.rounds, inside.sent * size, between.rounds, between.sent * size * share(fullest, 1) / emptiest
+        layout = layout_of(workers, gpus_per_node)
+        inside, between = RING["all_reduce"](layout.fullest), RING["all_reduce"](layout.nodes)
+        per_byte = between.sent * layout.sharing(1) / layout.emptiest
+        return inside.rounds, inside.sent * size, between.rounds, per_byte * size
 
     (in_latency, in_per_byte, latency, per_byte), residuals = fit_nonnegative(samples, regressors)
     links = {"in_node": Link(in_latency, in_per_byte), "between_nodes": Link(latency, per_byte)}

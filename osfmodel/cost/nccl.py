@@ -26,7 +26,7 @@ import numpy as np
 from osfmodel.cluster import Cluster, NcclShape
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.curves import AffineCost, Array
-from osfmodel.cost.hierarchical import layout
+from osfmodel.cost.layout import Layout, layout_of
 from osfmodel.errors import CostError
 
 
@@ -56,20 +56,6 @@ class Way(NamedTuple):
     stretch: str = "none"
 
 
-class Place(NamedTuple):
-    """How the workers lie: in all, on how many nodes, on the fullest and on the emptiest of them."""
-
-    workers: int
-    nodes: int
-    fullest: int
-    emptiest: int
-
-    @property
-    def scale(self) -> int:
-        """Column of the constants that depend on the number of nodes."""
-        return min(self.nodes, 3) - 1
-
-
 UNCERTAINTY = 0.4
 """|error| that nine tenths of its prices stayed below on devices held out (benchmarks/nccl_model.py)."""
 
@@ -78,7 +64,7 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
     """The price of NCCL's best way. Raises CostError where ``cluster`` has no NCCL shape, or no network for it."""
     if cluster.nccl is None:
         raise CostError(f"cluster {cluster.name!r} has no nccl shape, which the nccl cost model needs")
-    place = Place(workers, *layout(workers, cluster.gpus_per_node))
+    place = layout_of(workers, cluster.gpus_per_node)
     if place.nodes > 1 and cluster.nccl.nic_bandwidth is None:
         raise CostError(
             f"cluster {cluster.name!r} has no nic_bandwidth, which the nccl cost model needs for {place.nodes} nodes"
@@ -87,7 +73,7 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
 
 
 def ways(
-    shape: NcclShape, place: Place, collective: str = "all_reduce", corrections: Corrections = CORRECTED
+    shape: NcclShape, place: Layout, collective: str = "all_reduce", corrections: Corrections = CORRECTED
 ) -> Mapping[tuple[str, str], Way]:
     """Every (algorithm, protocol) that NCCL would consider here."""
     found: dict[tuple[str, str], Way] = {}
@@ -102,7 +88,7 @@ def ways(
     return found
 
 
-def bus(shape: NcclShape, place: Place) -> float:
+def bus(shape: NcclShape, place: Layout) -> float:
     """Bytes per second through the narrowest cut: a GPU's links, or all network of the emptiest node."""
     inside = shape.gpu_bandwidth
     if shape.fabric == "nvlink-mesh":
@@ -114,7 +100,7 @@ def bus(shape: NcclShape, place: Place) -> float:
     return network if place.fullest == 1 else min(inside, network)
 
 
-def _ring(shape: NcclShape, place: Place, protocol: str, collective: str) -> Way:
+def _ring(shape: NcclShape, place: Layout, protocol: str, collective: str) -> Way:
     phases = 2 if collective == "all_reduce" else 1
     steps, net_steps = phases * (place.workers - 1), phases * (place.nodes - 1)
     step, net_step = _hops(shape, place, "ring", protocol)
@@ -125,17 +111,17 @@ def _ring(shape: NcclShape, place: Place, protocol: str, collective: str) -> Way
     return Way(latency, steps / place.workers / _ring_bus(shape, place, protocol))
 
 
-def _ring_bus(shape: NcclShape, place: Place, protocol: str) -> float:
+def _ring_bus(shape: NcclShape, place: Layout, protocol: str) -> float:
     bandwidth, generation = bus(shape, place), shape.generation
     if protocol == "LL":
         return min(bandwidth * known.LL_SHARE, _ll_bandwidth(generation, place))
     if protocol == "LL128":
-        channels = known.CHANNELS[generation] * known.RING_LL128_CHANNEL[generation][place.scale]
+        channels = known.CHANNELS[generation] * known.RING_LL128_CHANNEL[generation][_scale(place)]
         return min(bandwidth * known.LL128_SHARE, channels)
     return bandwidth
 
 
-def _tree(shape: NcclShape, place: Place, protocol: str) -> Way:
+def _tree(shape: NcclShape, place: Layout, protocol: str) -> Way:
     """Up and down: a chain through the GPUs of a node, a binary tree between nodes; half of the bus each way."""
     step, net_step = _hops(shape, place, "tree", protocol)
     hops = 2 * ((place.fullest - 1) * step + (place.nodes.bit_length() - 1) * net_step)
@@ -143,18 +129,18 @@ def _tree(shape: NcclShape, place: Place, protocol: str) -> Way:
     return Way(latency, 2 / _tree_bus(shape, place, protocol), protocol)
 
 
-def _tree_bus(shape: NcclShape, place: Place, protocol: str) -> float:
+def _tree_bus(shape: NcclShape, place: Layout, protocol: str) -> float:
     generation, channels = shape.generation, known.CHANNELS[shape.generation]
-    simple = min(bus(shape, place) * known.TREE_SHARE, channels * known.TREE_CHANNEL[generation][place.scale])
+    simple = min(bus(shape, place) * known.TREE_SHARE, channels * known.TREE_CHANNEL[generation][_scale(place)])
     if protocol == "LL":
         return min(simple * known.TREE_LL_SHARE, _ll_bandwidth(generation, place))
     if protocol == "LL128":
         share = known.TREE_LL128_SHARE_ONE_NODE if place.nodes == 1 else known.LL128_SHARE
-        return min(simple * share, channels * known.TREE_LL128_CHANNEL[generation][place.scale])
+        return min(simple * share, channels * known.TREE_LL128_CHANNEL[generation][_scale(place)])
     return simple
 
 
-def _nvls(shape: NcclShape, place: Place, corrections: Corrections) -> Way:
+def _nvls(shape: NcclShape, place: Layout, corrections: Corrections) -> Way:
     """The switch adds up and sends to all. Between nodes a tree joins the switches."""
     inside, generation = place.fullest, shape.generation
     channels = known.CHANNELS[generation]
@@ -164,13 +150,13 @@ def _nvls(shape: NcclShape, place: Place, corrections: Corrections) -> Way:
     if place.nodes > 1:
         assert shape.nic_bandwidth is not None
         network = shape.nic_bandwidth * place.emptiest * (2 if place.nodes == 2 else 1)
-        bandwidth = min(bandwidth, network, channels * known.NVLS_TREE_CHANNEL[generation][place.scale])
+        bandwidth = min(bandwidth, network, channels * known.NVLS_TREE_CHANNEL[generation][_scale(place)])
         levels = 2 * (place.nodes.bit_length() - 1)
         latency += levels * known.NVLS_TREE_NET_LATENCY * shape.net_latency_scale
     return Way(latency, 2 * (place.workers - 1) / place.workers / bandwidth)
 
 
-def _hops(shape: NcclShape, place: Place, algorithm: str, protocol: str) -> tuple[float, float]:
+def _hops(shape: NcclShape, place: Layout, algorithm: str, protocol: str) -> tuple[float, float]:
     """Seconds of a step inside a node and of one between nodes."""
     fabric = "pcie" if shape.fabric == "pcie" else "nvlink"
     step = _of(known.HOP_LATENCY[fabric][algorithm], protocol)
@@ -181,12 +167,17 @@ def _hops(shape: NcclShape, place: Place, algorithm: str, protocol: str) -> tupl
     return step * shape.latency_scale, net_step * shape.net_latency_scale
 
 
+def _scale(place: Layout) -> int:
+    """Column of the constants that depend on the number of nodes."""
+    return min(place.nodes, 3) - 1
+
+
 def _of(row: known.ByProtocol, protocol: str) -> float:
     return row[known.PROTOCOLS.index(protocol)]
 
 
-def _ll_bandwidth(generation: str, place: Place) -> float:
-    return known.LL_MAX_BANDWIDTH[generation if place.nodes == 1 else "volta"][place.scale]
+def _ll_bandwidth(generation: str, place: Layout) -> float:
+    return known.LL_MAX_BANDWIDTH[generation if place.nodes == 1 else "volta"][_scale(place)]
 
 
 def _concave(values: Array) -> Array:

@@ -1,9 +1,9 @@
 """The machines behind measured all-reduces, as NCCL's tuner would describe them.
 
 Every kind of device known is tried with free bandwidths and latency scales, shared over all worker counts; the one
-whose prices come nearest is kept. Errors are of log(price / time), for a table spans microseconds to seconds, under a
-soft-L1 loss, so a warm-up or a protocol jump pulls little (scipy least_squares). The generation found is the one whose
-curve fits, which need not be that of the GPUs.
+whose prices come nearest is kept. Errors are of log(price / time), for a table spans microseconds to seconds, under the
+soft-L1 loss of all fits, so a warm-up or a protocol jump pulls little (scipy least_squares). The generation found is
+the one whose curve fits, which need not be that of the GPUs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,18 @@ import numpy as np
 
 from osfmodel.cluster import Cluster, NcclShape
 from osfmodel.cost.curves import Array
-from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.cost.hierarchical import layout
-from osfmodel.cost.nccl import CORRECTED, GRID, Place, cost, times, ways
+from osfmodel.cost.fitting import OUTLIER, Fit, Sample
+from osfmodel.cost.layout import Layout, layout_of
+from osfmodel.cost.nccl import CORRECTED, GRID, cost, times, ways
 from osfmodel.cost.nccl_constants import DEVICES, GB
 from osfmodel.errors import CostError
 
-OUTLIER = 0.05
-"""Errors in log time beyond which the loss grows linearly: the scatter of repeated nccl-tests."""
 PRIOR = 1e-3
 """Weight of log(fitted / start) beside the errors: settles what samples leave open (which of two latencies)."""
 SHORTEST = 1e-15
 """Seconds below which a price is rounding."""
 WIDEST = 8.0
 """Natural logarithm of the largest factor between a start value and what is fitted."""
-
-
 NOMINAL = 240 * GB
 """Bus bandwidth of a GPU that no sample shows."""
 
@@ -39,7 +35,7 @@ NOMINAL = 240 * GB
 class _Group(NamedTuple):
     """The samples of one worker count: the part of each of them that lies on either side on GRID."""
 
-    place: Place
+    place: Layout
     left: Array
     weight: Array
     log_times: Array
@@ -68,8 +64,7 @@ def _groups(samples: Sequence[Sample], gpus_per_node: int) -> list[_Group]:
         sizes = np.array([row.size for row in rows], dtype=float)
         left = np.clip(np.searchsorted(GRID, sizes, side="right") - 1, 0, len(GRID) - 2)
         weight = (sizes - GRID[left]) / (GRID[left + 1] - GRID[left])
-        place = Place(workers, *layout(workers, gpus_per_node))
-        groups.append(_Group(place, left, weight, np.log([row.time for row in rows])))
+        groups.append(_Group(layout_of(workers, gpus_per_node), left, weight, np.log([row.time for row in rows])))
     return groups
 
 

@@ -9,25 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from osfmodel.cluster import Cluster, Pieces
+from osfmodel.cost import by_count
 from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample
 from osfmodel.cost.minimum import fit_minimum
-from osfmodel.errors import CostError
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
     """The lines of ``cluster`` for that worker count. Raises CostError where there are none, naming those that are."""
-    for row in cluster.pieces:
-        if (row.workers, row.collective) == (workers, collective):
-            return AffineCost(tuple(zip(row.latencies, row.seconds_per_byte, strict=True)))
-    known = sorted(row.workers for row in cluster.pieces if row.collective == collective)
-    have = f"has them for {', '.join(map(str, known))}" if known else "has none"
-    raise CostError(f"no {collective} pieces for {workers} workers: cluster {cluster.name!r} {have}")
+    row = by_count.entry(cluster.pieces, workers, collective, cluster.name, "pieces")
+    return AffineCost(tuple(zip(row.latencies, row.seconds_per_byte, strict=True)))
 
 
 def counts(cluster: Cluster) -> tuple[int, ...]:
     """The worker counts that have all-reduce lines, increasing."""
-    return tuple(sorted(row.workers for row in cluster.pieces if row.collective == "all_reduce"))
+    return by_count.counts(cluster.pieces)
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
@@ -35,14 +31,10 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
 
     ``parameters`` = {"pieces": ...}. Raises CostError for a worker count with one sample only.
     """
-    if not samples:
-        raise CostError("there are no samples to fit")
-    found: list[Pieces] = []
-    residuals: dict[int, float] = {}
-    for workers in sorted({sample.workers for sample in samples}):
-        chosen = [i for i, sample in enumerate(samples) if sample.workers == workers]
-        minimum = fit_minimum([samples[i] for i in chosen], lambda _, size: (1.0, size))
-        latencies, per_byte = zip(*minimum.pieces, strict=True)
-        found.append(Pieces(workers, latencies, per_byte))
-        residuals.update(zip(chosen, minimum.residuals, strict=True))
-    return Fit.of(samples, {"pieces": tuple(found)}, [residuals[i] for i in range(len(samples))])
+    return by_count.fit(samples, "pieces", _lines)
+
+
+def _lines(workers: int, samples: Sequence[Sample]) -> tuple[Pieces, Sequence[float]]:
+    minimum = fit_minimum(samples, lambda _, size: (1.0, size))
+    latencies, per_byte = zip(*minimum.pieces, strict=True)
+    return Pieces(workers, latencies, per_byte), minimum.residuals

@@ -20,7 +20,7 @@ from math import ceil, log2
 from osfmodel.cluster import Cluster, Link, Protocol
 from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.cost.hierarchical import layout, share
+from osfmodel.cost.layout import layout_of
 from osfmodel.cost.minimum import fit_minimum
 from osfmodel.errors import CostError
 
@@ -54,8 +54,8 @@ def _link(cluster: Cluster, link: Link | None, hops: float, which: str) -> Link:
 
 def loads(workers: int, gpus_per_node: int, nics_per_node: int) -> tuple[float, float, float, float, float]:
     """What each figure is multiplied with: once, hops and bytes per byte in a node, the same between nodes."""
-    nodes, fullest, emptiest = layout(workers, gpus_per_node)
-    between = 2 * (nodes - 1) / nodes * share(fullest, nics_per_node) / emptiest
+    _, nodes, fullest, emptiest = layout = layout_of(workers, gpus_per_node)
+    between = 2 * (nodes - 1) / nodes * layout.sharing(nics_per_node) / emptiest
     return 1.0, 2 * (fullest - 1), 2 * (fullest - 1) / fullest, 2 * ceil(log2(nodes)), between
 
 
@@ -73,9 +73,9 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
         return once, once * size, in_hops, in_bytes * size, hops, per_byte * size
 
     found = fit_minimum(samples, regressors)
-    layouts = [layout(sample.workers, gpus_per_node) for sample in samples]
-    inside = any(fullest > 1 for _, fullest, _ in layouts)
-    between = any(nodes > 1 for nodes, _, _ in layouts)
+    layouts = [layout_of(sample.workers, gpus_per_node) for sample in samples]
+    inside = any(layout.fullest > 1 for layout in layouts)
+    between = any(layout.nodes > 1 for layout in layouts)
     protocols = tuple(
         Protocol(a, b, Link(c, d) if inside else None, Link(e, f) if between else None)
         for a, b, c, d, e, f in found.pieces

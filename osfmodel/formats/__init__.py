@@ -23,11 +23,14 @@ from osfmodel.formats import (
     own,
     pipedream,
 )
+from osfmodel.formats.layout import merged
+from osfmodel.formats.packed import unpacked
 from osfmodel.formats.source_text import Hints, Text
+from osfmodel.formats.unknown import explained
 from osfmodel.profiles import read
 from osfmodel.workload import Workload
 
-__all__ = ["IMPORT_FORMATS", "Format", "Hints", "import_file", "recognise"]
+__all__ = ["IMPORT_FORMATS", "Format", "Hints", "import_content", "import_file", "merged", "recognise"]
 
 HEAD = 65_536
 
@@ -44,11 +47,23 @@ class Format(NamedTuple):
 
 
 IMPORT_FORMATS: Mapping[str, Format] = {
-    "nccl-tests": Format(nccl_tests.sniff, nccl_tests.read, "what nccl-tests prints, also through mpirun"),
+    "nccl-tests": Format(
+        nccl_tests.sniff, nccl_tests.read, "what nccl-tests prints, one run or several, also through mpirun"
+    ),
     "nccl-tests-json": Format(nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J"),
-    "osu": Format(osu.sniff, osu.read, "OSU micro-benchmarks of a collective"),
-    "csv-table": Format(csv_table.sniff, csv_table.read, "CSV of bytes and times of collectives, or of alpha and beta"),
-    "csv-layers": Format(csv_layers.sniff, csv_layers.read, "CSV of layers: name, bytes, forward and backward time"),
+    "osu": Format(
+        osu.sniff, osu.read, "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather"
+    ),
+    "csv-table": Format(
+        csv_table.sniff,
+        csv_table.read,
+        "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
+    ),
+    "csv-layers": Format(
+        csv_layers.sniff,
+        csv_layers.read,
+        "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
+    ),
     "json-layers": Format(json_layers.sniff, json_layers.read, "JSON list of layers, with the columns of csv-layers"),
     "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt"),
     "ddp-logging": Format(ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON"),
@@ -56,27 +71,46 @@ IMPORT_FORMATS: Mapping[str, Format] = {
 }
 
 
-def import_file(path: Path, hints: Hints, form: str | None = None) -> Sequence[Workload | Cluster]:
-    """The nouns in a file of another tool. Raises UsageError for an unknown format, DataError for a bad file."""
+def import_file(
+    path: Path, hints: Hints, form: str | None = None, tell: Callable[[str], None] | None = None
+) -> Sequence[Workload | Cluster]:
+    """The nouns in a file of another tool, which may be packed with gzip.
 
-    def decode(content: bytes) -> Sequence[Workload | Cluster]:
-        try:
-            text = Text(path.name, content.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise DataError(f"line {line}: is not text, and no format that is known here is binary") from None
-        return IMPORT_FORMATS[form or recognise(text)].read(text, hints)
+    ``tell`` hears what is odd but no fault, a test that was cut off, say, on one line; without it, it is a Python
+    warning. Raises UsageError for an unknown format, DataError for a bad file.
+    """
+    return read(path, lambda content: import_content(content, path.name, hints, form, tell))
 
+
+def import_content(
+    content: bytes, file: str, hints: Hints, form: str | None = None, tell: Callable[[str], None] | None = None
+) -> Sequence[Workload | Cluster]:
+    """The same for the content of a file, which ``file`` names in the source of what is read."""
     if form is not None and form not in IMPORT_FORMATS:
         raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")
-    return read(path, decode)
+    plain = unpacked(content)
+    try:
+        text = Text(file, plain.decode("utf-8-sig"), tell=tell or _as_warning)
+    except UnicodeDecodeError as error:
+        line = plain.count(b"\n", 0, error.start) + 1
+        raise DataError(f"line {line}: is not text, and no format that is known here is binary") from None
+    return IMPORT_FORMATS[form or recognise(text)].read(text, hints)
+
+
+def _as_warning(message: str) -> None:
+    import warnings
+
+    warnings.warn(message, stacklevel=4)
 
 
 def recognise(text: Text) -> str:
-    """The name of the format of ``text``. Raises DataError where none knows it."""
+    """The name of the format of ``text``. Raises DataError where none knows it, saying what is missing."""
     head = text.content[:HEAD]
     found = [name for name, entry in IMPORT_FORMATS.items() if entry.sniff(head)]
-    if len(found) != 1:
-        known = ", ".join(IMPORT_FORMATS)
-        raise DataError(f"is of no format that is known here ({known}): {text.content.strip()[:60]!r}")
+    if not found and nccl_tests.sniff(text.content):  # NCCL's own log may precede the table
+        found = ["nccl-tests"]
+    if len(found) > 1:
+        raise DataError(f"may be {' or '.join(found)}: say which with --as")
+    if not found:
+        raise DataError(explained(head, list(IMPORT_FORMATS)))
     return found[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from osfmodel.errors import DataError
-from osfmodel.formats.source_text import Hints, Text, pick
+from osfmodel.formats.source_text import Hints, Text, columns_of, pick
 from osfmodel.source import Source
 from osfmodel.workload import Layer, Workload
 
@@ -22,7 +22,7 @@ BACKWARD = tuple(f"{word}{unit}" for word in ("backward", "bwd", "backward_time"
 
 def sniff(head: str) -> bool:
     """A header with a name, bytes, and a forward and a backward time."""
-    columns = dict.fromkeys(name.strip() for name in head.partition("\n")[0].split(","))
+    columns = columns_of(head)
     return all(pick(columns, *names) is not None for names in (NAMES, BYTES, FORWARD, BACKWARD))
 
 

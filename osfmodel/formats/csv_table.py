@@ -9,10 +9,11 @@ are repeats, of which the median is taken. Rows without a worker count are left 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from osfmodel.cluster import AlphaBeta, Cluster
 from osfmodel.errors import DataError
-from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, pick, require_workers
+from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, columns_of, pick, require_workers
 from osfmodel.source import Source
 
 SIZES = ("bytes", "size_bytes", "bytes_pow2", "msg_size", "size")
@@ -28,7 +29,7 @@ Rows = Sequence[tuple[int, dict[str, str]]]
 
 def sniff(head: str) -> bool:
     """A header with bytes and a time, or with alpha and beta."""
-    columns = dict.fromkeys(name.strip() for name in head.partition("\n")[0].split(","))
+    columns = columns_of(head)
     measured = pick(columns, *SIZES) is not None and pick(columns, *TIMES) is not None
     return measured or {"alpha_s", "beta_s_per_byte"} <= set(columns)
 
@@ -46,6 +47,8 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
     keys = _telling_apart(text, rows, hints)
     count = pick(columns, *WORKERS)
     counted = [(number, row) for number, row in rows if count is None or row[count].strip()]
+    if not counted:
+        raise DataError(f"has no row that states its workers ({count})")
     return [_table(text, group, label, hints) for label, group in _groups(counted, keys).items()]
 
 
@@ -92,14 +95,22 @@ def _table(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
     time = pick(columns, *TIMES) or ""
     points = []
     for number, row in rows:
-        count = require_workers(text, text.whole(number, row[workers]) if workers else None, hints)
-        times = [text.number(number, row[name]) for name in (time, "inplace_time_us") if row.get(name)]
-        points.append(Point(count, text.whole(number, row[size]), min(times) * TIMES[time], number))
-    layout = Hints(hints.name, hints.workers, hints.gpus_per_node or _gpus_per_node(text, rows, workers))
+        count = require_workers(text.whole(number, row[workers]) if workers else None, hints, f"line {number}")
+        points.append(Point(count, text.whole(number, row[size]), _seconds(text, number, row, time), number))
+    layout = replace(hints, gpus_per_node=hints.gpus_per_node or _gpus_per_node(text, rows, workers))
     conditions = f"{time}{' or inplace_time_us, the smaller' if 'inplace_time_us' in columns else ''}; {label}".rstrip(
         "; "
     )
     return cluster_of(text, points, layout, conditions, _name(hints, label))
+
+
+def _seconds(text: Text, number: int, row: dict[str, str], time: str) -> float:
+    """The smaller of the times of a row. Raises DataError where it has none."""
+    units = {time: TIMES[time], "inplace_time_us": 1e-6}
+    times = [text.number(number, row[name]) * unit for name, unit in units.items() if row.get(name, "").strip()]
+    if not times:
+        raise text.fault(number, ",".join(row.values()), f"has no time ({time})")
+    return min(times)
 
 
 def _gpus_per_node(text: Text, rows: Rows, workers: str | None) -> int | None:

@@ -1,71 +1,97 @@
-"""The text that nccl-tests prints: old and new column layouts, mpirun prefixes, interleaved log lines.
+"""The text that nccl-tests prints: old and new column layouts, mpirun prefixes, interleaved log lines, several runs.
 
-Times are microseconds; the smaller of out-of-place and in-place is taken, as DDP reduces in place.
+Times are microseconds; the smaller of out-of-place and in-place is taken, as DDP reduces in place. Each run becomes a
+table of its collective and worker count; runs of the same are repeats, of which the median is taken. Rows whose results
+were wrong (#wrong above 0) are left out.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError
+from osfmodel.formats.collective import Seen, collective_of
+from osfmodel.formats.layout import Layout, layout_of, told_gpus_per_node
+from osfmodel.formats.nccl_log import Run, runs_of
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, require_workers
 
-PREFIX = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
-HEADER = re.compile(r"^#\s+size\s+count\s+type\s+redop")
-RANK = re.compile(r"^#\s+Rank\s+\d+\s.*\bon\s+(\S+)\s+device")
-STARTING = re.compile(r"(all_reduce|reduce_scatter|all_gather)_perf")
-COLUMNS = {12: 4, 13: 5, 8: 4, 9: 5}
-"""How many fields a row has -> at which the first time stands (without and with the column "root")."""
+TABLE = re.compile(r"(?:\A|[\r\n])(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:[ \t]?)?#[ \t]+size[ \t]+count[ \t]+type[ \t]")
 
 
 def sniff(head: str) -> bool:
-    """A comment line that names size, count, type and redop."""
-    return any(HEADER.match(PREFIX.sub("", line)) for line in head.splitlines())
+    """A comment line that names size, count and type."""
+    return TABLE.search(head) is not None
 
 
 def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster with one table. Raises DataError for a row that is cut or garbled."""
-    hosts: list[str] = []
-    rows: list[tuple[int, list[str]]] = []
-    collective, expected = "", 0
-    for number, raw in text.lines():
-        line = PREFIX.sub("", raw)
-        if match := RANK.match(line):
-            hosts.append(match[1])
-        if line.startswith("#") and (found := STARTING.search(line)):
-            collective = found[1]
-        if HEADER.match(line):
-            expected = len(line.split()) - 1
-        elif expected and line.lstrip()[:1].isdigit() and "NCCL" not in line:
-            fields = line.split()
-            if len(fields) != expected or expected not in COLUMNS:
-                raise text.fault(number, line, f"has {len(fields)} fields where the header has {expected}")
-            rows.append((number, fields))
-            text.limit(number, len(rows) * expected)
-    if not rows:
+    """One cluster with a table per run. Raises DataError for a row that is cut or garbled, and for runs that differ."""
+    runs = runs_of(text)
+    if not runs:
         raise DataError("has the header of nccl-tests but no rows")
-    workers = require_workers(text, len(hosts), hints)
-    kind = collective or _by_operation(text, rows[0])
-    points = [_point(text, number, fields, workers, kind) for number, fields in rows]
-    nodes = len(set(hosts)) or None
-    layout = Hints(hints.name, workers, hints.gpus_per_node or (workers // nodes if nodes else None))
-    conditions = f"nccl-tests {kind}, {workers} workers on {nodes or 'an unknown number of'} nodes; the faster of "
-    return [cluster_of(text, points, layout, conditions + "out of place and in place")]
+    points: list[Point] = []
+    layouts: list[Layout] = []
+    told: list[str] = []
+    for run in runs:
+        if len(run.ranks) == 1:
+            raise DataError(
+                f"line {run.line}: the test ran on one GPU alone: for several processes build it with MPI=1"
+            )
+        workers = require_workers(len(run.hosts()), hints, f"line {run.line}")
+        kind = collective_of(text, _seen(text, run), workers, hints)
+        points += _points(text, run, workers, kind)
+        layouts.append(layout_of(f"the run in line {run.line}", run.hosts()))
+        told.append(f"{kind}, {workers} workers on {layouts[-1].nodes or 'an unknown number of'} nodes")
+    layout = replace(hints, gpus_per_node=told_gpus_per_node(text, layouts, hints))
+    conditions = f"nccl-tests {'; '.join(_counted(told))}; the faster of out of place and in place"
+    return [cluster_of(text, points, layout, conditions)]
 
 
-def _by_operation(text: Text, row: tuple[int, list[str]]) -> str:
-    """Reducing collectives state their operation; of these, all-reduce unless the file says otherwise."""
+def _counted(told: Sequence[str]) -> list[str]:
+    """Each once, with how often it stands there."""
+    counts = {words: told.count(words) for words in told}
+    return [words if count == 1 else f"{words} (median of {count} runs)" for words, count in counts.items()]
+
+
+def _column(run: Run, fields: Sequence[str], name: str) -> list[str]:
+    """What stands in the columns of that name, out of place and in place."""
+    return [fields[place] for place, found in enumerate(run.names) if found == name]
+
+
+def _seen(text: Text, run: Run) -> Seen:
+    number, fields = run.rows[0]
+    pairs = [
+        pair
+        for _, row in run.rows
+        for pair in zip(_column(run, row, "algbw"), _column(run, row, "busbw"), strict=False)
+    ]
+    bandwidths = [(float(alg), float(bus)) for alg, bus in pairs if _is_figure(alg) and _is_figure(bus)]
+    redop, root = (next(iter(_column(run, fields, name)), other) for name, other in (("redop", "none"), ("root", "")))
+    return Seen(run.stated, run.mentioned, redop, root, bandwidths, f"line {number}")
+
+
+def _is_figure(word: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{0,9})?(?:e[+-]?[0-9]{1,2})?", word) is not None
+
+
+def _points(text: Text, run: Run, workers: int, collective: str) -> list[Point]:
+    points = []
+    for number, fields in run.rows:
+        wrong = [word for word in _column(run, fields, "#wrong") if word not in ("0", "N/A") and _is_figure(word)]
+        if any(float(word) > 0 for word in wrong):
+            text.remark(number, " ".join(fields), f"has {' and '.join(wrong)} wrong results and is left out")
+        else:
+            points.append(_point(text, run, (number, fields), (workers, collective)))
+    if not points:
+        raise DataError(f"line {run.line}: every row of the test that begins here has wrong results")
+    return points
+
+
+def _point(text: Text, run: Run, row: tuple[int, list[str]], what: tuple[int, str]) -> Point:
     number, fields = row
-    if fields[3] == "none":
-        raise text.fault(number, " ".join(fields), "reduces nothing, and the file does not name the collective")
-    return "all_reduce"
-
-
-def _point(text: Text, number: int, fields: list[str], workers: int, collective: str) -> Point:
-    first = COLUMNS[len(fields)]
-    times = [fields[first], *fields[first + 4 : first + 5]]
-    measured = [text.number(number, time) for time in times if time != "N/A"]
+    measured = [text.number(number, time) for time in _column(run, fields, "time") if time != "N/A"]
     if not measured:
         raise text.fault(number, " ".join(fields), "has neither an out-of-place nor an in-place time")
-    return Point(workers, text.whole(number, fields[0]), min(measured) * 1e-6, number, collective)
+    return Point(what[0], text.whole(number, fields[0]), min(measured) * 1e-6, number, what[1])

@@ -22,7 +22,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
     title = TITLE.search(text.content)
     if title is None:
         raise DataError("has no title of an OSU collective")
-    workers = require_workers(text, None, hints)
+    workers = require_workers(None, hints)
     points: list[Point] = []
     for number, line in text.lines():
         fields = line.split()
@@ -32,5 +32,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
             raise text.fault(number, line, "is no size with a latency")
         size, time = text.whole(number, fields[0]), text.number(number, fields[1])
         text.limit(number, 2 * len(points))
-        points.append(Point(workers, size, time * 1e-6, number, COLLECTIVES[title[1].lower()]))
+        kind = COLLECTIVES[title[1].lower()]
+        whole = size * workers if kind == "all_gather" else size  # OSU counts what each worker gives to an all-gather
+        points.append(Point(workers, whole, time * 1e-6, number, kind))
     return [cluster_of(text, points, hints, f"{title[0].lstrip('# ').strip()}, average latency, {workers} workers")]

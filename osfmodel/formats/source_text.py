@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -24,21 +24,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a file may not say itself: a name, how many workers, how many GPUs in a node, which batch size."""
+    """What a file may not say itself: a name, workers, GPUs in a node, the batch size, which collective it is of."""
 
     name: str
     workers: int | None = None
     gpus_per_node: int | None = None
     batch_size: int | None = None
+    collective: str | None = None
+
+
+def silent(message: str) -> None:
+    """Where remarks go that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The content of ``file``; ``unit`` is what faults count, lines or entries."""
+    """The content of ``file``; ``unit`` is what faults count, lines or entries; ``tell`` hears what is no fault."""
 
     file: str
     content: str
     unit: str = "line"
+    tell: Callable[[str], None] = silent
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(number, line), the first being 1, one at a time: a large file is never held twice."""
@@ -48,7 +54,7 @@ class Text:
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
         """(line number, row) of a CSV file with a header. Raises DataError for a row of another length or too many."""
-        reader = csv.reader(line for _, line in self.lines())
+        reader = csv.reader((line for _, line in self.lines()), delimiter=separator(self.content))
         try:
             yield from self._rows(reader)
         except csv.Error as error:
@@ -69,6 +75,10 @@ class Text:
         """An error that names line and text; who reads the file adds its path."""
         quoted = text.strip()[:LONGEST_QUOTE]
         return DataError(f"{self.unit} {line}: {what}: {quoted!r}")
+
+    def remark(self, line: int, text: str, what: str) -> None:
+        """Tell the user what is odd in a line but does not forbid to read the file."""
+        self.tell(str(self.fault(line, text, what)))
 
     def limit(self, line: int, cells: int) -> None:
         """Raise DataError where a table has more cells than any that was measured."""
@@ -136,14 +146,32 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
     )
 
 
-def require_workers(text: Text, found: int | None, hints: Hints) -> int:
-    """How many workers there were. Raises DataError, saying how to tell, where neither file nor user says so."""
+def require_workers(found: int | None, hints: Hints, place: str = "") -> int:
+    """How many workers there were.
+
+    Raises DataError, saying how to tell, where neither file nor user says so, and where they contradict each other;
+    ``place`` is where the file says so.
+    """
+    where = f"{place}: " if place else ""
+    if found and hints.workers and found != hints.workers:
+        raise DataError(f"{where}says {found} workers, --workers {hints.workers}: leave the option out")
     workers = hints.workers or found
     if not workers or workers < 2:
-        raise DataError("does not say how many workers there were (2 or more): give --workers N")
+        raise DataError(f"{where}does not say how many workers there were (2 or more): give --workers N")
     return workers
 
 
 def pick(columns: Mapping[str, object], *names: str) -> str | None:
     """The first of ``names`` that is a column."""
     return next((name for name in names if name in columns), None)
+
+
+def separator(head: str) -> str:
+    """What stands between the columns of a CSV file: a comma, or where its header has none, a semicolon or a tab."""
+    first = LINE.match(head.lstrip("\r\n"))
+    return next((sign for sign in ",;\t" if first and sign in first[0]), ",")
+
+
+def columns_of(head: str) -> dict[str, None]:
+    """The names in the header of a CSV file."""
+    return dict.fromkeys(name.strip() for name in head.partition("\n")[0].split(separator(head)))

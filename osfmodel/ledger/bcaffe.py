@@ -16,10 +16,11 @@ ResNet-50 has no tensor profile on a K80, and is not predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from osfmodel import profiles
 from osfmodel.cost import cost_of
+from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.ledger.common import in_one, scaled
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
@@ -34,11 +35,11 @@ PAIRED_FROM = 8
 """Nodes from which the log shows a weight and its bias as one message. With fewer each goes by itself."""
 
 
-def judge(measurements: Sequence[Measurement]) -> Verdict:
+def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) -> Verdict:
     """Predict every GoogLeNet run on 2, 4 and 8 nodes. Nothing is fitted to a run on more than one node."""
     alone = next(run for run in measurements if (run.workload, run.workers) == (PROFILE, 1))
     workload = with_forward(profiles.load_workload(PROFILE), alone.iteration_time)
-    rows = tuple(_row(run, workload) for run in measurements)
+    rows = tuple(_row(run, workload, effects) for run in measurements)
     return Verdict(
         rows,
         "no parameter; compute time is that of the runs on one node, backward and all-reduce times are as logged",
@@ -48,21 +49,20 @@ def judge(measurements: Sequence[Measurement]) -> Verdict:
 def with_forward(workload: Workload, compute_time: float) -> Workload:
     """``workload`` with the same backward and such a forward that both take ``compute_time`` seconds."""
     factor = (compute_time - workload.backward_time) / workload.forward_time
-    layers = tuple(replace(layer, forward_time=layer.forward_time * factor) for layer in workload.layers)
-    return replace(workload, layers=layers)
+    return scaled(workload, factor, 1)
 
 
-def _row(run: Measurement, workload: Workload) -> Row:
+def _row(run: Measurement, workload: Workload, effects: Effects) -> Row:
     if run.workload != PROFILE:
         return not_predicted(run, "no tensor profile of ResNet-50 on a K80")
     cost = cost_of(profiles.load_cluster(LOG), run.workers)
-    return row_of(run, workload, Pricing.of(cost), _plan(run, workload), fitted=run.workers == 1)
+    return row_of(run, workload, Pricing.of(cost, effects), _plan(run, workload), fitted=run.workers == 1)
 
 
 def _plan(run: Measurement, workload: Workload) -> Plan:
     gradients = workload.gradients
     if run.plan == "single":
-        return contiguous_plan(workload, [len(gradients)])
+        return in_one(workload)
     if run.plan == "wfbp" or run.workers == 1:
         step = 2 if run.workers >= PAIRED_FROM else 1
         return contiguous_plan(workload, range(step, len(gradients) + 1, step))

@@ -1,4 +1,4 @@
-"""What several recipes do: bring a profile to the compute time that was measured, and form buckets as old DDP did."""
+"""What several recipes do: bring a profile to the times that were measured, to half precision, and form messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,37 @@ from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.workload import Workload
 
 
+def scaled(workload: Workload, forward: float, backward: float) -> Workload:
+    """``workload`` with its layers' forward and backward times multiplied by these factors; the update stays."""
+    layers = tuple(
+        replace(layer, forward_time=layer.forward_time * forward, backward_time=layer.backward_time * backward)
+        for layer in workload.layers
+    )
+    return replace(workload, layers=layers)
+
+
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:
     """``workload`` with all times in proportion, so that one worker alone takes ``compute_time`` per iteration."""
     factor = compute_time / workload.compute_time
+    return replace(scaled(workload, factor, factor), update_time=workload.update_time * factor)
+
+
+def in_half(workload: Workload) -> Workload:
+    """Gradients in half precision on the wire: half the bytes, and all times as they are."""
     layers = tuple(
-        replace(layer, forward_time=layer.forward_time * factor, backward_time=layer.backward_time * factor)
-        for layer in workload.layers
+        replace(layer, gradient_bytes=layer.gradient_bytes // 2, dtype="float16") for layer in workload.layers
     )
-    return replace(workload, layers=layers, update_time=workload.update_time * factor)
+    return replace(workload, layers=layers)
+
+
+def in_one(workload: Workload) -> Plan:
+    """Everything in one message."""
+    return contiguous_plan(workload, [len(workload.gradients)])
+
+
+def one_by_one(workload: Workload) -> Plan:
+    """One message per gradient."""
+    return contiguous_plan(workload, range(1, len(workload.gradients) + 1))
 
 
 def from_input(workload: Workload, limits: Sequence[int]) -> Plan:

@@ -22,10 +22,10 @@ from osfmodel import profiles
 from osfmodel.cost.curves import FREE, AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, Effects
 from osfmodel.ledger import counted
-from osfmodel.ledger.common import from_input, with_compute_time
+from osfmodel.ledger.common import from_input, one_by_one, with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict, row_of
 from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
@@ -147,8 +147,3 @@ def by_bucket(workload: Workload, plan: Plan) -> Workload:
         clock = now
     rest = Layer("rest", workload.forward_time, workload.forward_time + workload.backward_time - clock, 0)
     return replace(workload, layers=(rest, *reversed(layers)))
-
-
-def one_by_one(workload: Workload) -> Plan:
-    """One message per layer of ``by_bucket``."""
-    return contiguous_plan(workload, range(1, len(workload.gradients) + 1))

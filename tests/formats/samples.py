@@ -2,7 +2,7 @@
 
 NEW_TEXT = """\
 # Collective test starting: all_reduce_perf
-# nThread 1 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 1 minBytes 0 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
 #
 # Using devices
 #  Rank  0 Group  0 Pid  20471 on     node-a device  0 [0x07] NVIDIA A100-SXM4-40GB
@@ -52,7 +52,9 @@ JSON_TEXT = """\
   {"size": 2097152, "count": 524288, "type": "float", "redop": "sum", "root": -1,
    "out_of_place": {"time": 84.1, "alg_bw": 24.94, "bus_bw": 37.4, "nwrong": "0"},
    "in_place": {"time": "nan", "alg_bw": "nan", "bus_bw": "nan", "nwrong": "nan"}}
- ]}
+ ],
+ "out_of_bounds": {"count": 0, "okay": "true"},
+ "average_bus_bandwidth": {"bandwidth": 31.5, "okay": "unchecked"}}
 """
 
 OSU_TEXT = """\
@@ -137,3 +139,31 @@ SAMPLES = {
     "pipedream": [GRAPH_TEXT],
     "ddp-logging": [DDP_JSON],
 }
+
+FACTORS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "alltoall": 1.0}
+OPERATIONS = {"all_gather": "none", "alltoall": "none", "broadcast": "none"}
+
+
+def log(program="all_reduce", hosts=1, gpus=4, *, named=True, scale=1.0, ended=True, wrong=0):
+    """One run of nccl-tests as it prints it: 1, 2 and 4 MiB; its bandwidths are those of the collective."""
+    workers = hosts * gpus
+    part = FACTORS[program] * (workers - 1) / workers if program in FACTORS else 1.0
+    lines = [f"# Collective test starting: {program}_perf"] if named else []
+    lines += ["# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20"]
+    lines += ["#", "# Using devices"]
+    for rank in range(workers):
+        place = f"node-{rank // gpus} device {rank % gpus:2d} [0x07] NVIDIA H100"
+        lines += [f"#  Rank {rank:2d} Group  0 Pid {rank + 700:6d} on {place}"]
+    columns = "time   algbw   busbw #wrong"
+    lines += [f"#       size         count      type   redop    root     {columns}     {columns}"]
+    root = 0 if program in ("reduce", "broadcast") else -1
+    for size in (2**20, 2**21, 2**22) if ended else (2**20, 2**21):
+        time = scale * (20 + size / 2e4)
+        side = f"{time:.2f} {size / time / 1e3:.2f} {part * size / time / 1e3:.2f} {wrong if size == 2**21 else 0}"
+        lines += [f"  {size}  {size // 4}  float  {OPERATIONS.get(program, 'sum')}  {root}  {side}  {side}"]
+    if ended:
+        lines += [
+            "# Out of bounds values : " + (f"{wrong} FAILED" if wrong else "0 OK"),
+            "# Avg bus bandwidth    : 9.1",
+        ]
+    return "\n".join(lines) + "\n"

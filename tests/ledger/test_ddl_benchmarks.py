@@ -113,10 +113,10 @@ def test_bandwidths_of_three_workloads_agree():
 
 
 def test_compute_time_is_divided_between_backward_and_update():
-    workload = ddl_benchmarks.with_compute_time(profiles.load_workload("bert-large-seq64-reconstructed"), 8 / 49)
+    workload = ddl_benchmarks.with_update(profiles.load_workload("bert-large-seq64-reconstructed"), 8 / 49)
     assert workload.compute_time == pytest.approx(8 / 49)
     assert workload.update_time == pytest.approx(76 * workload.gradient_bytes / 4 / 616e9)
-    assert ddl_benchmarks.with_compute_time(profiles.load_workload("resnet50-v100"), 0.25).update_time == 0
+    assert ddl_benchmarks.with_update(profiles.load_workload("resnet50-v100"), 0.25).update_time == 0
 
 
 def test_the_outlier_hangs_on_three_percent_of_a_constant(rows):

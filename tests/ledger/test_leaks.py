@@ -1,4 +1,9 @@
-"""No prediction may know what was measured: changing a predicted run's time must leave its prediction where it is."""
+"""No prediction may know what was measured: changed times of predicted runs must leave every prediction where it is.
+
+All runs that are reported as predicted are changed at once, each by a factor of its own. That takes one further
+judgement per source and reaches every predicted run, what it tells about itself and what it tells about others: a
+prediction made from any of those times moves, unless the factors happen to cancel, which they are all different for.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +14,38 @@ import pytest
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.measurements import load_measurements
 
-STEP = 17
-"""Every so many runs of a long source are changed together, so that each predicted run is changed once."""
+
+def slower(run, factor):
+    return replace(run, samples=tuple(factor * sample for sample in run.samples))
 
 
-def leaks(judge, runs) -> list[str]:
-    """Labels of the predicted rows whose prediction moves when (only) measured times of predicted rows change."""
+def own_factor(number):
+    """Differs from run to run, so that no ratio of two of them stays."""
+    return 1 + 0.01 * (number + 1)
+
+
+def leaks(judge, runs, factor=own_factor) -> list[str]:
+    """Labels of the rows whose prediction moves when (only) the measured times of predicted runs change.
+
+    Where rows are not runs (papers: ratios of two), nothing may be fitted, and all runs change.
+    """
     before = judge(runs).rows
-    if len(before) != len(runs):  # ratios of runs: none of which may be fitted on
+    if len(before) == len(runs):
+        held = [row.predicted is not None and not row.fitted for row in before]
+    else:
         assert not any(row.fitted for row in before)
-        after = judge([replace(run, samples=(2 * run.iteration_time,)) for run in runs]).rows
-        return [row.label for row, other in zip(before, after, strict=True) if row.predicted != other.predicted]
-    found = []
-    for offset in range(min(STEP, len(runs))):
-        chosen = [
-            number
-            for number in range(offset, len(runs), STEP)
-            if before[number].predicted is not None and not before[number].fitted
-        ]
-        changed = list(runs)
-        for number in chosen:
-            changed[number] = replace(runs[number], samples=tuple(2 * sample for sample in runs[number].samples))
-        after = judge(changed).rows
-        found += [before[number].label for number in chosen if after[number].predicted != before[number].predicted]
-    return found
+        held = [True] * len(runs)
+    changed = [
+        slower(run, factor(number)) if out else run for number, (run, out) in enumerate(zip(runs, held, strict=True))
+    ]
+    after = judge(changed).rows
+    assert sum(row.measured != other.measured for row, other in zip(before, after, strict=True)) > 0
+    return [row.label for row, other in zip(before, after, strict=True) if row.predicted != other.predicted]
 
 
 @pytest.mark.parametrize("source", LEDGER)
 def test_predictions_do_not_know_the_measurement(source):
+    """Of all predicted runs of the source."""
     assert leaks(LEDGER[source].judge, load_measurements(source)) == []
 
 
@@ -45,3 +54,29 @@ def test_a_leak_would_be_seen():
         return Verdict(tuple(Row(run.workload, run.iteration_time, run.iteration_time) for run in runs), "nothing")
 
     assert len(leaks(cheat, load_measurements("bcaffe"))) == len(load_measurements("bcaffe"))
+
+
+def test_a_leak_from_one_predicted_run_into_another_would_be_seen():
+    """Each row predicted by its neighbour, as a fit on predicted rows would."""
+
+    def cheat(runs):
+        rows = [
+            Row(run.workload, run.iteration_time, other.iteration_time)
+            for run, other in zip(runs, [*runs[1:], runs[0]], strict=True)
+        ]
+        return Verdict(tuple(rows), "nothing")
+
+    assert len(leaks(cheat, load_measurements("bcaffe"))) == len(load_measurements("bcaffe"))
+
+
+def test_a_leak_into_ratios_would_be_seen():
+    """The measured ratio itself as the prediction: seen with a factor for each run, and not with one for all."""
+
+    def cheat(runs):
+        verdict = LEDGER["papers"].judge(runs)
+        return verdict._replace(rows=tuple(row._replace(predicted=row.measured) for row in verdict.rows))
+
+    runs = [run for run in load_measurements("papers") if run.workers == 32]
+    assert len(leaks(cheat, runs)) == 8
+    with pytest.raises(AssertionError):
+        leaks(cheat, runs, factor=lambda number: 2)

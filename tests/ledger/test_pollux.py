@@ -11,9 +11,8 @@ from osfmodel import profiles
 from osfmodel.cost.curves import FREE, AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
 from osfmodel.ledger import pollux
-from osfmodel.ledger.common import from_input, with_compute_time
+from osfmodel.ledger.common import from_input, in_one, one_by_one, with_compute_time
 from osfmodel.measurements import load_measurements
-from osfmodel.plan import contiguous_plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
@@ -62,10 +61,10 @@ def test_errors_of_each_file_are_those_reached(judge, runs, file, count, middle,
 @pytest.mark.parametrize("file", FILES)
 def test_the_published_slowdown_helps_and_overlap_is_needed(file):
     buckets = resnet50_buckets()
-    in_one = pollux.by_bucket(buckets, contiguous_plan(buckets, [len(buckets.gradients)]))
+    single = pollux.by_bucket(buckets, in_one(buckets))
     with_it, without, no_overlap = (
         float(np.median(errors(pollux.judge(IMAGENET, shape, effects), IMAGENET, file)))
-        for shape, effects in ((buckets, pollux.EFFECTS), (buckets, NO_EFFECTS), (in_one, NO_EFFECTS))
+        for shape, effects in ((buckets, pollux.EFFECTS), (buckets, NO_EFFECTS), (single, NO_EFFECTS))
     )
     assert with_it + 0.01 < without < 0.06
     assert no_overlap > 3 * without
@@ -119,7 +118,7 @@ def test_one_layer_per_bucket_changes_nothing():
     plan, cost = make_plan("ddp", profile, Pricing.of(FREE)), AffineCost(((1e-4, 1e-9),))
     buckets = pollux.by_bucket(profile, plan)
     whole = predict_timeline(profile, plan, cost, pollux.EFFECTS)
-    short = predict_timeline(buckets, pollux.one_by_one(buckets), cost, pollux.EFFECTS)
+    short = predict_timeline(buckets, one_by_one(buckets), cost, pollux.EFFECTS)
     assert short.iteration_time == pytest.approx(whole.iteration_time, rel=1e-12)
     assert (buckets.gradient_bytes, len(buckets.gradients)) == (profile.gradient_bytes, len(plan.buckets))
     assert buckets.compute_time == pytest.approx(profile.compute_time)

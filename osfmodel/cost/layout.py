@@ -1,0 +1,24 @@
+"""How workers lie on nodes: evenly, on as few nodes as hold them. What every two-level cost model asks first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Layout(NamedTuple):
+    """How many workers in all, on how many nodes, on the fullest and on the emptiest of them."""
+
+    workers: int
+    nodes: int
+    fullest: int
+    emptiest: int
+
+    def sharing(self, nics: int) -> float:
+        """How many workers of the fullest node share one of its ``nics`` NICs."""
+        return max(1.0, self.fullest / nics)
+
+
+def layout_of(workers: int, gpus_per_node: int) -> Layout:
+    """``workers`` spread evenly over as few nodes of ``gpus_per_node`` as hold them."""
+    nodes = -(-workers // gpus_per_node)
+    return Layout(workers, nodes, -(-workers // nodes), workers // nodes)

@@ -1,0 +1,148 @@
+"""The runs in a log of nccl-tests: where each begins and ends, its devices, its rows; what went wrong is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from osfmodel.formats.collective import PROGRAM
+from osfmodel.formats.source_text import Text
+
+PREFIX = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
+HEADER = re.compile(r"^#[ \t]+size[ \t]+count[ \t]+type[ \t]")
+RANK = re.compile(r"^#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*\bon\s+(\S+)\s+device")
+LARGEST = re.compile(r"^# nThread\b.*\bmaxBytes (\d{1,18})\b")
+FAILED = re.compile(r"^#\s*(?:Out of bounds values|Bitwise mismatches)\s*:.*\bFAILED\b")
+FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|OS )?\s?failure\b", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Run:
+    """One test. ``line`` is where it begins; ``names`` are the columns of its table, ``last`` the last line of it."""
+
+    line: int
+    stated: str = ""
+    mentioned: str = ""
+    largest: int = 0
+    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    last: int = 0
+    ended: bool = False
+
+    def hosts(self) -> list[str]:
+        """Where the workers of one communicator are: those of a group, where nccl-tests split them into several."""
+        groups = [group for group, _ in self.ranks.values()]
+        return [host for group, host in self.ranks.values() if group == groups[0]]
+
+
+@dataclass(slots=True)
+class Log:
+    """The runs found so far, what is being read, and the program last named on a command line."""
+
+    text: Text
+    runs: list[Run] = field(default_factory=list)
+    mentioned: str = ""
+    rows: int = 0
+
+    def fresh(self, line: int) -> Run:
+        """The run whose preamble is being read: a new one below a table."""
+        return self.begun(line) if not self.runs or self.runs[-1].names else self.runs[-1]
+
+    def begun(self, line: int) -> Run:
+        """A new run."""
+        self.runs.append(Run(line, mentioned=self.mentioned))
+        return self.runs[-1]
+
+
+def runs_of(text: Text) -> list[Run]:
+    """The runs with rows, in the order of the log. Raises DataError for a row that is cut or garbled."""
+    log = Log(text)
+    for number, raw in text.lines():
+        line = PREFIX.sub("", raw)
+        if line.startswith("#"):
+            _comment(log, number, line)
+        elif FAILURE.search(line):
+            text.remark(number, line, "the test failed")
+        elif log.runs and _is_row(log.runs[-1], line):
+            _add_row(log, number, line)
+        elif program := PROGRAM.search(line):
+            log.mentioned = program[1]
+    for run in log.runs:
+        _tell_how_it_ended(text, run)
+    return [run for run in log.runs if run.rows]
+
+
+def _comment(log: Log, number: int, line: str) -> None:
+    """What a line that begins with # says of the run."""
+    if HEADER.match(line):
+        _header(log, number, line)
+    elif match := RANK.match(line):
+        run = log.fresh(number)
+        if int(match[1]) in run.ranks:
+            run = log.begun(number)
+        run.ranks[int(match[1])] = (match[2] or "", match[3])
+    elif match := LARGEST.match(line):
+        log.fresh(number).largest = int(match[1])
+    elif "Avg bus bandwidth" in line and log.runs:
+        log.runs[-1].ended = True
+    elif FAILED.match(line):
+        log.text.remark(number, line, "the results of the test are wrong")
+    elif line.startswith("# error:") and line[8:].strip():
+        log.text.remark(number, line, "the test ended with an error")
+    elif program := PROGRAM.search(line):
+        _named(log, number, line, program[1])
+
+
+def _named(log: Log, number: int, line: str, program: str) -> None:
+    if "test starting" in line:
+        log.fresh(number).stated = program
+    elif "test concluded" in line and log.runs:
+        log.runs[-1].stated = program
+    else:
+        log.mentioned = program
+
+
+def _header(log: Log, number: int, line: str) -> None:
+    """A table begins; a second one below the same devices is a run of its own."""
+    if log.runs and log.runs[-1].names:
+        before = log.runs[-1]
+        run = log.begun(number)
+        run.stated, run.ranks, run.largest = before.stated, before.ranks, before.largest
+    else:
+        run = log.fresh(number)
+    run.names = line.split()[1:]
+    run.last = number
+    if "cputime" in run.names:
+        raise log.text.fault(number, line, "has times of the CPU, not of the collective: run it without -C")
+
+
+def _is_row(run: Run, line: str) -> bool:
+    """Whether a line belongs to the table: it begins with a digit and is no sentence ("2 processes killed")."""
+    if not run.names or run.ended or not line.lstrip()[:1].isdigit() or "NCCL" in line:
+        return False
+    return not line.split(None, 2)[1:2] or not line.split(None, 2)[1].isalpha()
+
+
+def _add_row(log: Log, number: int, line: str) -> None:
+    run = log.runs[-1]
+    fields = line.split()
+    expected = len(run.names) + ("timestamp" in run.names)  # a date and a time of day
+    if len(fields) != expected:
+        raise log.text.fault(number, line, f"has {len(fields)} fields where the header has {expected}")
+    run.rows.append((number, fields))
+    run.last = number
+    log.rows += 1
+    log.text.limit(number, log.rows * expected)
+
+
+def _tell_how_it_ended(text: Text, run: Run) -> None:
+    """A remark where a test did not end: no closing line, and the size that was asked for not reached."""
+    if not run.rows:
+        if run.ranks or run.names:
+            text.tell(f"line {run.line}: a test began here and printed no rows")
+        return
+    number, fields = run.rows[-1]
+    if not run.ended and not (run.largest and fields[0].isdigit() and int(fields[0]) >= run.largest):
+        reached = f"after {fields[0]} of {run.largest} bytes" if run.largest else f"after {fields[0]} bytes"
+        text.tell(f"line {number}: the test was cut off {reached}: no '# Avg bus bandwidth' follows")

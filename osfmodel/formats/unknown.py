@@ -1,0 +1,56 @@
+"""What to say of a file whose format is not known: what it looks like, and what it would need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from osfmodel.formats import csv_layers, csv_table
+from osfmodel.formats.collective import PROGRAM
+from osfmodel.formats.source_text import columns_of, pick
+
+OSU = re.compile(r"^#\s*OSU\b[^\r\n]{0,80}", re.MULTILINE)
+NCCL = re.compile(r"NCCL INFO|NCCL WARN|Test NCCL failure|# nThread |# Rank |# Using devices")
+NEEDED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "csv-table": {
+        "a size": csv_table.SIZES,
+        "a time": tuple(csv_table.TIMES),
+    },
+    "csv-layers": {
+        "a name": csv_layers.NAMES,
+        "a size": csv_layers.BYTES,
+        "a forward time": csv_layers.FORWARD[:3],
+        "a backward time": csv_layers.BACKWARD[:3],
+    },
+}
+MOST_COLUMNS = 12
+
+
+def explained(head: str, known: Sequence[str]) -> str:
+    """Half a sentence on what the file is, and what is missing or should be done."""
+    start = head.strip()
+    if not start:
+        return "is empty"
+    if osu := OSU.search(head):
+        title = osu[0].lstrip("# ").strip()
+        return (
+            f"is {title!r}, not a collective that is read: osu_allreduce, osu_reduce_scatter or osu_allgather is needed"
+        )
+    if NCCL.search(head) or PROGRAM.search(head):
+        return (
+            "is a log of nccl-tests or NCCL without the table of results (the line '#  size  count  type ...'): "
+            "give the output of a test that ended"
+        )
+    columns = [name for name in columns_of(start) if name]
+    if len(columns) > 1 and start[0] not in "{[<" and start.isprintable() | ("\n" in start):
+        shown = ", ".join(columns[:MOST_COLUMNS])[:200] + (" ..." if len(columns) > MOST_COLUMNS else "")
+        return f"has the columns {shown}: {'; '.join(_missing(columns, form) for form in NEEDED)}"
+    return f"is of no format that is known here ({', '.join(known)}): {start[:60]!r}"
+
+
+def _missing(columns: Sequence[str], form: str) -> str:
+    present = dict.fromkeys(columns)
+    missing = [
+        f"{what} ({' or '.join(names[:3])})" for what, names in NEEDED[form].items() if pick(present, *names) is None
+    ]
+    return f"{form} needs {' and '.join(missing)}"
