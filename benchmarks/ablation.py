@@ -1,4 +1,4 @@
-"""What each effect, and each thing assumed, is worth on the ledger, as the Markdown tables of docs/ledger.md and its pages.
+"""What each effect, and each thing assumed, is worth on the ledger, as the Markdown tables of docs/ledger.md and pages.
 
     python benchmarks/ablation.py
 
