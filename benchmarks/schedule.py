@@ -2,9 +2,9 @@
 
     python benchmarks/schedule.py [--repeats 3] [--most 100000]
 
-Seconds are processor time, the least of the repeats; the ratio is to the row before, which has half as many: 2 is linear. Blocks are
-pieces of equal size of the 467 tensors of a profile as long as ResNet-152's, each sent by itself, in ready order or by
-priority, on one channel or four, with the next forward overlapped.
+Seconds are processor time, the least of the repeats; the ratio is to the row before, which has half as many: 2 is
+linear. Blocks are pieces of equal size of the 467 tensors of a profile as long as ResNet-152's, each sent by itself, in
+ready order or by priority, on one channel or four, with the next forward overlapped.
 """
 
 from __future__ import annotations
