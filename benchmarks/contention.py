@@ -87,7 +87,7 @@ def laws() -> None:
 
 
 def gains() -> None:
-    print("| nodes | alone | two at once | gain | wires / alone | two .. eight at once, fitted / measured - 1 |")
+    print("| nodes | alone | two at once | gain | alone / wires | two .. eight at once, fitted / measured - 1 |")
     print("|---|---|---|---|---|---|")
     for nodes, times in measured().items():
         full = 2 * (nodes - 1) / nodes * SIZE / WIRE
