@@ -204,7 +204,7 @@ def _joined(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chu
 def _shifted(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
     for part in FRACTIONS[1:]:
         for u, giver in enumerate(chunks):
-            given = giver.bytes // part // step * step
+            given = max(giver.bytes // part // step, 1) * step
             for v, taker in enumerate(chunks):
                 if u != v and 0 < given < giver.bytes and giver.dtype == taker.dtype:
                     less, more = giver._replace(bytes=giver.bytes - given), taker._replace(bytes=taker.bytes + given)

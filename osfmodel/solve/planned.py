@@ -10,6 +10,7 @@ from the best of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
@@ -49,15 +50,24 @@ def solve(workload: Workload, pricing: Pricing, objective: Objective) -> Solutio
         if known[0][0] <= target * (1 + SETTLED):
             break
     else:
-        for plan in _searched(workload, pricing, objective, [plan for _, plan, _ in known[:STARTS]], target):
+        for plan in _searched(workload, pricing, objective, _starts(known), target):
             _add(known, workload, plan, pricing)
     time, plan, timeline = known[0]
     return Solution(plan, timeline, bound, Status.OPTIMAL if time <= target * (1 + SAME) else Status.HEURISTIC)
 
 
+def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
+    """The best few of unlike buckets."""
+    unlike = {plan.buckets: plan for _, plan, _ in reversed(known)}
+    best = [plan for _, plan, _ in known if unlike[plan.buckets] is plan]
+    return best[:STARTS]
+
+
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
-    timeline = predict_timeline(workload, plan, pricing)
-    known.append((timeline.iteration_time, plan, timeline))
+    """Time ``plan``; where all-gathers could use gaps between reduce-scatters, also by priority, one at a time."""
+    for same in (plan, replace(plan, credit=1)) if plan.split and plan.channels == 1 else (plan,):
+        timeline = predict_timeline(workload, same, pricing)
+        known.append((timeline.iteration_time, same, timeline))
     known.sort(key=lambda entry: (entry[0], len(entry[1].buckets)))
 
 
