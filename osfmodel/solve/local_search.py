@@ -37,6 +37,7 @@ class Meter:
     objective: Objective
     asked: int = 0
     prices: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    _shares: dict[int, float] = field(default_factory=dict)
 
     def time(self, chunks: Sequence[Chunk]) -> tuple[float, float]:
         """Iteration time in seconds, and the mean end of the chunks."""
@@ -73,52 +74,51 @@ class Meter:
 
     def _together(self, chunks: Sequence[Chunk]) -> list[float]:
         """Several in flight: start-ups side by side, transfers at X(n) / n each, sent in this order."""
-        count = len(chunks)
+        count, ready = len(chunks), self.jobs.ready
         kind = "reduce_scatter" if self.objective.split else "all_reduce"
         queue = [(number, *self.price(kind, chunk.bytes)) for number, chunk in enumerate(chunks)]
         if self.objective.split:
             queue += [(number + count, *self.price("all_gather", chunks[number].bytes)) for number in gathering(chunks)]
-        ends: list[float] = [-1] * (2 * count)
+        ends: list[float] = [-1] * len(queue)
         flows: list[list[float]] = []
         now: float = 0
         following = 0
         while following < len(queue) or flows:
+            waiting: float = -1
             while following < len(queue) and len(flows) < self.objective.channels:
                 number, startup, transfer = queue[following]
-                before = ends[number - count] if number >= count else self.jobs.ready[chunks[number].kind]
-                if before < 0 or (before > now and flows):
+                free = ready[chunks[number].kind] if number < count else ends[number - count]
+                if free < 0 or (free > now and flows):
+                    waiting = free
                     break
-                now = max(now, before)
+                now = max(now, free)
                 flows.append([number, startup, transfer])
                 following += 1
-            waiting = self._waiting(queue, following, chunks) if len(flows) < self.objective.channels else None
             now = self._step(flows, ends, now, waiting)
-        return ends[count:] if self.objective.split else ends[:count]
+        return ends[count:] if self.objective.split else ends
 
-    def _waiting(
-        self, queue: Sequence[tuple[int, float, float]], following: int, chunks: Sequence[Chunk]
-    ) -> float | None:
-        """When the next in the queue is ready, where that is a matter of its gradients."""
-        if following < len(queue) and queue[following][0] < len(chunks):
-            return self.jobs.ready[chunks[queue[following][0]].kind]
-        return None
-
-    def _step(self, flows: list[list[float]], ends: list[float], now: float, waiting: float | None) -> float:
-        """On to the next event; flows that end there are taken out. Returns the time."""
-        share = self.pricing.share(max(sum(1 for flow in flows if not flow[1]), 1))
-        steps = [flow[1] or flow[2] / share for flow in flows]
-        if waiting is not None and waiting > now:
-            steps.append(waiting - now)
-        step = min(steps)
+    def _step(self, flows: list[list[float]], ends: list[float], now: float, waiting: float) -> float:
+        """On to the next event, or to ``waiting`` where that is ahead; flows that end there are taken out."""
+        sending = 0
+        for flow in flows:
+            sending += not flow[1]
+        share = self._shares.get(sending) or self._shares.setdefault(sending, self.pricing.share(max(sending, 1)))
+        step = min([flow[1] or flow[2] / share for flow in flows])
+        if now < waiting < now + step:
+            step = waiting - now
+        ended = False
         for flow in flows:
             if flow[1]:
                 flow[1] = flow[1] - step if flow[1] > step else 0
             else:
                 flow[2] = flow[2] - step * share if flow[2] / share > step else 0
+            ended = ended or not (flow[1] or flow[2])
         now += step
-        for flow in [flow for flow in flows if not flow[1] and not flow[2]]:
-            ends[int(flow[0])] = now
-            flows.remove(flow)
+        if ended:
+            for flow in flows:
+                if not flow[1] and not flow[2]:
+                    ends[int(flow[0])] = now
+            flows[:] = [flow for flow in flows if flow[1] or flow[2]]
         return now
 
 
@@ -204,7 +204,7 @@ def _joined(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chu
 def _shifted(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
     for part in FRACTIONS[1:]:
         for u, giver in enumerate(chunks):
-            given = giver.bytes // part // step * step
+            given = max(giver.bytes // part // step, 1) * step
             for v, taker in enumerate(chunks):
                 if u != v and 0 < given < giver.bytes and giver.dtype == taker.dtype:
                     less, more = giver._replace(bytes=giver.bytes - given), taker._replace(bytes=taker.bytes + given)

@@ -10,13 +10,14 @@ from the best of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve import merge, mg_wfbp, pareto, priority, windows
+from osfmodel.solve import merge, mg_wfbp, optimal, pareto, priority, windows
 from osfmodel.solve.bounds import objective_bound, windows_bound
 from osfmodel.solve.jobs import Jobs, chunks_in, plan_of
 from osfmodel.solve.local_search import Meter, improve
@@ -29,8 +30,12 @@ SAME = 1e-9
 SETTLED = 1e-6
 """A plan this close is as good: what is left is the rounding of cuts to whole elements."""
 WORK = 200_000
-"""Buckets that local search times in all."""
+"""Buckets that local search times in all on one channel; a fifth on several, where each takes so much longer."""
+SEVERAL = 5
 STARTS = 3
+"""Plans from which local search goes on."""
+TRIES = 4
+"""Numbers of gradients sent in order that ``priority`` tries here."""
 LINES = 8
 """Lines of a price that are tried: of a long table, those spread evenly over its hull."""
 
@@ -45,16 +50,25 @@ def solve(workload: Workload, pricing: Pricing, objective: Objective) -> Solutio
         if known[0][0] <= target * (1 + SETTLED):
             break
     else:
-        for plan in _searched(workload, pricing, objective, [plan for _, plan, _ in known[:STARTS]], target):
+        for plan in _searched(workload, pricing, objective, _starts(known), target):
             _add(known, workload, plan, pricing)
     time, plan, timeline = known[0]
-    return Solution(plan, timeline, bound, Status.OPTIMAL if time <= bound * (1 + SAME) else Status.HEURISTIC)
+    return Solution(plan, timeline, bound, Status.OPTIMAL if time <= target * (1 + SAME) else Status.HEURISTIC)
+
+
+def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
+    """The best few of unlike buckets."""
+    unlike = {plan.buckets: plan for _, plan, _ in reversed(known)}
+    best = [plan for _, plan, _ in known if unlike[plan.buckets] is plan]
+    return best[:STARTS]
 
 
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
-    timeline = predict_timeline(workload, plan, pricing)
-    known.append((timeline.iteration_time, plan, timeline))
-    known.sort(key=lambda entry: entry[0])
+    """Time ``plan``; where all-gathers could use gaps between reduce-scatters, also by priority, one at a time."""
+    for same in (plan, replace(plan, credit=1)) if plan.split and plan.channels == 1 else (plan,):
+        timeline = predict_timeline(workload, same, pricing)
+        known.append((timeline.iteration_time, same, timeline))
+    known.sort(key=lambda entry: (entry[0], len(entry[1].buckets)))
 
 
 def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
@@ -65,25 +79,29 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
         return
     jobs = Jobs.of(workload, objective)
     yield from _windowed(workload, jobs, pricing, objective)
-    yield priority.plan(workload, jobs, pricing)
+    yield priority.plan(workload, jobs, pricing, TRIES)
     cost = pricing.cost().plus(pricing.effects.launch_latency)
     if objective.channels > 1:
         problem = merge.Problem.of(gradients, Limits())
         placed = merge.Problem(jobs.ready, problem.prefix, problem.earliest)
         yield contiguous_plan(workload, pareto.runs(placed, pricing, objective.channels).ends)
-    for ends in (merge.optimal_ends(gradients, cost), _merged(workload, pricing), _dtype_ends(workload)):
-        if ends is not None:
-            yield contiguous_plan(workload, ends)
+    exact = optimal.solve(workload, cost).plan
+    if exact is not None:
+        yield exact
+    for ends in (_merged(workload, pricing), _dtype_ends(workload)):
+        yield contiguous_plan(workload, ends)
 
 
 def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
     cost = pricing.cost().plus(pricing.effects.launch_latency)
     lines = windows.minorants(cost, workload.gradient_bytes)
     lines = list(cost.pieces) if isinstance(cost, AffineCost) else lines[:: 1 + len(lines) // LINES]
+    if objective.channels > 1:
+        together = pricing.together(objective.channels)
+        lines += [(startup / objective.channels, per_byte / together) for startup, per_byte in lines]
     for startup, per_byte in lines:
         line = windows.Line(startup, per_byte, startup)
-        chunks = windows.chunks_of(jobs, windows.optimum(jobs, line), line)
-        plan = plan_of(workload, chunks, objective)
+        plan = plan_of(workload, windows.chunks_of(jobs, windows.optimum(jobs, line), line), objective)
         if plan is not None:
             yield plan
 
@@ -106,8 +124,9 @@ def _searched(
 ) -> Iterator[Plan]:
     """Local search from each of ``plans``."""
     meter = Meter(Jobs.of(workload, objective), pricing, objective)
+    work = WORK // (1 if objective.channels == 1 else SEVERAL) // max(len(plans), 1)
     for plan in plans:
         chunks = chunks_in(workload, plan)
-        found = plan_of(workload, improve(chunks, meter, bound, WORK // len(plans) // max(len(chunks), 1)), objective)
+        found = plan_of(workload, improve(chunks, meter, bound, work // max(len(chunks), 1)), objective)
         if found is not None:
             yield found

@@ -14,14 +14,14 @@ two ways to send m+1..L in runs within given deadlines, the one that ends first 
     G(L) = 0        G(m) = min over l > m with G(l) + T(P_l - P_m) + q_l < limit of G(l) + T(P_l - P_m)
 
 says whether Lambda(m) < limit, for all m at once; any T >= 0 will do. Lambda(k) is found by bisection and then improved
-until nothing is below it. The k are tried from the least bound up, until the bound passes the best value: each that is
-tried costs O(L^2 log 1/eps), and usually few are.
+until nothing is below it. The k are tried from the least bound up, until the bound passes the best value; one G with
+the limit that k = 0 would have rules out all k that cannot be better. Each k that is tried costs O(L^2 log 1/eps).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -38,16 +38,21 @@ from osfmodel.workload import Workload
 
 HALVINGS = 24
 """Of the interval in which a suffix value lies, before steps take over: to a 16-millionth."""
+KEPT = 2048
+"""Up to so many gradients the prices of all runs are kept (16 MB)."""
 
 
-def plan(workload: Workload, jobs: Jobs, pricing: Pricing) -> Plan:
-    """The fastest plan of the family for one channel. ``jobs`` are those of ``workload`` under the rules at hand."""
+def plan(workload: Workload, jobs: Jobs, pricing: Pricing, tries: int | None = None) -> Plan:
+    """The fastest plan of the family for one channel. ``jobs`` are those of ``workload`` under the rules at hand.
+
+    With ``tries``, no more than so many k are tried, and there may be a faster one.
+    """
     cost = pricing.cost().plus(pricing.effects.launch_latency)
     problem = Problem.of(workload.gradients, Limits())
-    return grouped_plan(workload, groups(Problem(jobs.ready, problem.prefix, problem.earliest), jobs, cost))
+    return grouped_plan(workload, groups(Problem(jobs.ready, problem.prefix, problem.earliest), jobs, cost, tries))
 
 
-def groups(problem: Problem, jobs: Jobs, cost: Cost) -> list[range]:
+def groups(problem: Problem, jobs: Jobs, cost: Cost, tries: int | None = None) -> list[range]:
     """The buckets of the fastest plan of the family, as positions in ready order. ``problem`` has the same jobs."""
     count = len(jobs.sizes)
     if not count:
@@ -59,12 +64,17 @@ def groups(problem: Problem, jobs: Jobs, cost: Cost) -> list[range]:
     alone = [0, *(finish + tail for finish, tail in zip(row.finish[1:], jobs.tails, strict=True))]
     bounds = [max(alone[k], begins[k] + least[k]) for k in range(count)] + [alone[count]]
     best, chosen = alone[count], (count, list[int]())
+    hopeful = suffixes.ends(0, best - begins[0])[0] < np.inf
+    left = count if tries is None else tries
     for k in sorted(range(count), key=bounds.__getitem__):
-        if bounds[k] >= best or best <= jobs.least:
+        if bounds[k] >= best or best <= jobs.least or not left:
             break
-        found = suffixes.value(k, best - begins[k], max(least[k], alone[k] - begins[k]))
-        if found is not None:
-            best, chosen = max(alone[k], begins[k] + found[0]), (k, found[1])
+        if hopeful[k]:
+            left -= 1
+            found = suffixes.value(k, best - begins[k], max(least[k], alone[k] - begins[k]))
+            if found is not None:
+                best, chosen = max(alone[k], begins[k] + found[0]), (k, found[1])
+                hopeful = suffixes.ends(0, best - begins[0])[0] < np.inf
     return [*_runs(row, chosen[0]), *(range(*run) for run in _spans(chosen[1], count))]
 
 
@@ -91,6 +101,7 @@ class _Suffixes:
     reach: Sequence[int]
     price: Callable[[Any], Any]
     largest: int
+    rows: dict[int, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(problem: Problem, jobs: Jobs, cost: Cost) -> _Suffixes:
@@ -132,22 +143,36 @@ class _Suffixes:
         return best
 
     def _below(self, k: int, limit: float) -> tuple[float, list[int]] | None:
-        count = len(self.tails)
-        following = [0] * count
-        array = np.full(count + 1, np.inf, dtype=self.prefix.dtype)
-        array[count] = 0
-        for m in range(count - 1, k - 1, -1):
-            stop = self.reach[m] + 1
-            times = array[m + 1 : stop] + self.price(self.prefix[m + 1 : stop] - self.prefix[m])
-            times = np.where(times + self.tails[m : stop - 1] < limit, times, np.inf)
-            winner = int(times.argmin())
-            array[m], following[m] = times[winner], m + 1 + winner
-        if not array[k] < np.inf:
+        ends, following = self.ends(k, limit)
+        if not ends[k] < np.inf:
             return None
         starts, position = [], k
         value: float = 0
-        while position < count:
+        while position < len(self.tails):
             starts.append(position)
-            value = max(value, array[position] + self.tails[following[position] - 1])
+            value = max(value, ends[position] + self.tails[following[position] - 1])
             position = following[position]
         return value, starts[::-1]
+
+    def ends(self, k: int, limit: float) -> tuple[Any, list[int]]:
+        """G(m) for all m from k on, infinite where there is none, and where the run that begins at m ends."""
+        count = len(self.tails)
+        following = [0] * count
+        ends = np.full(count + 1, np.inf, dtype=self.prefix.dtype)
+        ends[count] = 0
+        for m in range(count - 1, k - 1, -1):
+            stop = self.reach[m] + 1
+            times = ends[m + 1 : stop] + self._row(m)
+            times = np.where(times + self.tails[m : stop - 1] < limit, times, np.inf)
+            winner = int(times.argmin())
+            ends[m], following[m] = times[winner], m + 1 + winner
+        return ends, following
+
+    def _row(self, m: int) -> Any:
+        """The prices of all runs that begin at m."""
+        row = self.rows.get(m)
+        if row is None:
+            row = self.price(self.prefix[m + 1 : self.reach[m] + 1] - self.prefix[m])
+            if len(self.tails) <= KEPT:
+                self.rows[m] = row
+        return row

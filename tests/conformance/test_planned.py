@@ -1,0 +1,74 @@
+"""The scheduler ``planned`` under every set of rules."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import osfmodel as osf
+from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline
+from osfmodel.objective import Objective
+from osfmodel.plan import contiguous_plan
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.solve import SCHEDULERS, Status
+from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.exhaustive import all_ends
+from tests.conftest import workload_of
+from tests.problems import affine, coarse_table, jumping, min_of_affine, tiny_workload
+
+RULES = [Objective(*rule) for rule in product((1, 2), (False, True), (False, True))]
+PLANNED = SCHEDULERS["planned"].solve
+
+
+@pytest.mark.parametrize("objective", RULES, ids=str)
+@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_order(make_cost, objective):
+    rng = np.random.default_rng(71)
+    for _ in range(4):
+        workload, pricing = tiny_workload(rng, 20), Pricing.of(make_cost(rng))
+        solution = PLANNED(workload, pricing, objective)
+        plan, timeline = solution.require()
+        plan.require_valid(workload)
+        assert plan.objective == objective
+        assert timeline == predict_timeline(workload, plan, pricing)
+        assert solution.lower_bound == objective_bound(workload, pricing, objective)
+        assert solution.gap >= -1e-9
+        runs = [contiguous_plan(workload, ends).under(objective) for ends in all_ends(len(workload.gradients))]
+        in_order = min(predict_timeline(workload, run, pricing).iteration_time for run in runs)
+        if objective.channels == 1 and not objective.split:
+            assert timeline.iteration_time <= in_order * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("workers", [8, 16, 32, 64, 128, 256, 512])
+def test_googlenet_on_ten_gigabit_is_at_the_bound(workers):
+    """Next-iteration overlap, one channel: a price on one line is planned exactly, but for whole elements."""
+    workload, pricing = osf.load_workload("googlenet-k80"), pricing_of(osf.load_cluster("k80-10gbe-ring"), workers)
+    solution = PLANNED(workload, pricing, Objective(forward_overlap=True))
+    assert -1e-12 <= solution.gap <= 1e-6
+
+
+def test_the_same_question_gets_the_same_answer():
+    rng = np.random.default_rng(72)
+    workload, pricing = tiny_workload(rng, 20), Pricing.of(coarse_table(rng))
+    for objective in RULES:
+        assert PLANNED(workload, pricing, objective) == PLANNED(workload, pricing, objective)
+
+
+def test_dtypes_and_nothing_to_send():
+    rng = np.random.default_rng(73)
+    mixed = workload_of([float(i + 1) for i in range(8)], rng.integers(1, 50, 8).tolist(), ["a", "b"] * 4)
+    empty = workload_of([1.0], [0])
+    for objective in RULES:
+        PLANNED(mixed, Pricing.of(affine(rng)), objective).require()[0].require_valid(mixed)
+        solution = PLANNED(empty, Pricing.of(affine(rng)), objective)
+        assert solution.require()[1].iteration_time == empty.compute_time
+        assert solution.status is Status.OPTIMAL
+
+
+def test_free_communication():
+    workload = workload_of([1.0, 2.0], [10, 20])
+    solution = PLANNED(workload, Pricing.of(AffineCost(((0.0, 0.0),))), Objective(forward_overlap=True))
+    assert solution.require()[1].iteration_time == workload.compute_time
