@@ -38,6 +38,11 @@ COLLECTIVES = 6
 LAYERS = 12
 """Instances of more gradients are refused: the programme would not end within minutes."""
 RELATIVE_GAP = 1e-7
+AGREEMENT = 1e-5
+"""The bound of the solver may fall short of the time of its plan by this fraction, for its tolerances; else the
+status says that nothing is proven."""
+INFEASIBLE = 2
+"""What scipy calls it."""
 
 
 class Certificate(NamedTuple):
@@ -76,12 +81,13 @@ def orders(workload: Workload, objective: Objective) -> Iterator[list[int]]:
 
 @dataclass(slots=True)
 class _Search:
-    """What the programmes solved so far have found, and the least that those that did not end may hide."""
+    """The best that the programmes solved so far have found, and the seconds below which they have ruled out all."""
 
     setting: Setting
     seconds: float
     best: Sized | None = None
-    hidden: float = np.inf
+    bound: float = np.inf
+    ended: bool = True
 
     def extend(self, tape: Tape, count: int) -> None:
         """Look at one order and number of collectives; what cannot beat the best is ruled out by the programme."""
@@ -89,9 +95,8 @@ class _Search:
             return
         cutoff = self.best.value if self.best else _slowest(self.setting, tape, count)
         choice = _Choice(self.setting, tape, count, cutoff)
-        cuts, bound = choice.solve(cutoff, self.seconds)
-        if bound is not None:
-            self.hidden = min(self.hidden, bound)
+        cuts, bound, ended = choice.solve(cutoff, self.seconds)
+        self.bound, self.ended = min(self.bound, bound), self.ended and ended
         if cuts is not None:
             found = snapped(self.setting, resized(self.setting, tape, cuts))
             if self.best is None or found.value < self.best.value:
@@ -100,14 +105,14 @@ class _Search:
     def certificate(self, workload: Workload, objective: Objective, pricing: Pricing) -> Certificate:
         """The outcome, timed by the engine."""
         lower = objective_bound(workload, pricing, objective)
-        stopped = self.hidden < np.inf
         if self.best is None:
-            status = Status.NOT_CONVERGED if stopped else Status.INFEASIBLE
-            return Certificate(Solution(None, None, lower, status), np.inf, self.hidden)
+            status = Status.INFEASIBLE if self.ended else Status.NOT_CONVERGED
+            return Certificate(Solution(None, None, lower, status), np.inf, self.bound)
         plan = plan_of(workload, self.best.tape, [cut.position for cut in self.best.cuts]).under(objective)
-        status = Status.NOT_CONVERGED if stopped else self.best.status or Status.OPTIMAL_CUTS
+        proven = self.ended and self.bound >= self.best.value * (1 - AGREEMENT)
+        status = self.best.status or (Status.OPTIMAL_CUTS if proven else Status.NOT_CONVERGED)
         solution = Solution(plan, predict_timeline(workload, plan, pricing), lower, status)
-        return Certificate(solution, self.best.value, min(self.hidden, self.best.value))
+        return Certificate(solution, self.best.value, min(self.bound, self.best.value))
 
 
 class _Rows:
@@ -176,9 +181,9 @@ class _Choice:
             terms |= {self.choice(k - 1, c): 1.0 for c, (_, after) in enumerate(self.places) if after <= s}
         return terms, float((k == self.count - 1) + (k == 0) - 1)
 
-    def solve(self, cutoff: float, seconds: float) -> tuple[list[Cut] | None, float | None]:
-        """The best cuts of at most ``cutoff`` seconds, None where there are none; and where the solver stopped early,
-        the seconds that it had ruled out by then."""
+    def solve(self, cutoff: float, seconds: float) -> tuple[list[Cut] | None, float, bool]:
+        """The best cuts of at most ``cutoff`` seconds, None where none were found; the seconds below which there are
+        none; and whether the solver went to the end."""
         from scipy.optimize import Bounds, milp
 
         rows = _Rows()
@@ -197,9 +202,9 @@ class _Choice:
             goal, integrality=integral, bounds=Bounds(0, upper), constraints=rows.constraint(size), options=options
         )
         cuts = None if found.x is None else self._cuts(found.x)
-        if found.status in (0, 2):  # optimal, infeasible
-            return cuts, None
-        return cuts, (found.mip_dual_bound or 0) * self.scale
+        if found.status == INFEASIBLE:
+            return None, cutoff, True
+        return cuts, (found.mip_dual_bound or 0) * self.scale, found.status == 0
 
     def _cuts(self, found: Array) -> list[Cut]:
         """The cuts; two on one edge are one, since the collective between them is empty."""

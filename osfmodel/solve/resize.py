@@ -73,16 +73,18 @@ def setting_of(workload: Workload, pricing: Pricing, objective: Objective, large
 
 def operations(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> list[Operation]:
     """The operations on the channel, in order: every collective, and of split ones then every all-gather."""
-    times, found = setting.times, []
-    gathers = []
-    firsts, lasts = [0, *[cut.after for cut in cuts]], [*[cut.before for cut in cuts], len(tape.segments) - 1]
-    for number, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
-        layers = [segment.layer for segment in tape.segments[first : last + 1]]
-        ready, tail = max(times.ready[name] for name in layers), max(times.tails[name] for name in layers)
-        split = len(setting.lines) > 1
-        found.append(Operation(number, 0, ready, 0 if split else tail, len(layers)))
+    times, split = setting.times, len(setting.lines) > 1
+    ready = [times.ready[segment.layer] for segment in tape.segments]
+    tails = [times.tails[segment.layer] for segment in tape.segments]
+    found: list[Operation] = []
+    gathers: list[tuple[int, Operation]] = []
+    firsts, ends = [0, *[cut.after for cut in cuts]], [*[cut.before + 1 for cut in cuts], len(ready)]
+    for number, (first, end) in enumerate(zip(firsts, ends, strict=True)):
+        tail = max(tails[first:end])
+        found.append(Operation(number, 0, max(ready[first:end]), 0 if split else tail, end - first))
         if split:
-            gathers.append((min(setting.places[name] for name in layers), Operation(number, 1, 0, tail, 1)))
+            place = min(setting.places[segment.layer] for segment in tape.segments[first:end])
+            gathers.append((place, Operation(number, 1, 0, tail, 1)))
     return found + [gather for _, gather in sorted(gathers)]
 
 
@@ -91,10 +93,13 @@ def sizes_of(tape: Tape, cuts: Sequence[Cut]) -> list[float]:
     return [end - start for start, end in pairwise([0, *[cut.position for cut in cuts], tape.total])]
 
 
-def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> float:
-    """Seconds of the iteration: the recursion over the channel, with the price of each size as it is."""
+def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut], work: Sequence[Operation] = ()) -> float:
+    """Seconds of the iteration: the recursion over the channel, with the price of each size as it is.
+
+    ``work`` are the operations of these cuts, where they are known.
+    """
     sizes, finish, end = sizes_of(tape, cuts), 0.0, setting.times.least
-    for operation in operations(setting, tape, cuts):
+    for operation in work or operations(setting, tape, cuts):
         size = sizes[operation.bucket]
         line = line_at(setting.lines[operation.kind], size)
         finish = max(finish, operation.ready) + line.latency + _slope(setting, operation, line) * size
@@ -104,27 +109,40 @@ def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> float:
 
 def resized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     """The best positions of these cuts, each in its place. With a status, the cuts as they were."""
-    best = Sized(tape, tuple(cuts), time_of(setting, tape, cuts))
     work = operations(setting, tape, cuts)
-    lines: list[Line | None] = [None] * len(work)
+    best = Sized(tape, tuple(cuts), time_of(setting, tape, cuts, work))
+    lines: tuple[Line, ...] = ()
     # A sequence that breaks the limit is no value to keep.
     allowed = max(sizes_of(tape, cuts)) <= setting.largest
     for _ in range(ROUNDS if cuts else 0):
-        sizes = sizes_of(tape, best.cuts)
-        lines = [
-            line_at(setting.lines[step.kind], sizes[step.bucket], line) for step, line in zip(work, lines, strict=True)
-        ]
-        optimum = solve_program(_figures(setting, best, work, [line for line in lines if line]), best.value)
+        lines = _lines(setting, sizes_of(tape, best.cuts), work, lines)
+        optimum = solve_program(_figures(setting, best, work, lines), best.value)
         if optimum.status:
             return best._replace(status=optimum.status)
         placed = tuple(map(_placed, [tape] * len(cuts), best.cuts, optimum.positions.tolist()))
-        value = time_of(setting, tape, placed)
+        value = time_of(setting, tape, placed, work)
         if allowed and not value < best.value * (1 - PROGRESS):
             break
         best, allowed = Sized(tape, placed, value), True
         if len(setting.lines[0]) == 1:
             break
     return best
+
+
+def figures_of(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Figures:
+    """Numbers of the programme for cuts in these places, on the lines that hold at these positions."""
+    work = operations(setting, tape, cuts)
+    return _figures(setting, Sized(tape, tuple(cuts), 0), work, _lines(setting, sizes_of(tape, cuts), work))
+
+
+def _lines(
+    setting: Setting, sizes: Sequence[float], work: Sequence[Operation], before: Sequence[Line] = ()
+) -> tuple[Line, ...]:
+    """The line of each operation at its present size."""
+    last: Sequence[Line | None] = before or [None] * len(work)
+    return tuple(
+        line_at(setting.lines[step.kind], sizes[step.bucket], line) for step, line in zip(work, last, strict=True)
+    )
 
 
 def _slope(setting: Setting, step: Operation, line: Line) -> float:
@@ -138,7 +156,7 @@ def _placed(tape: Tape, cut: Cut, position: float) -> Cut:
 
 
 def _figures(setting: Setting, sized: Sized, work: Sequence[Operation], lines: Sequence[Line]) -> Figures:
-    """Numbers of the programme: each operation on its line, each collective where all its lines hold."""
+    """Each operation on its line, each collective where all its lines hold."""
     ranges = [
         sized.tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position) for cut in sized.cuts
     ]

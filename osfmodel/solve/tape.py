@@ -144,6 +144,8 @@ def lines_of(cost: Cost, total: int, extra: float = 0) -> tuple[Line, ...]:
 
 def line_at(lines: Sequence[Line], size: float, last: Line | None = None) -> Line:
     """The cheapest line that holds at ``size``; of a table, where two stretches meet, another than the ``last``."""
+    if len(lines) == 1:
+        return lines[0]
     slack = 1e-9 * lines[-1].most
     valid = [line for line in lines if line.least - slack <= size <= line.most + slack]
     if len(valid) > 1 and last in valid and lines[0].most < lines[-1].most:

@@ -185,12 +185,13 @@ def exhaustive(workload: Workload, pricing: Pricing, objective: Objective, most:
 @pytest.mark.parametrize("objective", [Objective(), OVERLAP])
 def test_the_choice_of_layers_equals_exhaustive_search(objective):
     rng = np.random.default_rng(7)
-    for count in (2, 3, 3):
+    for count in (2, 3, 3, 3):
         workload = made(rng, count)
         pricing = Pricing.of(line(workload, 0.1))
         certificate = block_choice.certified(workload, pricing, objective, Limits(max_buckets=3))
         assert certificate.solution.status is Status.OPTIMAL_CUTS
         assert certificate.optimum == pytest.approx(exhaustive(workload, pricing, objective, 3), rel=1e-6)
+        assert certificate.optimum * (1 - 1e-5) <= certificate.bound <= certificate.optimum
 
 
 def test_the_choice_of_lines_is_no_worse_than_any_fixed_choice():

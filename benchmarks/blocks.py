@@ -1,0 +1,170 @@
+"""How fast block sizes are chosen. Run it by itself on a quiet machine:
+
+    python benchmarks/blocks.py [--repeats 7]
+
+The linear programme at 200 boundaries on a profile of 467 tensors with forward overlap: the first solve of a fresh
+process (compilation by cvxpy included, import of cvxpy not), a solve with other Parameters, and for comparison HiGHS by
+scipy.optimize.linprog on the same matrices; then the whole scheduler, and the mixed-integer programme on small ones.
+Each figure is the median of repeats, with the smallest and the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+
+import osfmodel as osf
+from osfmodel import Layer, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.objective import Objective
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.solve import Limits, block_choice, block_program, blocks, resize, tape
+
+BOUNDARIES = 200
+OVERLAP = Objective(forward_overlap=True)
+AIM_FIRST_MS, AIM_AGAIN_MS = 50.0, 10.0
+
+
+def long_workload(count: int = 467, seconds: float = 0.15, total_bytes: float = 240e6) -> Workload:
+    """As deep and as large as ResNet-152: ResNet-50's profile repeated, forward half of backward."""
+    base = osf.load_workload("resnet50-v100").gradients
+    steps = np.tile(np.diff([0.0, *base.ready_times])[1:], 3)[:count]
+    sizes = np.tile(np.array(base.sizes[1:], dtype=float), 3)[:count]
+    steps, sizes = steps * (seconds / steps.sum()), np.maximum(4, sizes * (total_bytes / sizes.sum()) // 4 * 4)
+    layers = [
+        Layer(f"t{i}", step / 2, step, int(size)) for i, (step, size) in enumerate(zip(steps, sizes, strict=True))
+    ]
+    return Workload("long", tuple(reversed(layers)))
+
+
+def instance(workload: Workload, pricing: Pricing) -> tuple[resize.Setting, tape.Tape, list[tape.Cut]]:
+    """Equal collectives, half of the layers in ready order and the rest by priority, each cut inside its layer."""
+    count = len(workload.gradients)
+    laid = tape.laid_out(workload, [*range(count // 2), *reversed(range(count // 2, count))])
+    positions = [laid.total * k / (BOUNDARIES + 1) for k in range(1, BOUNDARIES + 1)]
+    inside = [max(s for s in range(len(laid.segments)) if laid.starts[s] <= position) for position in positions]
+    cuts = [tape.Cut(segment, segment, position) for segment, position in zip(inside, positions, strict=True)]
+    return resize.setting_of(workload, pricing, OVERLAP), laid, cuts
+
+
+def direct(figures: block_program.Figures, scale: float) -> float:
+    """The same programme by scipy.optimize.linprog; seconds of the iteration."""
+    parts = block_program.matrices(block_program.shape_of(figures))
+    slopes, offsets, bounds = block_program.parameters(figures, scale)
+    rows = sparse.vstack([sparse.diags_array(slopes) @ parts.sizes - parts.moving, -parts.fixed]).tocsc()
+    goal = np.zeros(rows.shape[1])
+    goal[-1] = 1
+    found = linprog(goal, A_ub=rows, b_ub=-np.concatenate([offsets, bounds]), bounds=(None, None), method="highs")
+    return float(found.fun) * scale
+
+
+def first() -> None:
+    """In a fresh process: print the milliseconds of the first solve, and of importing cvxpy before it."""
+    start = time.perf_counter()
+    import cvxpy  # noqa: F401, PLC0415
+
+    imported = time.perf_counter()
+    workload = long_workload()
+    setting, laid, cuts = instance(workload, pricing_of(osf.load_cluster("v100-10gbe"), 16))
+    before = time.perf_counter()
+    found = resize.resized(setting, laid, cuts)
+    after = time.perf_counter()
+    assert found.status is None
+    print((after - before) * 1e3, (imported - start) * 1e3)
+
+
+def timed(part: Callable[[], object], repeats: int) -> list[float]:
+    """Milliseconds."""
+    part()
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        part()
+        found.append((time.perf_counter() - start) * 1e3)
+    return found
+
+
+def show(name: str, values: list[float], aim: float | None = None) -> None:
+    median = statistics.median(values)
+    verdict = "" if aim is None else f"  aim {aim:g}: {'met' if median <= aim else 'MISSED'}"
+    print(f"{name:<72} {median:8.1f} ms ({min(values):.1f} to {max(values):.1f}){verdict}")
+
+
+def programme(repeats: int) -> None:
+    """The linear programme at 200 boundaries."""
+    command = [sys.executable, __file__, "--first"]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(repeats)]
+    show("first solve of a process, compilation included", [float(run.split()[0]) for run in runs], AIM_FIRST_MS)
+    show("import of cvxpy before it", [float(run.split()[1]) for run in runs])
+    workload, cluster = long_workload(), osf.load_cluster("v100-10gbe")
+    settings = [instance(workload, pricing_of(cluster, workers)) for workers in (16, 16)]
+    slow = pricing_of(cluster, 16)
+    settings[1] = instance(workload, Pricing({kind: cost.slower(1.3) for kind, cost in slow.costs.items()}))
+    turn = iter(range(10**9))
+    show(
+        "solve again, other Parameters", timed(lambda: resize.resized(*settings[next(turn) % 2]), repeats), AIM_AGAIN_MS
+    )
+    setting, laid, cuts = settings[0]
+    scale = resize.time_of(setting, laid, cuts)
+    figures = resize.figures_of(setting, laid, cuts)
+    show("  of which cvxpy and HiGHS", timed(lambda: block_program.solve_program(figures, scale), repeats))
+    show("the same by scipy.optimize.linprog, matrices included", timed(lambda: direct(figures, scale), repeats))
+    through = block_program.solve_program(figures, scale).value
+    print(f"both give the same time: {through:.9f} s and {direct(figures, scale):.9f} s")
+
+
+def schedulers(repeats: int) -> None:
+    """All of ``blocks``: seeds, sizes, search, timeline."""
+    workload = long_workload()
+    for name, workers in (("v100-10gbe", 16), ("v100-56gib", 16), ("azure-a100-hdr", 64)):
+        pricing = pricing_of(osf.load_cluster(name), workers)
+        values = timed(lambda pricing=pricing: blocks.solve(workload, pricing, OVERLAP), max(3, repeats // 2))
+        show(f"scheduler blocks, 467 tensors, forward overlap, {name}, {workers} workers", values)
+
+
+def choices() -> None:
+    """The mixed-integer programmes of all orders and up to four collectives, and the search beside them."""
+    rng = np.random.default_rng(0)
+    for count in (4, 6, 8):
+        seconds, excess = [], []
+        for _ in range(4):
+            layers = [
+                Layer(f"l{i}", float(rng.uniform(0.1, 1)), float(rng.uniform(0.1, 1)), 400 * int(rng.integers(1, 100)))
+                for i in range(count)
+            ]
+            workload = Workload("small", tuple(layers))
+            slope = workload.backward_time / workload.gradient_bytes
+            pricing = Pricing.of(AffineCost(((0.2, slope),)))
+            start = time.perf_counter()
+            found = block_choice.certified(workload, pricing, OVERLAP, Limits(max_buckets=6))
+            seconds.append((time.perf_counter() - start) * 1e3)
+            ours = blocks.solve(workload, pricing, OVERLAP).require()[1].iteration_time
+            excess.append(ours / found.optimum - 1)
+            assert found.solution.status is osf.Status.OPTIMAL_CUTS
+        show(f"choice of layers, {count} layers, up to 6 collectives, proven optimal", seconds)
+        print(f"    the search of blocks above that optimum: mean {np.mean(excess):.3%}, most {max(excess):.3%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.first:
+        first()
+        return
+    programme(arguments.repeats)
+    schedulers(arguments.repeats)
+    choices()
+
+
+if __name__ == "__main__":
+    main()
