@@ -72,3 +72,15 @@ def test_free_communication():
     workload = workload_of([1.0, 2.0], [10, 20])
     solution = PLANNED(workload, Pricing.of(AffineCost(((0.0, 0.0),))), Objective(forward_overlap=True))
     assert solution.require()[1].iteration_time == workload.compute_time
+
+
+@pytest.mark.parametrize("objective", RULES, ids=str)
+def test_effects_only_add_time(objective):
+    """The bound holds with all effects on, and a launch latency counts in it where there is one channel."""
+    rng = np.random.default_rng(74)
+    effects = osf.effects.Effects(0.5, 0.1, 0.01, 0.01, 0.01, 0.2, 0.1)
+    for _ in range(4):
+        workload, costs = tiny_workload(rng, 20), Pricing.of(affine(rng)).costs
+        solution = PLANNED(workload, Pricing(costs, workers=4, effects=effects), objective)
+        assert solution.gap >= 0
+        assert solution.lower_bound >= objective_bound(workload, Pricing(costs), objective)
