@@ -44,6 +44,7 @@ class Log:
     runs: list[Run] = field(default_factory=list)
     mentioned: str = ""
     rows: int = 0
+    failed: set[int] = field(default_factory=set)
 
     def fresh(self, line: int) -> Run:
         """The run whose preamble is being read: a new one below a table."""
@@ -63,7 +64,9 @@ def runs_of(text: Text) -> list[Run]:
         if line.startswith("#"):
             _comment(log, number, line)
         elif FAILURE.search(line):
-            text.remark(number, line, "the test failed")
+            if len(log.runs) not in log.failed:  # every rank says it, and says whence it was called
+                text.remark(number, line, "the test failed")
+            log.failed.add(len(log.runs))
         elif log.runs and _is_row(log.runs[-1], line):
             _add_row(log, number, line)
         elif program := PROGRAM.search(line):

@@ -127,6 +127,9 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
     for point in points:
         if point.size > 0:
             found.setdefault((point.collective, point.workers), {}).setdefault(point.size, []).append(point.time)
+    for (collective, workers), times in sorted(found.items()):
+        if len(times) == 1:
+            text.tell(f"{collective} with {workers} workers has one size only and is left out")
     tables = [
         Table(workers, tuple(sorted(times)), tuple(median(times[size]) for size in sorted(times)), collective)
         for (collective, workers), times in sorted(found.items())

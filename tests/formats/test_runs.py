@@ -181,9 +181,10 @@ def test_a_test_that_was_cut_off_is_told_with_its_place():
 def test_a_failure_of_nccl_and_a_test_without_rows_are_told():
     failure = "node-0: Test NCCL failure all_reduce.cu:44 'unhandled system error'\n"
     begun = log()[: log().index("#       size")]
-    (_,), told = read(log(ended=False) + failure + begun)
+    (_,), told = read(log(ended=False) + 4 * failure + begun)
+    assert sum("the test failed" in message for message in told) == 1
     assert any('line 12: the test failed: "node-0: Test NCCL failure' in message for message in told)
-    assert any("line 13: a test began here and printed no rows" in message for message in told)
+    assert any("line 16: a test began here and printed no rows" in message for message in told)
     assert any("cut off" in message for message in told)
 
 
@@ -195,6 +196,13 @@ def test_warnings_are_lines_on_stderr_and_python_warnings_elsewhere(tmp_path):
     assert f"osf: warning: {path}: line 11: the test was cut off" in result.stderr
     with pytest.warns(UserWarning, match="cut off"):
         import_file(path, Hints("mine"))
+
+
+def test_a_run_of_one_size_is_left_out_and_told():
+    short = "\n".join(line for line in log(hosts=2).splitlines() if "2097152 " not in line and "4194304  " not in line)
+    (cluster,), told = read(log() + short + "\n")
+    assert [table.workers for table in cluster.tables] == [4]
+    assert told == ["all_reduce with 8 workers has one size only and is left out"]
 
 
 def test_columns_are_found_by_their_names():
