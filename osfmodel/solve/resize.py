@@ -98,12 +98,13 @@ def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut], work: Sequence[Op
 
     ``work`` are the operations of these cuts, where they are known.
     """
-    sizes, finish, end = sizes_of(tape, cuts), 0.0, setting.times.least
-    for operation in work or operations(setting, tape, cuts):
-        size = sizes[operation.bucket]
-        line = line_at(setting.lines[operation.kind], size)
-        finish = max(finish, operation.ready) + line.latency + _slope(setting, operation, line) * size
-        end = max(end, finish + operation.tail)
+    sizes, finish, end, copies = sizes_of(tape, cuts), 0.0, setting.times.least, setting.fusion_copy
+    for bucket, kind, ready, tail, pieces in work or operations(setting, tape, cuts):
+        size, lines = sizes[bucket], setting.lines[kind]
+        latency, slope, _, _ = lines[0] if len(lines) == 1 else line_at(lines, size)
+        start = finish if finish > ready else ready
+        finish = start + latency + (slope + copies if pieces > 1 else slope) * size
+        end = max(end, finish + tail)
     return end
 
 
@@ -116,10 +117,12 @@ def resized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     allowed = max(sizes_of(tape, cuts)) <= setting.largest
     for _ in range(ROUNDS if cuts else 0):
         lines = _lines(setting, sizes_of(tape, best.cuts), work, lines)
-        optimum = solve_program(_figures(setting, best, work, lines), best.value)
+        figures = _figures(setting, best, work, lines)
+        optimum = solve_program(figures, best.value)
         if optimum.status:
             return best._replace(status=optimum.status)
-        placed = tuple(map(_placed, [tape] * len(cuts), best.cuts, optimum.positions.tolist()))
+        positions = np.clip(optimum.positions, figures.low, figures.high).tolist()
+        placed = tuple(Cut(cut.before, cut.after, place) for cut, place in zip(cuts, positions, strict=True))
         value = time_of(setting, tape, placed, work)
         if allowed and not value < best.value * (1 - PROGRESS):
             break
@@ -148,11 +151,6 @@ def _lines(
 def _slope(setting: Setting, step: Operation, line: Line) -> float:
     """Seconds per byte; copies into and out of a buffer where a message has several pieces."""
     return line.slope + (setting.fusion_copy if step.pieces > 1 else 0)
-
-
-def _placed(tape: Tape, cut: Cut, position: float) -> Cut:
-    low, high = tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position)
-    return cut._replace(position=min(max(position, low), high))
 
 
 def _figures(setting: Setting, sized: Sized, work: Sequence[Operation], lines: Sequence[Line]) -> Figures:
