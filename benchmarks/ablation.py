@@ -1,4 +1,4 @@
-"""What each effect, and each thing assumed, is worth on the ledger, as the Markdown tables of docs/ledger.md and pages.
+"""What each effect, and each thing assumed, is worth on the ledger, as the tables of docs/ledger.md and its pages.
 
     python benchmarks/ablation.py
 
@@ -131,8 +131,8 @@ def profiles_and_buckets() -> Iterator[Variant]:
     yield from by_file("pollux-cifar10", "buckets rebuilt (PyTorch 1.6)", pollux.judge(runs, rebuilt), runs)
     runs = load_measurements("pollux-deepspeech2")
     with changed(counted, SECONDS_PER_BYTE=0.0):
-        flops_only = pollux.rebuilt(counted.deepspeech2.__wrapped__())
-    yield from by_file("pollux-deepspeech2", "times by FLOPs alone", pollux.judge(runs, flops_only), runs)
+        read_once = pollux.rebuilt(counted.deepspeech2.__wrapped__())
+    yield from by_file("pollux-deepspeech2", "recurrent weights not read again", pollux.judge(runs, read_once), runs)
 
 
 def constants() -> Iterator[Variant]:
@@ -186,8 +186,8 @@ def bandwidths() -> Iterator[str]:
     for name, lines in found.items():
         cells = []
         for workers in (8, 16, 32):
-            keys = [key for key in lines if key[1:] == ("ddl-benchmarks-10gbe", workers)]
-            cells.append(", ".join(f"{lines[key].pieces[0][1] * 1e9:.3f}" for key in sorted(keys, reverse=True)))
+            rows = [lines[model, "ddl-benchmarks-10gbe", workers] for model in ("resnet50-v100", *ddl_benchmarks.ADAMW)]
+            cells.append(", ".join(f"{row.pieces[0][1] * 1e9:.3f}" for row in rows))
         yield f"| {name} | {' | '.join(cells)} |"
 
 

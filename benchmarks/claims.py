@@ -20,7 +20,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.ledger import papers
 from osfmodel.measurements import load_measurements
 from osfmodel.objective import PLAIN, Objective
-from osfmodel.plans import NAMED_PLANS
+from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve import SCHEDULERS, Solution, asc_wfbp, byte_scheduler
 from osfmodel.solve.bounds import objective_bound
@@ -93,8 +93,8 @@ def us_byte_cases() -> Iterator[Case]:
 
 def plain(case: Case, name: str) -> float:
     """Seconds per iteration of a plan of one channel with a barrier."""
-    plan = NAMED_PLANS[name].rule(case.workload, case.pricing.cost())
-    return predict_timeline(case.workload, plan.under(PLAIN), case.pricing).iteration_time
+    plan = make_plan(name, case.workload, case.pricing, PLAIN)
+    return predict_timeline(case.workload, plan, case.pricing).iteration_time
 
 
 def rival(case: Case) -> float:

@@ -239,11 +239,11 @@ def across_counts(measured: Sequence[Measured], models: Sequence[str], held: Seq
 def fits() -> dict[str, dict[str, float]]:
     """Echo: 2 to 32 GPUs teach 64, over 64 KiB to 1 GiB. vTrain: 2, 4 and 8 GPUs teach 3 and 6, over 1 to 512 MiB."""
     echo = list(tables({"azure-a100-hdr": FURTHER["azure-a100-hdr"]}, 2**16, 2**30))
-    found = {"Echo, 64 GPUs from 2-32": across_counts(echo, ("nccl", "hierarchical"), (64,))}
+    found = {"Echo, 64 GPUs from 2-32, 64 KiB-1 GiB": across_counts(echo, ("nccl", "hierarchical"), (64,))}
     for gpu in ("A100", "V100"):
         rows = [table for table in vtrain() if gpu in table.device]
         if rows:
-            found[f"vTrain {gpu}, 3 and 6 GPUs from 2, 4, 8"] = across_counts(rows, ("nccl", "ring"), (3, 6))
+            found[f"vTrain {gpu}, 3 and 6 GPUs from 2, 4, 8, 1-512 MiB"] = across_counts(rows, ("nccl", "ring"), (3, 6))
     return found
 
 
@@ -272,9 +272,11 @@ def show(found: dict[str, object]) -> Iterable[str]:
         figures = f"{row['tuner']:.1%} | {row['nvls']:.1%} | {row['kappa']:.2f} | {row['median']:.1%}"
         yield f"| {row['device']} | {row['n']} | {figures} | {row['worst']:.0%} | {row['bias']:+.1%} |"
     yield ""
-    yield f"pooled, leaving out whole generations: {found['leave_one_generation_out']:.1%}"
+    yield "| pooled, held out | median |"
+    yield "|---|---|"
+    yield f"| whole generations left out | {found['leave_one_generation_out']:.1%} |"
     for name, figure in found["alternatives"].items():  # type: ignore[attr-defined]
-        yield f"other form, {name}: {figure:.1%}"
+        yield f"| other form: {name} | {figure:.1%} |"
     yield ""
     yield "| further table | n | tuner | shipped | worst | bias |"
     yield "|---|---|---|---|---|---|"
@@ -283,9 +285,14 @@ def show(found: dict[str, object]) -> Iterable[str]:
         yield f"| {row['device']} | {row['n']} | {figures} |"
     yield ""
     below = found["below_1_mib"]
-    yield f"1 to 512 KiB: median {below['median']:.1%}, bias {below['bias']:+.1%}, worst {below['worst']:.0%}"  # type: ignore[index]
+    yield "| below 1 MiB | median | worst | bias |"
+    yield "|---|---|---|---|"
+    yield f"| 1 to 512 KiB | {below['median']:.1%} | {below['worst']:.0%} | {below['bias']:+.1%} |"  # type: ignore[index]
+    yield ""
+    yield "| fitted and judged on | median error at the counts left out |"
+    yield "|---|---|"
     for name, figures in found["fits"].items():  # type: ignore[attr-defined]
-        yield f"fit, {name}: {', '.join(f'{model} {figure:.1%}' for model, figure in figures.items())}"
+        yield f"| {name} | {', '.join(f'{model} {figure:.1%}' for model, figure in figures.items())} |"
 
 
 def main() -> None:

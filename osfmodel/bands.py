@@ -27,11 +27,14 @@ from osfmodel.workload import Workload
 RATIO_EDGES = (0.1, 0.3, 1.0, 3.0)
 """Communication time / computation time."""
 BANDWIDTH_EDGES = (0.3e9, 1e9, 3e9, 3e10)
-"""Bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink."""
+"""Bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink.
+
+Edges are a choice: with either kind halved or doubled, bands cover 91 to 94 % of the rows of sources held out instead
+of 93 %, and 85 to 92 % on average over the sources instead of 97 % (profiles/make_bands.py)."""
 PART = 0.9
 """Which part of the runs of a source a band holds."""
 ENOUGH = 8
-"""Runs that a cell needs for a band of its own."""
+"""Runs that a cell needs for a band of its own. With 4, 88 % are covered on average over the sources, with 16 97 %."""
 
 
 class Regime(NamedTuple):

@@ -2,29 +2,63 @@
 
     python profiles/make_bands.py [OUTPUT_FILE]
 
-Also prints how well bands made from one part of the runs cover the other: every second run held out, and each source
-held out as a whole.
+Also prints how well bands made from one part of the runs cover the other: every second *setting* held out (the runs of
+one setting share fitted numbers, so that none may be on both sides), and each source held out as a whole, over all rows
+(pooled), on average over the sources, and by source; the last two also with other edges and another least number of
+runs. Rows that are ratios of times (``papers``) have no regime, and take no part.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
-from osfmodel import documents, profiles
+from osfmodel import bands, documents, profiles
 from osfmodel.bands import Error, band_for, bands_document, bands_of
 from osfmodel.check import check
+from osfmodel.measurement import Measurement
+from osfmodel.measurements import load_measurements
+
+Setting: TypeAlias = tuple[str, ...]
+"""Source, workload, cluster, workers and, where stated, file and placement: what recipes fit numbers to."""
+VARIANTS: tuple[tuple[str, Mapping[str, object]], ...] = (
+    ("as they are", {}),
+    ("4 runs are enough", {"ENOUGH": 4}),
+    ("16 runs are enough", {"ENOUGH": 16}),
+    ("edges of communication halved", {"RATIO_EDGES": tuple(edge / 2 for edge in bands.RATIO_EDGES)}),
+    ("edges of communication doubled", {"RATIO_EDGES": tuple(edge * 2 for edge in bands.RATIO_EDGES)}),
+    ("edges of bandwidth halved", {"BANDWIDTH_EDGES": tuple(edge / 2 for edge in bands.BANDWIDTH_EDGES)}),
+    ("edges of bandwidth doubled", {"BANDWIDTH_EDGES": tuple(edge * 2 for edge in bands.BANDWIDTH_EDGES)}),
+)
+"""Other grids. The shipped one was not chosen by them."""
 
 
-def ledger_errors() -> list[Error]:
-    """Every run of the ledger that is predicted and on which nothing was fitted, and that is a time."""
-    return [
-        Error(one.source, row.regime, row.error)
-        for one in check()
-        for row in one.rows
-        if row.error is not None and not row.fitted and row.regime is not None
-    ]
+def settings() -> dict[Setting, list[Error]]:
+    """Every run of the ledger that is predicted and on which nothing was fitted, and that is a time, by setting."""
+    found: dict[Setting, list[Error]] = {}
+    for one in check():
+        if all(row.regime is None for row in one.rows):
+            continue  # ratios, which are more or fewer than runs
+        for run, row in zip(load_measurements(one.source), one.rows, strict=True):
+            if row.error is not None and not row.fitted and row.regime is not None:
+                found.setdefault(setting_of(one.source, run), []).append(Error(one.source, row.regime, row.error))
+    return found
+
+
+def setting_of(source: str, run: Measurement) -> Setting:
+    """Where ``run`` belongs."""
+    stated = dict(run.conditions)
+    where = (stated.get(name, "") for name in ("file", "placement"))
+    return (source, run.workload, run.cluster, str(run.workers), *where)
+
+
+def flat(found: Iterable[Sequence[Error]]) -> list[Error]:
+    """The rows of some settings."""
+    return list(chain.from_iterable(found))
 
 
 def coverage(made_from: Sequence[Error], held_out: Sequence[Error]) -> float:
@@ -35,9 +69,12 @@ def coverage(made_from: Sequence[Error], held_out: Sequence[Error]) -> float:
     return sum(inside) / len(inside)
 
 
-def by_halves(errors: Sequence[Error]) -> float:
-    """Coverage of every second run by the bands of the others, both ways."""
-    return (coverage(errors[::2], errors[1::2]) + coverage(errors[1::2], errors[::2])) / 2
+def by_halves(found: Mapping[Setting, Sequence[Error]]) -> float:
+    """Coverage of every second setting by the bands of the others, both ways, over all rows."""
+    groups = list(found.values())
+    halves = flat(groups[::2]), flat(groups[1::2])
+    parts = [(coverage(*pair), len(pair[1])) for pair in (halves, halves[::-1])]
+    return sum(part * count for part, count in parts) / sum(count for _, count in parts)
 
 
 def by_source(errors: Sequence[Error]) -> dict[str, float]:
@@ -49,13 +86,48 @@ def by_source(errors: Sequence[Error]) -> dict[str, float]:
     }
 
 
+def pooled(errors: Sequence[Error], parts: Mapping[str, float]) -> float:
+    """Coverage of whole sources held out, each row weighing the same."""
+    return sum(parts[row.source] for row in errors) / len(errors)
+
+
+def mean(parts: Mapping[str, float]) -> float:
+    """The same, each source weighing the same."""
+    return sum(parts.values()) / len(parts)
+
+
+@contextmanager
+def grid(**values: object) -> Iterator[None]:
+    """Bands over another grid."""
+    before = {name: getattr(bands, name) for name in values}
+    for name, value in values.items():
+        setattr(bands, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(bands, name, value)
+
+
+def report(found: Mapping[Setting, Sequence[Error]]) -> Iterator[str]:
+    """Coverage as Markdown tables."""
+    errors = flat(found.values())
+    yield f"every second setting held out: {by_halves(found):.1%} of {len(errors)} rows within the bands of the others"
+    yield "\n| source held out | rows | within the bands of the others |\n|---|---|---|"
+    for name, part in by_source(errors).items():
+        yield f"| {name} | {sum(row.source == name for row in errors)} | {part:.1%} |"
+    yield "\n| sources held out, with | pooled | mean of the sources | worst source |\n|---|---|---|---|"
+    for what, values in VARIANTS:
+        with grid(**values):
+            parts = by_source(errors)
+        yield f"| {what} | {pooled(errors, parts):.1%} | {mean(parts):.1%} | {min(parts.values()):.1%} |"
+
+
 def main() -> None:
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "bands.json"
-    errors = ledger_errors()
-    profiles.write_text(output, documents.encode(bands_document(bands_of(errors))))
-    print(f"every second run held out: {by_halves(errors):.1%} within the bands")
-    for name, part in by_source(errors).items():
-        print(f"{name} held out: {part:.1%} within the bands of the other sources")
+    found = settings()
+    profiles.write_text(output, documents.encode(bands_document(bands_of(flat(found.values())))))
+    print("\n".join(report(found)))
 
 
 if __name__ == "__main__":

@@ -134,27 +134,31 @@ def line(workload: Workload, single: float, wfbp: float, effects: Effects = NO_E
     """Seconds per message and per byte that give both runs: one message of everything, and one per tensor.
 
     Every start-up given to messages is taken from the bytes of the single one, so that it stays as measured; the
-    iteration with one message per tensor grows with the start-up, which bisection finds. Where it is longer than
+    iteration with one message per tensor grows with the start-up, whose root is found. Where it is longer than
     measured even without, there is none.
     """
+    from scipy.optimize import brentq
+
     sizes = np.array(workload.gradients.sizes, dtype=float)
     computed = workload.forward_time + workload.backward_time
     exposed = max(single - computed - workload.update_time, 0)
+
+    plan = one_by_one(workload)
 
     def cost(startup: float) -> AffineCost:
         return AffineCost(((startup, (exposed - startup) / workload.gradient_bytes),))
 
     def per_tensor(startup: float) -> float:
         if effects != NO_EFFECTS:
-            return predict_timeline(workload, one_by_one(workload), cost(startup), effects).iteration_time
+            return predict_timeline(workload, plan, cost(startup), effects).iteration_time
         finish = communication_finish(workload.gradients.ready_times, cost(startup)(sizes).tolist())
         return max(finish, computed) + workload.update_time
 
-    low, high = 0.0, exposed
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if per_tensor(middle) >= wfbp else (middle, high)
-    return cost(low)
+    if per_tensor(0.0) >= wfbp:
+        return cost(0.0)
+    if per_tensor(exposed) <= wfbp:
+        return cost(exposed)
+    return cost(float(brentq(lambda startup: per_tensor(startup) - wfbp, 0.0, exposed, xtol=1e-12, rtol=1e-12)))
 
 
 def merged_plan(workload: Workload, cluster: str, workers: int) -> Plan:

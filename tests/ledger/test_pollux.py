@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -148,3 +149,16 @@ def test_buckets_from_the_input_end_small_and_cover_all():
     assert all(size >= 25 * MIB for size in sizes[1:-1])
     assert plan.buckets[-1].blocks[-1].layer == workload.layers[0].name
     assert from_input(workload, (1,)) == make_plan("wfbp", workload, Pricing.of(FREE))
+
+
+@pytest.mark.parametrize(("runs", "faster"), [(IMAGENET, 55), (CIFAR10, 112), (NCF, 143)])
+def test_in_how_many_placements_a_larger_batch_ran_faster(runs, faster):
+    """Which no model of the same work on the same network gives; said in docs/ledger/pollux.md."""
+    groups = {}
+    for run in runs:
+        if run.workers > 1:
+            key = run.condition("file"), run.condition("placement")
+            groups.setdefault(key, []).append((int(run.condition("batch_size")), run.iteration_time))
+    assert len(groups) == 143
+    falls = [any(later[1] < earlier[1] for earlier, later in pairwise(sorted(group))) for group in groups.values()]
+    assert sum(falls) == faster

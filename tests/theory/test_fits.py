@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import COST_MODELS, Cluster, CostError, FittedRange, Link, Protocol, Table, cost_of, predict, tune
-from osfmodel.cost import AffineCost, Fit, Sample, jumps
+from osfmodel.cost import AffineCost, Fit, Sample, jumps, minimum
 from osfmodel.cost.fitting import samples_of, soft_l1
 from osfmodel.cost.minimum import MOST_PIECES, fit_minimum
 from osfmodel.formats import Hints, import_file
@@ -41,7 +41,7 @@ def test_three_lines_are_found_in_exact_data():
     assert max(map(abs, found.residuals)) < 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(0.7, 1.4), min_size=len(SIZES), max_size=len(SIZES)))
 def test_a_minimum_is_never_negative_nor_falling(factors):
     """Whatever the noise: monotone in size, and per byte never dearer."""
@@ -166,15 +166,36 @@ def test_held_out_sizes_of_the_recommended_model(data_folder, first):
 
 
 def test_held_out_sizes_of_the_minimum_of_lines(data_folder, monkeypatch):
-    """Echo alone, to be quick: four of its five tables within 4 %, the noisy one at 64 GPUs reported as it is."""
+    """Echo alone, to be quick: four of its five tables within 4 %, the noisy one at 64 GPUs reported as it is.
+
+    With fewer or more quantiles at which sizes may be divided, one of the five moves, by half a percent.
+    """
     monkeypatch.setattr(fits, "TABLES", fits.TABLES[:1])
-    held = fits.every_second(data_folder, fits.METHODS["piecewise (min of K)"])
-    assert all(row.median <= 0.04 for row in held if row.workers != 64)
-    assert all(row.median <= 0.15 for row in held)
+    found = {}
+    for cuts in (5, minimum.CUTS, 9):
+        monkeypatch.setattr(minimum, "CUTS", cuts)
+        found[cuts] = fits.every_second(data_folder, fits.METHODS["piecewise (min of K)"])
+        assert all(row.median <= 0.04 for row in found[cuts] if row.workers != 64)
+        assert all(row.median <= 0.15 for row in found[cuts])
+    medians = {cuts: [row.median for row in held] for cuts, held in found.items()}
+    for cuts in (5, 9):
+        moved = [abs(one - other) for one, other in zip(medians[cuts], medians[7], strict=True)]
+        assert sum(step > 1e-4 for step in moved) == 1
+        assert max(moved) <= 0.006
 
 
-def test_held_out_worker_counts(data_folder):
-    """Echo's 64 GPUs from 2-32; vTrain's A100 3 and 6 from 2, 4, 8. The formula must beat plain Hockney."""
+def test_how_many_tables_jump_hangs_little_on_the_deviations_asked(data_folder, monkeypatch):
+    tables = [table for file in fits.TABLES for cluster in fits.clusters(data_folder, file) for table in cluster.tables]
+    assert len(tables) == 61
+    found = {}
+    for deviations in (3.0, jumps.DEVIATIONS, 5.0):
+        monkeypatch.setattr(jumps, "DEVIATIONS", deviations)
+        found[deviations] = sum(bool(jumps.find(table.sizes, table.times)) for table in tables)
+    assert found == {3.0: 20, 4.0: 18, 5.0: 17}
+
+
+def test_held_out_worker_counts_of_echo(data_folder):
+    """Echo's 64 GPUs from 2-32. The formula must beat rings with one latency and one bandwidth at each level."""
     (echo,) = fits.clusters(data_folder, fits.TABLES[0])
     span = (64 * fits.KIB, fits.GIB)
     errors, found = fits.over_workers(echo, "protocols", (2, 4, 8, 16, 32), (64,), span)
@@ -183,17 +204,25 @@ def test_held_out_worker_counts(data_folder):
     assert np.median(np.abs(errors)) <= 0.06
     plain, _ = fits.over_workers(echo, "hierarchical", (2, 4, 8, 16, 32), (64,), span)
     assert np.median(np.abs(plain)) > np.median(np.abs(errors))
-    a100, v100 = (replace(cluster, gpus_per_node=8) for cluster in fits.clusters(data_folder, fits.TABLES[2]))
+
+
+def test_held_out_worker_counts_in_a_node(data_folder):
+    """vTrain's 3 and 6 GPUs from 2, 4, 8; every eighth of its 1024 sizes (benchmarks/fits.py takes all, likewise)."""
+    a100, v100 = (
+        replace(
+            cluster,
+            gpus_per_node=8,
+            tables=tuple(Table(row.workers, row.sizes[::8], row.times[::8]) for row in cluster.tables),
+        )
+        for cluster in fits.clusters(data_folder, fits.TABLES[2])
+    )
     errors, _ = fits.over_workers(a100, "protocols", (2, 4, 8), (3, 6), (1, fits.GIB))
     assert np.median(np.abs(errors)) <= 0.012
     # Rings of the NVLink mesh follow no smooth law in N: the failure is a finding, and its residual says so beforehand.
     errors, found = fits.over_workers(v100, "protocols", (2, 4, 8), (3, 6), (1, fits.GIB))
     assert np.median(np.abs(errors)) > 0.3
     assert found.median_abs_residual > 0.15
-    thin = replace(
-        v100, tables=tuple(Table(row.workers, row.sizes[::8], row.times[::8], row.collective) for row in v100.tables)
-    )
-    errors, _ = fits.over_workers(thin, "nccl", (2, 4, 8), (3, 6), (1, fits.GIB))
+    errors, _ = fits.over_workers(v100, "nccl", (2, 4, 8), (3, 6), (1, fits.GIB))
     assert np.median(np.abs(errors)) <= 0.03, "which counts the rings that close in the mesh"
 
 

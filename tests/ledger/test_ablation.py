@@ -1,0 +1,90 @@
+"""The ablation's tables stand in docs/ledger.md and its pages as the command prints them, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from osfmodel.ledger import LEDGER
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import ablation
+
+PAGES = [ROOT / "docs/ledger.md", *sorted((ROOT / "docs/ledger").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def effects():
+    return ablation.effects()
+
+
+@pytest.fixture(scope="module")
+def assumptions():
+    return ablation.assumptions()
+
+
+def shown(text):
+    """The rows below every heading of the ablation's tables in ``text``."""
+    heading, rule = ablation.HEAD.split("\n")
+    return re.findall(
+        r"^\|.*\|$", "\n".join(part.split("\n\n")[0] for part in text.split(f"{heading}\n{rule}\n")[1:]), re.M
+    )
+
+
+@pytest.mark.slow
+def test_the_ledgers_table_is_what_the_command_prints(effects):
+    (page, *_) = PAGES
+    assert shown(page.read_text(encoding="utf-8")) == [str(row) for row in effects]
+
+
+@pytest.mark.slow
+def test_the_pages_show_all_other_variants_as_printed(assumptions):
+    found = [row for page in PAGES[1:] for row in shown(page.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(str(row) for row in assumptions)
+
+
+def test_the_comparison_can_fail():
+    text = f"before\n\n{ablation.HEAD}\n| a | b | 1 | 1.0% | 1.0% | 1.0% | +1.0% |\n\n| other | table |\n"
+    assert shown(text) == ["| a | b | 1 | 1.0% | 1.0% | 1.0% | +1.0% |"]
+    assert shown(text) != [str(ablation.Variant("a", "b", [0.02]))]
+
+
+def test_every_source_is_there_with_the_slowdown_on_and_off(effects):
+    for source in LEDGER:
+        told = {
+            row.what for row in effects if row.source.partition(",")[0] == source and "compute_slowdown" in row.what
+        }
+        assert told & {"without `compute_slowdown`", "with `compute_slowdown` = 0.189"}, source
+
+
+def test_the_update_term_makes_the_bandwidths_agree():
+    page = (ROOT / "docs/ledger/ddl-benchmarks.md").read_text(encoding="utf-8")
+    rows = list(ablation.bandwidths())
+    assert [row for row in rows if row not in page] == []
+    spreads = []
+    for row in rows:
+        cells = [[float(value) for value in cell.split(",")] for cell in row.split("|")[2:-1]]
+        spreads.append(max(max(cell) / min(cell) for cell in cells))
+    assert spreads[0] < 1.02
+    assert spreads[1] > 1.08
+
+
+def test_pollux_rows_of_the_page_are_the_commands(effects):
+    page = (ROOT / "docs/ledger/pollux.md").read_text(encoding="utf-8")
+    rows = [
+        str(row).replace(" as judged |", "")
+        for row in effects
+        if row.source.startswith("pollux") and row.what == ablation.JUDGED
+    ]
+    assert len(rows) == 8
+    assert [row for row in rows if row not in page] == []
+
+
+def test_constants_are_put_back():
+    before = ablation.low_bandwidth.STEP
+    with ablation.changed(ablation.low_bandwidth, STEP="1us"):
+        assert ablation.low_bandwidth.STEP == "1us"
+    assert before == ablation.low_bandwidth.STEP
