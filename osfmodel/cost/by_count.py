@@ -27,16 +27,18 @@ class Entry(Protocol):
 Known = TypeVar("Known", bound=Entry)
 
 
-def entry(entries: Sequence[Known], workers: int, collective: str, cluster: str, kind: str) -> Known:
+def entry(
+    entries: Sequence[Known], workers: int, collective: str, cluster: str, kind: str, has: str = "has it for"
+) -> Known:
     """The one for ``workers`` and ``collective``. Raises CostError where there is none, naming those that are.
 
-    ``cluster`` is its name and ``kind`` what its entries are called, for the message.
+    For the message, ``cluster`` is its name, ``kind`` what an entry is called, ``has`` what goes before those that are.
     """
     for one in entries:
         if (one.workers, one.collective) == (workers, collective):
             return one
     known = sorted(one.workers for one in entries if one.collective == collective)
-    have = f"has it for {', '.join(map(str, known))}" if known else f"has no such {kind}"
+    have = f"{has} {', '.join(map(str, known))}" if known else f"has no such {kind}"
     raise CostError(f"no {collective} {kind} for {workers} workers: cluster {cluster!r} {have}")
 
 

@@ -122,7 +122,7 @@ def test_minimum_of_lines():
 
 
 def test_an_unmeasured_count_names_the_measured_ones(table_cluster):
-    with pytest.raises(CostError, match="has it for 2, 4"):
+    with pytest.raises(CostError, match="measured with 2, 4"):
         cost_of(table_cluster, 3)
 
 
