@@ -22,6 +22,14 @@ class Objective:
         if isinstance(self.channels, bool) or not isinstance(self.channels, int) or self.channels < 1:
             raise PlanError(f"the plan has {self.channels!r} channels: it needs a whole number, 1 or more")
 
+    def permits(self, other: Objective) -> bool:
+        """Whether a plan under ``other`` keeps these rules: they say what a schedule may do, not what it must."""
+        return (
+            other.channels <= self.channels
+            and other.forward_overlap <= self.forward_overlap
+            and other.split <= self.split
+        )
+
     @property
     def plain(self) -> bool:
         """One collective at a time and a barrier before the update: what stock frameworks do."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from osfmodel.checks import require_count, require_time
 from osfmodel.errors import PlanError
 from osfmodel.objective import Objective
-from osfmodel.workload import Workload
+from osfmodel.workload import Workload, element_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,25 @@ class Plan:
             raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
         gradients = workload.gradients
         sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
+        self._require_whole_elements(dict(zip(gradients.names, gradients.dtypes, strict=True)), sizes)
         if len(set(gradients.dtypes)) > 1:
             self._require_pure(dict(zip(gradients.names, gradients.dtypes, strict=True)))
         if sum(bucket.size for bucket in self.buckets) == sum(sizes.values()) and self._whole(sizes):
             return
         self._explain(sizes)
+
+    def _require_whole_elements(self, dtypes: dict[str, str], sizes: dict[str, int]) -> None:
+        """Cuts lie between elements: an element that is sent in two parts cannot be added up."""
+        for number, bucket in enumerate(self.buckets):
+            for block in bucket.blocks:
+                if not isinstance(block.offset, int) or not block.offset or block.layer not in dtypes:
+                    continue
+                element = element_bytes(dtypes[block.layer])
+                if block.offset % element and not sizes[block.layer] % element:
+                    raise PlanError(
+                        f"bucket {number} cuts {block.layer!r} at byte {block.offset}, inside an element of "
+                        f"{dtypes[block.layer]} ({element} bytes)"
+                    )
 
     def _require_pure(self, dtypes: dict[str, str]) -> None:
         for number, bucket in enumerate(self.buckets):

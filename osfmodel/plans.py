@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_plan, grouped_plan
@@ -23,12 +22,16 @@ class NamedPlan(NamedTuple):
     meaning:   half a line for a person
     caveats:   what a prediction under it takes for granted
     objective: the rules that it was made for, where nobody asks for others
+    chooses:   whether it may use less than the rules permit
+    costly:    whether it is shown only where asked for
     """
 
     rule: Rule
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     objective: Objective = PLAIN
+    chooses: bool = False
+    costly: bool = False
 
 
 def one_each(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
@@ -49,16 +52,22 @@ def _by_default(target: Target) -> Rule:
 
 
 def _by_solver(solver: Solver) -> Rule:
-    def make(workload: Workload, cost: Cost) -> Plan:
-        return solver.solve(workload, cost, Limits()).require()[0]
+    def make(workload: Workload, pricing: Pricing) -> Plan:
+        return solver.solve(workload, pricing.cost(), Limits()).require()[0]
 
     if solver.published:
-        return lambda workload, pricing, objective: make(workload, pricing.cost())
+        return lambda workload, pricing, objective: make(workload, pricing)
     return lambda workload, pricing, objective: plan_under_effects(workload, pricing, make)
 
 
 def _by_scheduler(scheduler: Scheduler) -> Rule:
-    return lambda workload, pricing, objective: scheduler.solve(workload, pricing, objective).require()[0]
+    def rule(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        def make(workload: Workload, pricing: Pricing) -> Plan:
+            return scheduler.solve(workload, pricing, objective).require()[0]
+
+        return plan_under_effects(workload, pricing, make) if scheduler.chooses else make(workload, pricing)
+
+    return rule
 
 
 def _table() -> dict[str, NamedPlan]:
@@ -72,7 +81,7 @@ def _table() -> dict[str, NamedPlan]:
     for name, solver in SOLVERS.items():
         table[name] = NamedPlan(_by_solver(solver), solver.meaning, solver.caveats)
     for name, scheduler in SCHEDULERS.items():
-        table[name] = NamedPlan(_by_scheduler(scheduler), scheduler.meaning, scheduler.caveats, scheduler.objective)
+        table[name] = NamedPlan(_by_scheduler(scheduler), *scheduler[2:4], *scheduler[1:2], *scheduler[4:])
     expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
     if len(table) != expected:
         raise AssertionError("two plans have the same name: rename a solver or a target")
@@ -86,7 +95,11 @@ STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objecti
 
 def plans_for(objective: Objective) -> tuple[str, ...]:
     """The named plans that make something of these rules: those made for any, and the stock ones to compare with."""
-    made = [name for name, entry in NAMED_PLANS.items() if not entry.objective.plain]
+    made = [
+        name
+        for name, entry in NAMED_PLANS.items()
+        if not entry.objective.plain and not entry.costly and (entry.chooses or objective.permits(entry.objective))
+    ]
     return STOCK_PLANS if objective.plain else (*STOCK_PLANS, *made)
 
 
@@ -97,7 +110,8 @@ def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Object
     """
     entry = named_plan(name)
     rules = entry.objective if objective is None else objective
-    return entry.rule(workload, pricing, rules).under(rules)
+    plan = entry.rule(workload, pricing, rules)
+    return plan if entry.chooses and rules.permits(plan.objective) else plan.under(rules)
 
 
 def named_plan(name: str) -> NamedPlan:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
@@ -21,6 +23,9 @@ from osfmodel.targets import runs_on
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
+
+ROUNDING = 1e-12
+"""A gap this small is rounding of the same number computed in two ways."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +83,8 @@ class Prediction:
     @property
     def gap(self) -> float:
         """iteration_time / lower_bound - 1."""
-        return self.timeline.iteration_time / self.lower_bound - 1
+        gap = self.timeline.iteration_time / self.lower_bound - 1
+        return 0.0 if abs(gap) < ROUNDING else gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +94,13 @@ class Comparison:
     workload: Workload = field(repr=False)
     cluster: Cluster = field(repr=False)
     workers: int
-    bound: Bound = field(repr=False)
+    bounds: tuple[Bound, ...] = field(repr=False)
     predictions: tuple[Prediction, ...]
 
     @property
     def lower_bound(self) -> float:
-        """Seconds that no schedule can beat under the rules asked for, or under those of stock frameworks."""
-        return self.bound.value
+        """Seconds that no schedule can beat under any of the rules that the plans stand under."""
+        return min(bound.value for bound in self.bounds)
 
 
 def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int) -> Prediction:
@@ -113,17 +119,18 @@ def compare(
     cluster: Cluster,
     workers: int,
     plans: Sequence[str | Plan | tuple[str, Plan]] = STOCK_PLANS,
-    objective: Objective | None = None,
+    rules: Mapping[str, Any] = MappingProxyType({}),
 ) -> Comparison:
     """Predict each of ``plans``, given by name, as a Plan or as (label, Plan). Raises as :func:`predict`.
 
-    All of them under ``objective``; left out, each under its own: that of a plan given, that which a named one was made
-    for.
+    Each under its own rules, that of a plan given or those which a named one was made for, but for the fields of
+    Objective in ``rules``, such as {"channels": 2}, which hold for all.
     """
     require_nouns(workload, cluster)
     subject = _Subject(workload, cluster, workers)
-    predictions = tuple(_predict(subject, plan, objective) for plan in plans)
-    return Comparison(workload, cluster, workers, subject.bound(objective or PLAIN), predictions)
+    predictions = tuple(_predict(subject, plan, rules) for plan in plans)
+    bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (subject.bound(PLAIN),)
+    return Comparison(workload, cluster, workers, bounds, predictions)
 
 
 class _Subject:
@@ -153,24 +160,23 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
     return (f"with the effects {named}{alike}{proof}",)
 
 
-def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], objective: Objective | None) -> Prediction:
+def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Mapping[str, Any]) -> Prediction:
     caveats: tuple[str, ...] = ()
     workload, pricing = subject.workload, subject.pricing
     if isinstance(given, str):
-        label, plan, caveats = (
-            given,
-            make_plan(given, workload, pricing, objective),
-            named_plan(given).caveats(workload),
-        )
+        label, entry = given, named_plan(given)
+        objective = replace(entry.objective, **rules)
+        plan, caveats = make_plan(given, workload, pricing, objective), entry.caveats(workload)
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
-        plan = plan if objective is None else plan.under(objective)
+        objective = replace(plan.objective, **rules)
+        plan = plan.under(objective)
     timeline = predict_timeline(workload, plan, pricing)
     return Prediction(
         name=label,
         plan=plan,
         timeline=timeline,
-        bound=subject.bound(plan.objective),
+        bound=subject.bound(objective),
         warnings=subject.warnings + extrapolation(plan, pricing.cost()),
         caveats=caveats + subject.caveats,
         band=error_band(workload, plan, timeline, pricing),

@@ -12,14 +12,17 @@ from rich.table import Table
 from osfmodel.bands import Band
 from osfmodel.check import Checked
 from osfmodel.economics import Economics
+from osfmodel.objective import Objective
 from osfmodel.plan import Plan
-from osfmodel.predict import Comparison, Prediction
+from osfmodel.predict import Bound, Comparison, Prediction
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
 
 HEADINGS = {"gradient_mib": "MiB", "compute_ms": "ms", "batch_size": "batch"}
 """Short headings for a listing: size of the gradients, time of one worker alone, samples per worker."""
+MOST_COLUMNS = 4
+"""Plans up to which a sweep has a column for each."""
 NARROW = 96
 """Characters below which a table leaves out its last columns rather than cutting names."""
 SHORT = 44
@@ -59,13 +62,20 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         )
     console.print(table)
     console.print(
-        f"One worker alone: {show_time(workload.compute_time)}. Lower bound for any schedule: "
-        f"{show_time(comparison.lower_bound)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
+        f"One worker alone: {show_time(workload.compute_time)}. Lower bound for any schedule"
+        f"{_bounds(comparison.bounds)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
         f"{_count(len(workload.gradients), 'tensor')}."
     )
     _show_executors(console, comparison.predictions)
     _show_caveats(console, [comparison])
     _show_bands(console, [prediction.band for prediction in comparison.predictions])
+
+
+def _bounds(bounds: Sequence[Bound]) -> str:
+    """Of one set of rules the bound; of several, each with its rules."""
+    if len(bounds) == 1:
+        return f": {show_time(bounds[0].value)}"
+    return " with " + "; with ".join(f"{rules_of(bound.objective)}: {show_time(bound.value)}" for bound in bounds)
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
@@ -75,16 +85,25 @@ def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None
     for prediction in needing:
         rules.setdefault(describe(prediction.plan), []).append(prediction.name)
     for words, names in rules.items():
-        who = "all" if len(names) == len(predictions) > 1 else ", ".join(names)
+        others = [prediction.name for prediction in predictions if prediction.name not in names]
+        who = ", ".join(names)
+        if len(names) > len(others):
+            who = "all" + (f" but {', '.join(others)}" if others else "") if len(names) > 1 else who
         console.print(f"Needs an executor, as no stock framework does it: {who} ({words}).", markup=False)
 
 
 def describe(plan: Plan) -> str:
     """The rules of a plan in words."""
-    words = [f"{_count(plan.channels, 'collective')} at a time"]
-    words += ["forward before all has arrived"] if plan.forward_overlap else ["a barrier before the update"]
-    words += ["reduce-scatter and all-gather apart"] if plan.split else []
-    words += [f"by priority, {show_bytes(plan.credit)} in flight"] if plan.credit is not None else []
+    if plan.credit is None:
+        return rules_of(plan.objective)
+    return f"{rules_of(plan.objective)}, by priority with a credit of {show_bytes(plan.credit)}"
+
+
+def rules_of(objective: Objective) -> str:
+    """What a schedule may do, in words."""
+    words = [f"{_count(objective.channels, 'collective')} at a time"]
+    words += ["forward before all has arrived"] if objective.forward_overlap else ["a barrier before the update"]
+    words += ["reduce-scatter and all-gather apart"] if objective.split else []
     return ", ".join(words)
 
 
@@ -119,22 +138,35 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Scaling factor and iteration time of every plan at every worker count."""
+    """Scaling factor and iteration time of every plan at every worker count, a row each where plans are many."""
     first = comparisons[0]
-    columns = [escape(prediction.name) for prediction in first.predictions]
     title = f"{first.workload.name} on {first.cluster.name}: iteration time and scaling factor"
-    table = _table(console, title, "workers", *columns, "bound", "error band")
-    for comparison in comparisons:
-        cells = [
-            f"{show_time(prediction.iteration_time)}  {prediction.timeline.scaling_factor:.3f}"
-            for prediction in comparison.predictions
-        ]
-        bands = _widths([prediction.band for prediction in comparison.predictions])
-        table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound), bands)
+    if len(first.predictions) > MOST_COLUMNS:
+        table = _table(console, title, "plan", "workers", "iteration", "scaling factor", "above bound", "error band")
+        for number in range(len(first.predictions)):
+            for comparison in comparisons:
+                _sweep_row(table, comparison.predictions[number], comparison.workers)
+    else:
+        columns = [escape(prediction.name) for prediction in first.predictions]
+        table = _table(console, title, "workers", *columns, "bound", "error band")
+        for comparison in comparisons:
+            cells = [
+                f"{show_time(prediction.iteration_time)}  {prediction.timeline.scaling_factor:.3f}"
+                for prediction in comparison.predictions
+            ]
+            bands = _widths([prediction.band for prediction in comparison.predictions])
+            table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound), bands)
     console.print(table)
     console.print(f"One worker alone: {show_time(first.workload.compute_time)}.")
+    _show_executors(console, first.predictions)
     _show_caveats(console, comparisons)
     _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
+
+
+def _sweep_row(table: Table, prediction: Prediction, workers: int) -> None:
+    factor, gap = f"{prediction.timeline.scaling_factor:.3f}", f"{max(prediction.gap, 0):.1%}"
+    time = show_time(prediction.iteration_time)
+    table.add_row(escape(prediction.name), str(workers), time, factor, gap, _width(prediction.band))
 
 
 def show_economics(
@@ -184,7 +216,9 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
         console.print(f"Note: {remark}.", markup=False)
     _show_bands(console, [outcome.band for outcome in tuning.outcomes])
     console.print()
-    if CONFIG_TARGETS[tuning.target].executes:
+    if not tuning.improvement:
+        console.print("The lines all the same: --format code.")
+    elif CONFIG_TARGETS[tuning.target].executes:
         console.print(f"For an executor ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
     else:
         console.print(tuning.rendered, markup=False, soft_wrap=True)

@@ -46,13 +46,15 @@ class Task:
         return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self.pricings, strict=True)]
 
     def _optimum(self, pricing: Pricing) -> Plan:
-        if not self.objective.plain:
-            return SCHEDULERS[PLANNER].solve(self.workload, pricing, self.objective).require()[0]
-        return plan_under_effects(self.workload, pricing, self._in_order)
+        make = self._in_order if self.objective.plain else self._planned
+        return plan_under_effects(self.workload, pricing, make)
 
-    def _in_order(self, workload: Workload, cost: Cost) -> Plan:
+    def _planned(self, workload: Workload, pricing: Pricing) -> Plan:
+        return SCHEDULERS[PLANNER].solve(workload, pricing, self.objective).require()[0]
+
+    def _in_order(self, workload: Workload, pricing: Pricing) -> Plan:
         """The exact optimum of whole tensors in ready order."""
-        solution = SOLVERS["optimal"].solve(workload, cost, self.limits)
+        solution = SOLVERS["optimal"].solve(workload, pricing.cost(), self.limits)
         if solution.plan is None:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))

@@ -212,6 +212,8 @@ def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: S
 
 def _robust(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
     """One plan for all counts; for one count, one that also serves slower networks. None where dtypes alternate."""
+    if not task.objective.plain:
+        return None  # the search for robust plans knows the barrier only
     costs, known = list(task.costs), list(optima)
     if len(costs) == 1:
         for factor in STRESS:

@@ -9,6 +9,13 @@ from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element, at whose multiples a tensor may be cut; 8, which suits all, for a type not known here."""
+    return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:

@@ -22,6 +22,8 @@ from osfmodel.units import parse_time
 from osfmodel.workload import Workload
 
 LARGEST_WORKER_COUNT = 10**7
+MOST = 2.0
+"""A fraction above this is most likely meant as percent."""
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
@@ -196,13 +198,18 @@ def _effect_value(text: str) -> float | None:
     if not separator:
         return None
     effect = EFFECTS.get(name.replace("-", "_"))
+    if effect is None:
+        effects_of({name: 0.0})  # says which there are
     if effect is not None and effect.unit == "s":
         return parse_time(value)
     try:
-        return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError:
         unit = "a fraction such as 0.1 or 10%" if effect is None or effect.unit == "fraction" else effect.unit
         raise UsageError(f"--effect {text!r}: {value!r} is not a number; write {unit}") from None
+    if effect is not None and effect.unit == "fraction" and number > MOST and not value.endswith("%"):
+        raise UsageError(f"--effect {text!r}: a fraction of {value} is {number:.0%}; for percent write {value}%")
+    return number
 
 
 def load_subject(
@@ -240,6 +247,7 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
         print_text(text)
     else:
         profiles.write_text(str(output), text)
+        click.echo(f"osf: wrote {output} ({chosen})", err=True)
     for warning in result.warnings():
         warn(warning)
 

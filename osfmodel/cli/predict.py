@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +14,7 @@ from osfmodel import profiles
 from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.economics import Economics, economics
 from osfmodel.errors import UsageError
-from osfmodel.objective import PLAIN, Objective
+from osfmodel.objective import PLAIN
 from osfmodel.output import Predicted
 from osfmodel.plan import Plan
 from osfmodel.plans import NAMED_PLANS, named_plan, plans_for
@@ -72,10 +74,10 @@ def predict_command(
     """
     workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects)
     counts = parse_workers(workers, cluster)
-    asked = channels is not None or forward_overlap or split
-    objective = Objective(channels or 1, forward_overlap, split) if asked else None
-    plans = [_plan(name) for name in dict.fromkeys(plan_names or plans_for(objective or PLAIN))]
-    comparisons = [compare(workload, cluster, count, plans, objective) for count in counts]
+    asked = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
+    rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
+    plans = [_plan(name) for name in dict.fromkeys(plan_names or plans_for(replace(PLAIN, **rules)))]
+    comparisons = [compare(workload, cluster, count, plans, rules) for count in counts]
     money = _economics(comparisons, samples, price_per_gpu_hour)
     emit(style, as_json, output, Predicted(comparisons, money))
 

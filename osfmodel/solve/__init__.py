@@ -27,9 +27,18 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         byte_scheduler.caveats,
     ),
     "us-byte": Scheduler(us_byte.solve, Objective(forward_overlap=True), "unequal blocks, as released (TPDS)"),
-    "blocks": Scheduler(blocks.solve, Objective(forward_overlap=True), "block sizes by linear programmes, tensors cut"),
+    "blocks": Scheduler(
+        blocks.solve,
+        Objective(forward_overlap=True),
+        "block sizes by linear programmes, tensors cut",
+        chooses=True,
+        costly=True,
+    ),
     "planned": Scheduler(
-        planned.solve, Objective(forward_overlap=True), "the best found by several exact methods and local search"
+        planned.solve,
+        Objective(forward_overlap=True),
+        "the best found by several exact methods and local search",
+        chooses=True,
     ),
 }
 """Solvers of what no stock framework does: several collectives at once, cut tensors, communication past the barrier."""

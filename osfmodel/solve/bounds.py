@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 
 from osfmodel.cost import AffineCost, Cost
@@ -49,7 +50,18 @@ def communication_bound(gradients: Gradients, cost: Cost) -> float:
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders."""
+    """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders.
+
+    Rules are permissions: where a split is allowed, the bound holds for schedules that split all and for those that
+    split nothing.
+    """
+    if objective.split:
+        whole = objective_bound(workload, pricing, replace(objective, split=False))
+        return min(whole, _bound(workload, pricing, objective))
+    return _bound(workload, pricing, objective)
+
+
+def _bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
     after = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)

@@ -18,7 +18,7 @@ from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve.solution import Solution
 from osfmodel.solve.timed import timed
-from osfmodel.workload import Workload
+from osfmodel.workload import Workload, element_bytes
 
 ELEMENT_BYTES = 4
 """Bytes of a parameter: the code counts parameters, all of its examples are float32."""
@@ -55,13 +55,13 @@ def plan(workload: Workload, partition: int = PARTITION, credit: int = CREDIT) -
         Bucket((Block(layer.name, start, end - start),))
         for layer in workload.layers
         if layer.gradient_bytes
-        for start, end in pairwise(cuts(layer.gradient_bytes, partition))
+        for start, end in pairwise(cuts(layer.gradient_bytes, partition, element_bytes(layer.dtype)))
     )
     return Plan(workload.name, buckets, forward_overlap=True, credit=credit)
 
 
-def cuts(size: int, partition: int) -> list[int]:
+def cuts(size: int, partition: int, element: int = ELEMENT_BYTES) -> list[int]:
     """Where a tensor is cut: into as few equal pieces of at most ``partition`` as possible, at whole elements."""
-    count = max(min(-(-size // partition), size // ELEMENT_BYTES), 1)
-    inner = [size * piece // count // ELEMENT_BYTES * ELEMENT_BYTES for piece in range(1, count)]
+    count = max(min(-(-size // partition), size // element), 1)
+    inner = [size * piece // count // element * element for piece in range(1, count)]
     return [0, *inner, size]

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.workload import Workload
+from osfmodel.workload import Workload, element_bytes
 
+ROUNDED = 8
+"""Bytes that rounding to whole elements may leave of a cut, at most."""
 GRAIN = 4
 """Tensors are cut at multiples of so many bytes (a float32) where all gradients have whole numbers of them."""
 
@@ -86,13 +88,25 @@ def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -
         able.sort(key=lambda number: (room[number] < size, room[number] if room[number] >= size else -room[number]))
         for number in able:
             taken = min(room[number], size - offset)
+            if taken < size - offset:
+                taken -= taken % element_bytes(gradients.dtypes[item])
             if taken:
                 parts[number].append((item, offset, taken))
                 room[number] -= taken
                 offset += taken
         if offset < size:
-            return None
+            # What rounding cuts to whole elements has left over goes where the most room was.
+            if not able or size - offset > ROUNDED * len(chunks):
+                return None
+            _append(parts[able[0]], item, offset, size - offset)
     return blocks_plan(workload, parts).under(objective)
+
+
+def _append(parts: list[tuple[int, int, int]], item: int, offset: int, size: int) -> None:
+    if parts and parts[-1][0] == item and parts[-1][1] + parts[-1][2] == offset:
+        parts[-1] = (item, parts[-1][1], parts[-1][2] + size)
+    else:
+        parts.append((item, offset, size))
 
 
 def chunks_in(workload: Workload, plan: Plan) -> list[Chunk]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
-from osfmodel.cost import Cost
+from osfmodel.effects import NO_EFFECTS
 from osfmodel.engine import predict_timeline
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
@@ -22,17 +23,23 @@ ROUNDS = 3
 """Plans settle after two or three."""
 
 
-def plan_under_effects(workload: Workload, pricing: Pricing, make: Callable[[Workload, Cost], Plan]) -> Plan:
+Make: TypeAlias = Callable[[Workload, Pricing], Plan]
+"""(workload, pricing without effects) -> plan"""
+
+
+def plan_under_effects(workload: Workload, pricing: Pricing, make: Make) -> Plan:
     """The best of the plans that ``make`` gives for what effects leave of ready times and prices."""
-    cost = pricing.cost()
-    best = make(workload, cost)
+    bare = replace(pricing, effects=NO_EFFECTS)
+    best = make(workload, bare)
     if not pricing.effects.active or not workload.gradients:
         return best
+    hooked = replace(bare, costs={kind: cost.plus(pricing.effects.hook_time) for kind, cost in bare.costs.items()})
+    prices = [bare, hooked] if pricing.effects.hook_time else [bare]
     timeline = predict_timeline(workload, best, pricing)
     shortest = timeline.iteration_time
     for _ in range(ROUNDS):
         seen = as_timed(workload, timeline)
-        candidates = [make(seen, cost), make(seen, cost.plus(pricing.effects.hook_time))]
+        candidates = [make(seen, price) for price in prices]
         timed = [(predict_timeline(workload, plan, pricing), plan) for plan in candidates]
         timeline, plan = min(timed, key=lambda pair: pair[0].iteration_time)
         if timeline.iteration_time >= shortest:

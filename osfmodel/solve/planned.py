@@ -2,9 +2,9 @@
 
 In turn, until the bound is attained: the exact optimum over all schedules of one channel (``windows``), for each line
 that the price is made of or lies on; in order, then by priority (``priority``); the exact optimum in ready order
-(``merge``), and the published rule of merging (``mg_wfbp``); everything in one message; for several channels the Pareto
-recursion (``pareto``). Each is timed by the engine under the rules. If a gap is left, ``local_search`` goes on
-from the best of them.
+(``merge``), and the published rule of merging (``mg_wfbp``); everything in one message; for two channels the Pareto
+recursion (``pareto``); one message per tensor, and the plans of ASC-WFBP, ByteScheduler and US-Byte. Each is timed by
+the engine under the rules. If a gap is left, ``local_search`` goes on from the best of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve import merge, mg_wfbp, optimal, pareto, priority, windows
-from osfmodel.solve.bounds import objective_bound, windows_bound
+from osfmodel.solve import asc_wfbp, byte_scheduler, merge, mg_wfbp, optimal, pareto, priority, us_byte, windows
+from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.byte_scheduler import CREDIT
 from osfmodel.solve.jobs import Jobs, chunks_in, plan_of
 from osfmodel.solve.local_search import Meter, improve
 from osfmodel.solve.solution import Limits, Solution, Status
@@ -36,24 +37,53 @@ STARTS = 3
 """Plans from which local search goes on."""
 TRIES = 4
 """Numbers of gradients sent in order that ``priority`` tries here."""
+SMALLEST = 4_000_000
+"""Base partition at which ``us_byte`` is tried, bytes: that of ByteScheduler."""
+FEW = 24
+"""Gradients up to which the Pareto recursion is affordable for more than two channels."""
 LINES = 8
 """Lines of a price that are tried: of a long table, those spread evenly over its hull."""
 
 
 def solve(workload: Workload, pricing: Pricing, objective: Objective) -> Solution:
-    """The best of all, with the bound of its rules. OPTIMAL where it attains the bound."""
+    """The best of all that the rules permit, with the bound of the rules. OPTIMAL where it attains the bound.
+
+    Fewer channels, or whole all-reduces where a split is permitted, may be faster: all are tried.
+    """
     bound = objective_bound(workload, pricing, objective)
-    target = max(bound, windows_bound(workload, pricing, objective)) if objective.plain else bound
     known: list[tuple[float, Plan, Timeline]] = []
-    for plan in _plans(workload, pricing, objective):
-        _add(known, workload, plan.under(objective), pricing)
-        if known[0][0] <= target * (1 + SETTLED):
+    for rules in _permitted(objective):
+        known += _best_under(workload, pricing, rules, bound)
+        known.sort(key=_rank)
+        if known[0][0] <= bound * (1 + SETTLED):
             break
-    else:
-        for plan in _searched(workload, pricing, objective, _starts(known), target):
-            _add(known, workload, plan, pricing)
     time, plan, timeline = known[0]
-    return Solution(plan, timeline, bound, Status.OPTIMAL if time <= target * (1 + SAME) else Status.HEURISTIC)
+    return Solution(plan, timeline, bound, Status.OPTIMAL if time <= bound * (1 + SAME) else Status.HEURISTIC)
+
+
+def _permitted(objective: Objective) -> list[Objective]:
+    """The rules as given, then with fewer channels, then the same without a split."""
+    channels = dict.fromkeys((objective.channels, 1, 2 if objective.channels > 2 else 1))
+    splits = dict.fromkeys((objective.split, False))
+    return [replace(objective, channels=count, split=split) for split in splits for count in channels]
+
+
+def _best_under(
+    workload: Workload, pricing: Pricing, rules: Objective, bound: float
+) -> list[tuple[float, Plan, Timeline]]:
+    """The best plan found that is carried out under exactly these rules, timed."""
+    known: list[tuple[float, Plan, Timeline]] = []
+    for plan in _plans(workload, pricing, rules):
+        _add(known, workload, plan.under(rules), pricing)
+        if known[0][0] <= bound * (1 + SETTLED):
+            return known[:1]
+    for plan in _searched(workload, pricing, rules, _starts(known), bound):
+        _add(known, workload, plan, pricing)
+    return known[:1]
+
+
+def _rank(entry: tuple[float, Plan, Timeline]) -> tuple[float, int]:
+    return entry[0], len(entry[1].buckets)
 
 
 def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
@@ -64,11 +94,12 @@ def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
 
 
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
-    """Time ``plan``; where all-gathers could use gaps between reduce-scatters, also by priority, one at a time."""
-    for same in (plan, replace(plan, credit=1)) if plan.split and plan.channels == 1 else (plan,):
+    """Time ``plan``; where all-gathers could use gaps between reduce-scatters, also by priority."""
+    credits = (plan.credit, 1, CREDIT) if plan.split else (plan.credit,)
+    for same in [replace(plan, credit=credit) for credit in dict.fromkeys(credits)]:
         timeline = predict_timeline(workload, same, pricing)
         known.append((timeline.iteration_time, same, timeline))
-    known.sort(key=lambda entry: (entry[0], len(entry[1].buckets)))
+    known.sort(key=_rank)
 
 
 def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
@@ -81,15 +112,19 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
     yield from _windowed(workload, jobs, pricing, objective)
     yield priority.plan(workload, jobs, pricing, TRIES)
     cost = pricing.cost().plus(pricing.effects.launch_latency)
-    if objective.channels > 1:
+    if objective.channels == 2 or (objective.channels > 1 and len(gradients) <= FEW):
         problem = merge.Problem.of(gradients, Limits())
         placed = merge.Problem(jobs.ready, problem.prefix, problem.earliest)
         yield contiguous_plan(workload, pareto.runs(placed, pricing, objective.channels).ends)
     exact = optimal.solve(workload, cost).plan
     if exact is not None:
         yield exact
-    for ends in (_merged(workload, pricing), _dtype_ends(workload)):
+    for ends in (_merged(workload, pricing), _dtype_ends(workload), range(1, len(gradients) + 1)):
         yield contiguous_plan(workload, ends)
+    if not objective.plain:
+        yield asc_wfbp.plan(workload, pricing)
+        yield byte_scheduler.plan(workload, byte_scheduler.PARTITION, byte_scheduler.CREDIT)
+        yield us_byte.plan(workload, pricing, SMALLEST)
 
 
 def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objective) -> Iterator[Plan]:

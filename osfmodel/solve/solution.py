@@ -91,9 +91,14 @@ class Scheduler(NamedTuple):
     objective: what it was made for, where nobody asks for another
     meaning:   half a line for a person
     caveats:   what to beware of
+    chooses:   whether it is ours: it may use less than the rules permit, and is asked again under effects; those
+               published are carried out as asked
+    costly:    whether it takes so long to load or to run that it is shown only where asked for
     """
 
     solve: Callable[[Workload, Pricing, Objective], Solution]
     objective: Objective
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+    chooses: bool = False
+    costly: bool = False
