@@ -78,21 +78,19 @@ class Plan:
             raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
         gradients = workload.gradients
         sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
-        self._require_whole_elements(dict(zip(gradients.names, gradients.dtypes, strict=True)), sizes)
         if len(set(gradients.dtypes)) > 1:
             self._require_pure(dict(zip(gradients.names, gradients.dtypes, strict=True)))
         if sum(bucket.size for bucket in self.buckets) == sum(sizes.values()) and self._whole(sizes):
             return
         self._explain(sizes)
 
-    def _require_whole_elements(self, dtypes: dict[str, str], sizes: dict[str, int]) -> None:
-        """Cuts lie between elements: an element that is sent in two parts cannot be added up."""
+    def require_whole_elements(self, workload: Workload) -> None:
+        """Raise PlanError where a cut lies inside an element, which could not be added up: what an executor asks."""
+        dtypes = dict(zip(workload.gradients.names, workload.gradients.dtypes, strict=True))
         for number, bucket in enumerate(self.buckets):
             for block in bucket.blocks:
-                if not isinstance(block.offset, int) or not block.offset or block.layer not in dtypes:
-                    continue
                 element = element_bytes(dtypes[block.layer])
-                if block.offset % element and not sizes[block.layer] % element:
+                if block.offset % element:
                     raise PlanError(
                         f"bucket {number} cuts {block.layer!r} at byte {block.offset}, inside an element of "
                         f"{dtypes[block.layer]} ({element} bytes)"

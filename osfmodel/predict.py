@@ -165,7 +165,8 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
     workload, pricing = subject.workload, subject.pricing
     if isinstance(given, str):
         label, entry = given, named_plan(given)
-        objective = replace(entry.objective, **rules)
+        made_for = PLAIN if entry.chooses and rules else entry.objective
+        objective = replace(made_for, **rules)
         plan, caveats = make_plan(given, workload, pricing, objective), entry.caveats(workload)
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)

@@ -65,6 +65,16 @@ class Gradients:
     dtypes: tuple[str, ...]
     enqueue_times: tuple[float, ...]
 
+    @property
+    def elements(self) -> dict[str, int]:
+        """By dtype, the bytes at whose multiples its tensors may be cut; 1 where they hold no whole elements."""
+        kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
+        pairs = list(zip(self.dtypes, self.sizes, strict=True))
+        return {
+            kind: element if all(size % element == 0 for dtype, size in pairs if dtype == kind) else 1
+            for kind, element in kinds.items()
+        }
+
     def __len__(self) -> int:
         return len(self.names)
 

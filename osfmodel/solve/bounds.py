@@ -57,11 +57,12 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
     """
     if objective.split:
         whole = objective_bound(workload, pricing, replace(objective, split=False))
-        return min(whole, _bound(workload, pricing, objective))
-    return _bound(workload, pricing, objective)
+        return min(whole, bound_under(workload, pricing, objective))
+    return bound_under(workload, pricing, objective)
 
 
-def _bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
+def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:
+    """The same for schedules that split every all-reduce where ``objective`` says so."""
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
     after = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)

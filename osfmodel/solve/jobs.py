@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.workload import Workload
 
 ROUNDED = 8
 """Bytes that rounding to whole elements may leave of a cut, at most."""
@@ -75,7 +75,7 @@ def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -
     and is cut only where none can take it. Room left in one kind serves all earlier ones, so which bucket is filled
     first does not matter. A bucket of several dtypes becomes one of each. Room that nothing fills is left out.
     """
-    gradients = workload.gradients
+    gradients, elements = workload.gradients, workload.gradients.elements
     room = [chunk.bytes for chunk in chunks]
     parts: list[list[tuple[int, int, int]]] = [[] for _ in chunks]
     for item in reversed(range(len(gradients))):
@@ -89,7 +89,7 @@ def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -
         for number in able:
             taken = min(room[number], size - offset)
             if taken < size - offset:
-                taken -= taken % element_bytes(gradients.dtypes[item])
+                taken -= taken % elements[gradients.dtypes[item]]
             if taken:
                 parts[number].append((item, offset, taken))
                 room[number] -= taken

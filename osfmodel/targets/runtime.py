@@ -19,6 +19,7 @@ from osfmodel.workload import Workload
 def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> Plan:
     """The plan as it is."""
     plan.require_valid(workload)
+    plan.require_whole_elements(workload)
     return plan
 
 

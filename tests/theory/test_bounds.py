@@ -17,7 +17,7 @@ from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import bounds, merge
-from osfmodel.solve.bounds import communication_bound, iteration_bound, objective_bound
+from osfmodel.solve.bounds import bound_under, communication_bound, iteration_bound, objective_bound
 from tests.conftest import gradients, workload_of
 from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
 
@@ -146,7 +146,7 @@ def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, o
     for _ in range(8):
         workload, pricing = small_workload_of(rng), random_pricing(rng, make_cost, objective)
         best = min(carry_out(workload, plan, pricing).iteration_time for plan in every_plan(PIECES, objective))
-        gaps.append(best / objective_bound(workload, pricing, objective) - 1)
+        gaps.append(best / bound_under(workload, pricing, objective) - 1)
     assert min(gaps) >= -1e-12
     if make_cost is affine and objective.channels == 1 and not objective.split:
         assert min(gaps) < 1e-9
@@ -160,7 +160,7 @@ def test_no_schedule_beats_the_bound_of_its_objective(make_cost):
         problem, objective = random_problem(rng), OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
         workload = workload_of([time + 0.01 for time in problem.ready_times], [max(size, 1) for size in problem.sizes])
         pricing = random_pricing(rng, make_cost, objective)
-        bound = objective_bound(workload, pricing, objective)
+        bound = bound_under(workload, pricing, objective)
         for credit in (None, None, 1, 60):
             plan = replace(any_schedule(rng, workload).under(objective), credit=credit)
             assert carry_out(workload, plan, pricing).iteration_time >= bound * (1 - 1e-12)
@@ -176,7 +176,7 @@ def test_the_bound_of_an_objective_is_attained(objective):
     plan = Plan("small", tuple(Bucket((Block("a", k * size, size),)) for k in range(objective.channels)))
     found = carry_out(workload, plan.under(objective), pricing).iteration_time
     hidden = 1.0 if objective.split and objective.channels > 1 else 0  # the bound lets the gathers' start-ups hide
-    assert found == pytest.approx(objective_bound(workload, pricing, objective) + hidden, rel=1e-12)
+    assert found == pytest.approx(bound_under(workload, pricing, objective) + hidden, rel=1e-12)
 
 
 def test_the_bound_of_plain_rules_is_at_least_the_simple_one():
@@ -186,7 +186,7 @@ def test_the_bound_of_plain_rules_is_at_least_the_simple_one():
     for make_cost in (affine, min_of_affine, jumping, coarse_table) * 5:
         workload, cost = small_workload_of(rng), make_cost(rng)
         simple = iteration_bound(workload, cost)
-        bound = objective_bound(workload, Pricing.of(cost), Objective())
+        bound = bound_under(workload, Pricing.of(cost), Objective())
         assert bound >= simple * (1 - 1e-12)
         tighter += bound > simple * (1 + 1e-9)
     assert tighter
@@ -209,5 +209,17 @@ def test_enumeration_notices_a_bound_that_is_too_high(monkeypatch, objective, na
     for _ in range(12):
         workload, pricing = small_workload_of(rng), random_pricing(rng, affine, objective)
         best = min(carry_out(workload, plan, pricing).iteration_time for plan in every_plan(PIECES, objective))
-        beaten += best < objective_bound(workload, pricing, objective) * (1 - 1e-12)
+        beaten += best < bound_under(workload, pricing, objective) * (1 - 1e-12)
     assert beaten > 0
+
+
+def test_rules_are_permissions():
+    """Where a split is permitted, the bound holds for schedules that split and for those that do not."""
+    rng = np.random.default_rng(19)
+    for _ in range(20):
+        workload, pricing = small_workload_of(rng), Pricing.of(affine(rng))
+        for channels, overlap in ((1, False), (1, True), (2, True)):
+            split, whole = (Objective(channels, overlap, both) for both in (True, False))
+            found = objective_bound(workload, pricing, split)
+            assert found == min(bound_under(workload, pricing, split), bound_under(workload, pricing, whole))
+            assert objective_bound(workload, pricing, whole) == bound_under(workload, pricing, whole)

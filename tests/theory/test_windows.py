@@ -16,7 +16,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
 from osfmodel.pricing import Pricing
-from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.bounds import bound_under, objective_bound
 from osfmodel.solve.jobs import Jobs, blocks_plan, plan_of
 from osfmodel.solve.windows import Line, below, chunks_of, minorants, optimum
 from tests.problems import affine, coarse_table, jumping, min_of_affine, tiny_workload
@@ -107,7 +107,7 @@ def test_the_bound_of_the_split_is_attained_where_one_message_is_best():
     pricing = Pricing({kind: AffineCost(((Fraction(2), Fraction(1, 2)),)) for kind in pricing.costs})
     objective = Objective(1, True, True)
     plan = blocks_plan(workload, [[(0, 0, 10)]]).under(objective)
-    bound = objective_bound(workload, pricing, objective)
+    bound = bound_under(workload, pricing, objective)
     assert predict_timeline(workload, plan, pricing).iteration_time == bound == 2 + 14 + 1
 
 
