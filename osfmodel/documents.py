@@ -57,6 +57,8 @@ KEYS = {
 """Fields whose key in a document says the unit as well."""
 OPEN = (Plan, Bucket, Block)
 """Nouns whose documents may have further fields."""
+OTHER_KEYS = {"runs", "warm_ups", "iteration_time_s", "deviation_s", "conditions", "plan", "workload", "cluster"}
+"""Keys of measurement files, for the advice on a misspelt one."""
 ALWAYS = ("channels", "forward_overlap", "split")
 """Fields that are written even where they have their default: a plan is to be complete for whoever reads it."""
 
@@ -219,7 +221,7 @@ def _place(message: str) -> str:
     message = message.replace(" - at `$", " at `").replace("`", "'")
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
-        known = sorted(_keys(Workload) | _keys(Cluster))
+        known = sorted(_keys(Workload) | _keys(Cluster) | OTHER_KEYS)
         near = get_close_matches(rest.partition("'")[0], known, n=1, cutoff=0.5)
         message += f": did you mean '{near[0]}'?" if near else ""
     return message

@@ -183,6 +183,10 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+IMPLAUSIBLE = 0.9
+"""A median error above this is most likely a matter of units."""
+
+
 class Judged:
     """The result of ``osf check``."""
 
@@ -233,6 +237,10 @@ class Judged:
             f"{one.tolerance:.2%}"
             for one in self.checked
             if not one.passed
+        ] + [
+            f"{one.source}: errors near 100 %: iteration times are in seconds, are these?"
+            for one in self.checked
+            if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
         ]
 
 

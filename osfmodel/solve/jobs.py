@@ -20,8 +20,6 @@ from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.workload import Workload
 
-ROUNDED = 8
-"""Bytes that rounding to whole elements may leave of a cut, at most."""
 GRAIN = 4
 """Tensors are cut at multiples of so many bytes (a float32) where all gradients have whole numbers of them."""
 
@@ -78,6 +76,7 @@ def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -
     gradients, elements = workload.gradients, workload.gradients.elements
     room = [chunk.bytes for chunk in chunks]
     parts: list[list[tuple[int, int, int]]] = [[] for _ in chunks]
+    lost = 0
     for item in reversed(range(len(gradients))):
         size, offset = gradients.sizes[item], 0
         able = [
@@ -89,15 +88,17 @@ def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -
         for number in able:
             taken = min(room[number], size - offset)
             if taken < size - offset:
+                lost += taken % elements[gradients.dtypes[item]]
                 taken -= taken % elements[gradients.dtypes[item]]
             if taken:
                 parts[number].append((item, offset, taken))
                 room[number] -= taken
                 offset += taken
         if offset < size:
-            # What rounding cuts to whole elements has left over goes where the most room was.
-            if not able or size - offset > ROUNDED * len(chunks):
+            # What rounding cuts to whole elements has lost goes where the most room was.
+            if not able or size - offset > lost:
                 return None
+            lost -= size - offset
             _append(parts[able[0]], item, offset, size - offset)
     return blocks_plan(workload, parts).under(objective)
 
