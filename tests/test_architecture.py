@@ -64,6 +64,10 @@ FLOORS = [
     ("targets.runtime",),
     ("targets",),
     ("plans",),
+    ("runtime",),
+    ("runtime.ranks", "runtime.replay", "runtime.buckets"),
+    ("runtime.trainees",),
+    ("runtime.training",),
     ("predict", "economics"),
     ("task",),
     ("tune",),
@@ -82,13 +86,13 @@ FLOORS = [
     ("catalogue", "screen", "plot"),
     ("output", "render"),
     ("cli.app",),
-    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing"),
+    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.run"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
-SCREENS |= {"cli.importing"}
+SCREENS |= {"cli.importing", "cli.run"}
 
 
 def modules() -> dict[str, Path]:
@@ -204,9 +208,9 @@ def test_public_functions_have_docstrings():
 
 
 def test_no_clock_and_no_chance_in_the_model():
-    """Deterministic: nothing below the screens reads a clock or draws a random number."""
+    """Deterministic: nothing below the screens reads a clock or draws a random number; what measures does."""
     for name, path in modules().items():
-        if name not in SCREENS:
+        if name not in SCREENS and not name.startswith("runtime."):
             text = path.read_text(encoding="utf-8")
             assert not re.search(
                 r"\b(import (time|random|datetime)\b|np\.random|from (time|random|datetime) )", text

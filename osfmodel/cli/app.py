@@ -25,6 +25,7 @@ LARGEST_WORKER_COUNT = 10**7
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
+    "run": "osfmodel.cli.run:run_command",
     "check": "osfmodel.cli.check:check_command",
     "import": "osfmodel.cli.importing:import_command",
     "list": "osfmodel.cli.listing:list_command",
@@ -104,6 +105,7 @@ def main() -> None:
     \b
     osf predict   how long an iteration takes under each way of fusing gradients
     osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
     osf check     how far predictions are from measured runs
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
