@@ -82,6 +82,7 @@ FLOORS = [
         "ledger.pytorch_ddp",
     ),
     ("ledger",),
+    ("side_by_side",),
     ("check",),
     ("catalogue", "screen", "plot"),
     ("output", "render"),

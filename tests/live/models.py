@@ -85,3 +85,18 @@ def failing():
             raise ValueError("shapes do not fit")
 
     return Failing(2, 2), torch.zeros(1, 2), lambda output: output.sum()
+
+
+def in_ddp():
+    """Wrapped already, by what osf run would wrap it in, or its older relative."""
+    return nn.DataParallel(nn.Linear(2, 2)), torch.zeros(1, 2), lambda output: output.sum()
+
+
+def wrong():
+    """No loss."""
+    return nn.Linear(2, 2), torch.zeros(1, 2)
+
+
+def raising():
+    """A factory that fails."""
+    return 1 / 0

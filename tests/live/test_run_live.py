@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import osfmodel as osf
+from osfmodel.cli import main
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import contiguous_plan
 from tests.conftest import ROOT
-from tests.live.launching import finish, free_port, ranks, start
+from tests.live.launching import finish, ranks, start
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
+from osfmodel.runtime.buckets import carried
+from osfmodel.runtime.ranks import NEEDED
 from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
+from osfmodel.runtime.trainees import trained
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--timeout", "20s"]
@@ -139,33 +144,76 @@ def test_a_mixture_of_dtypes_is_formed_or_told(tmp_path):
         assert told == (run.condition("buckets_as_planned") != "yes")
 
 
+def test_plans_beyond_ddp_are_refused_by_name(tiny):
+    """Each with what it wants and what to do instead."""
+    plain = contiguous_plan(tiny, [4, 12])
+    first = plain.buckets[0]
+    name, size = first.blocks[0].layer, first.blocks[0].bytes
+    pieces = (osf.Block(name, 0, 4), osf.Block(name, 4, size - 4), *first.blocks[1:])
+    cases = {
+        "wants 2 channels": replace(plain, channels=2),
+        "wants the next forward to overlap communication": replace(plain, forward_overlap=True),
+        "wants all-reduces split": replace(plain, split=True),
+        "wants sending by priority": replace(plain, credit=1),
+        "wants a clock that releases": replace(plain, buckets=(replace(first, release_time=1), plain.buckets[1])),
+        "wants tensors cut in pieces": replace(plain, buckets=(replace(first, blocks=pieces), plain.buckets[1])),
+        "in another order": replace(plain, buckets=plain.buckets[::-1]),
+        "for workload 'else'": replace(plain, workload="else"),
+    }
+    for message, plan in cases.items():
+        with pytest.raises(osf.PlanError, match=message) as raised:
+            carried("mine", plan, tiny)
+        assert "plan 'mine'" in str(raised.value)
+        assert "osf tune --for ddp" in str(raised.value)
+    assert carried("mine", plain, tiny).arguments["bucket_cap_mb_list"] == [one.size / 2**20 for one in plain.buckets]
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("already_wrapped", "wrapped by FSDP .HSDP.*: return the bare model"),
+        ("in_ddp", "already wrapped by DataParallel: return the bare model"),
+        ("failing", "ValueError: shapes do not fit"),
+        ("wrong", r"must return \(model, batch, loss\)"),
+        ("raising", "ZeroDivisionError"),
+        ("nothing", "has no attribute 'nothing'"),
+    ],
+)
+def test_models_that_cannot_be_run_are_refused(factory, message):
+    with pytest.raises(osf.OsfError, match=message):
+        trained(f"tests.live.models:{factory}", "cpu")
+
+
+def test_every_rank_says_why_it_refuses(tiny, tmp_path):
+    words = ["run", "tests.live.models:already_wrapped", "--plan", "ddp", *SHORT, "-o", "run.json"]
+    for number, one in enumerate(ranks(words, 2, tmp_path)):
+        assert one.code == 1
+        assert f"osf: rank {number}: the model is wrapped by FSDP" in one.stderr
+        assert "Traceback" not in one.stderr
+    assert not (tmp_path / "run.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{tiny}", "--plan", "two.json"], "DDP cannot carry out plan 'two.json', which wants 2 channels"),
-        (["{tiny}", "--plan", "cut.json"], "which wants tensors cut in pieces"),
-        (["{tiny}", "--plan", "byte-scheduler", "--cluster", "ring:50us,10Gbps"], "osf tune --for ddp"),
-        (["tests.live.models:already_wrapped", "--plan", "ddp"], "wrapped by FSDP (HSDP"),
-        (["tests.live.models:failing", "--plan", "ddp"], "ValueError: shapes do not fit"),
-        (["tests.live.models:nothing", "--plan", "ddp"], "has no attribute 'nothing'"),
+        (["tiny.json", "--plan", "optimal"], "plan 'optimal' needs prices: give --cluster FILE"),
+        (["a:b", "--plan", "optimal", "--cluster", "c.json"], "needs gradient times: give --workload FILE"),
+        (["a:b", "--plan", "ddp", "--scale", "2"], "--scale is for replays"),
+        (["tiny.json", "--plan", "ddp", "--verify"], "--verify compares losses, which only a model has"),
+        (["tiny.json", "--plan", "ddp", "--workload", "w.json"], "a replay has its WORKLOAD already"),
+        (["tiny.json", "--plan", "ddp", "--scale", "0"], "write a factor above 0"),
+        (["tiny.json", "--plan", "nonsense"], "unknown plan 'nonsense'"),
+        (["tiny.json", "--plan", "ddp", "-o", "run.txt"], "its name must end in .json"),
+        (["tiny.json", "--plan", "ddp"], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set: start this under"),
     ],
 )
-def test_what_cannot_be_run_is_refused_by_name_on_every_rank(tiny, tmp_path, words, message):
-    plan = contiguous_plan(tiny, [4, 12])
-    osf.save(plan.under(plan.objective.__class__(channels=2)), tmp_path / "two.json")
-    cut = json.loads((tmp_path / "two.json").read_text()) | {"channels": 1}
-    block = cut["buckets"][0]["blocks"][0]
-    whole, block["bytes"] = block["bytes"], 4
-    cut["buckets"][0]["blocks"].insert(1, {"layer": block["layer"], "offset": 4, "bytes": whole - 4})
-    (tmp_path / "cut.json").write_text(json.dumps(cut))
-    given = [word.replace("{tiny}", "tiny.json") for word in words]
-    for number, one in enumerate(ranks(["run", *given, *SHORT, "-o", "run.json"], 2, tmp_path)):
-        lines = [line for line in one.stderr.splitlines() if line.startswith("osf: ")]
-        assert one.code in (1, 2)
-        assert lines[0].startswith(f"osf: rank {number}: ")
-        assert message in lines[0] or "lost another worker" in lines[0] or "stopped" in lines[0]
-        assert "Traceback" not in one.stderr
-    assert not (tmp_path / "run.json").exists()
+def test_what_is_wrong_beforehand_is_said_before_anyone_meets(tiny, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    for name in NEEDED:
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(main, ["run", "-o", "run.json", *words])
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def wait_for(condition):
@@ -176,10 +224,10 @@ def wait_for(condition):
         time.sleep(0.05)
 
 
-def running(tmp_path, world=2, **changes):
+def running(tmp_path, limit="20s"):
     """Ranks in the middle of a run that would last for hours, with a turn finished."""
     words = ["run", "tiny.json", "--plan", "ddp", "--plan", "wfbp", "--iterations", "20", "--repeat", "100000"]
-    started = start([*words, "--timeout", "20s", "-o", "run.json"], world, tmp_path, **changes)
+    started = start([*words, "--timeout", limit, "-o", "run.json"], 2, tmp_path)
     wait_for(lambda: (tmp_path / "run.json").exists() or any(one.poll() is not None for one in started))
     return started
 
@@ -213,7 +261,7 @@ def test_a_signal_ends_every_rank_and_keeps_what_there_is(tiny, tmp_path, number
 
 
 def test_a_rank_that_hangs_is_not_waited_for_for_ever(tiny, tmp_path):
-    started = running(tmp_path)
+    started = running(tmp_path, "3s")
     os.kill(started[1].pid, signal.SIGSTOP)
     (other,) = finish(started[:1])
     os.kill(started[1].pid, signal.SIGKILL)
@@ -223,8 +271,8 @@ def test_a_rank_that_hangs_is_not_waited_for_for_ever(tiny, tmp_path):
     assert "turns are in run.json" in other.stderr
 
 
-def refused(tmp_path, world, message, **changes):
-    words = ["run", "tiny.json", "--plan", "ddp", "--iterations", "1", "--timeout", "3s", "-o", "run.json"]
+def assert_refused(tmp_path, world, message, **changes):
+    words = ["run", "tiny.json", "--plan", "ddp", "--iterations", "1", "--timeout", "2s", "-o", "run.json"]
     for one in ranks(words, world, tmp_path, **changes):
         assert one.code in (1, 2)
         assert message in one.stderr
@@ -232,8 +280,8 @@ def refused(tmp_path, world, message, **changes):
 
 
 def test_a_wrong_world_size(tiny, tmp_path):
-    refused(tmp_path, 2, "not all 3 workers met at 127.0.0.1", WORLD_SIZE="3")
-    refused(tmp_path, 1, "ranks go from 0 to WORLD_SIZE - 1", RANK="4")
+    assert_refused(tmp_path, 2, "not all 3 workers met at 127.0.0.1", WORLD_SIZE="3")
+    assert_refused(tmp_path, 1, "ranks go from 0 to WORLD_SIZE - 1", RANK="4")
 
 
 def test_a_port_in_use(tiny, tmp_path):
@@ -241,17 +289,12 @@ def test_a_port_in_use(tiny, tmp_path):
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        refused(tmp_path, 1, "is in use: choose another", MASTER_PORT=port, WORLD_SIZE="2")
+        assert_refused(tmp_path, 1, "is in use: choose another", MASTER_PORT=port, WORLD_SIZE="2")
 
 
 def test_nobody_at_the_address(tiny, tmp_path):
-    refused(tmp_path, 1, "not all 2 workers met at 127.0.0.1", RANK="1", WORLD_SIZE="2", MASTER_PORT=str(free_port()))
-    refused(tmp_path, 1, "not all 2 workers met at nowhere.invalid", RANK="1", WORLD_SIZE="2",
+    assert_refused(tmp_path, 1, "not all 2 workers met at nowhere.invalid", RANK="1", WORLD_SIZE="2",
             MASTER_ADDR="nowhere.invalid")  # fmt: skip
-
-
-def test_without_a_launcher(tiny, tmp_path):
-    refused(tmp_path, 1, "RANK not set: start this under torchrun", RANK="")
 
 
 def test_under_torchrun(tiny, tmp_path):
