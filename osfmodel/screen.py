@@ -241,7 +241,7 @@ def _show_beside(console: Console, beside: Beside) -> None:
     """Each plan of a live run, predicted and measured, and what it gains over the default."""
     scale = "" if beside.scale in (None, "1") else f", computation times {beside.scale}"
     title = f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}; speed-up over {DEFAULT}"
-    columns = ("plan", "measured", "spread", "predicted", "error", "measured speed-up", "predicted")
+    columns = ("plan", "measured", "spread", "predicted", "error", "speed-up measured", "speed-up predicted")
     table = _table(console, title, *columns)
     for turns in beside.turns:
         predicted = "" if turns.predicted is None else show_time(turns.predicted)

@@ -154,6 +154,7 @@ def _require_torch() -> None:
 
     if find_spec("torch") is None:
         raise UsageError("osf run needs PyTorch: pip install 'osfmodel[torch]'")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are pages of stack; what matters is said here
 
 
 def _together(asked: Asked, settings: Settings, place: Place, limit: float) -> int:
