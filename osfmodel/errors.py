@@ -6,7 +6,8 @@
     ├── UsageError   an argument is wrong: unknown name, bad unit, impossible count
     ├── DataError    a file or a figure in it is wrong (says which file, where, and what)
     ├── PlanError    a plan does not fit its workload, or an engine or target cannot carry it out
-    └── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
+    ├── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
+    └── JobError     a job of several ranks could not start, or lost one
 
 Every message is one line and says what to do next where there is something to do.
 """
@@ -36,3 +37,7 @@ class PlanError(OsfError):
 
 class CostError(OsfError):
     """A cluster cannot price the collective that was asked for."""
+
+
+class JobError(OsfError):
+    """A job of several ranks could not start (a port in use, ranks that never came), or lost a rank or the network."""

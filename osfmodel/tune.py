@@ -117,8 +117,8 @@ class Tuning:
 
     @property
     def _rules(self) -> str:
-        objective = self.plan.objective
-        return "on one channel with a barrier" if objective.plain else "under these rules"
+        plain = self.plan.objective.plain and self.cluster.in_flight == 1
+        return "on one channel with a barrier" if plain else "under these rules"
 
 
 def tune(

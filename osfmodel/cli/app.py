@@ -26,6 +26,7 @@ COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
     "check": "osfmodel.cli.check:check_command",
+    "bench": "osfmodel.cli.bench:bench_command",
     "import": "osfmodel.cli.importing:import_command",
     "list": "osfmodel.cli.listing:list_command",
 }
@@ -105,6 +106,7 @@ def main() -> None:
     osf predict   how long an iteration takes under each way of fusing gradients
     osf tune      the settings that make PyTorch DDP or Horovod do it best
     osf check     how far predictions are from measured runs
+    osf bench     what collectives cost here, measured under torchrun, as a cluster file
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
 
