@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,15 @@ def bench_command(
     seconds = parse_time(timeout)
     if not seconds >= 1:
         raise UsageError(f"--timeout {timeout}: give a second or more")
-    writes = place("bench")["RANK"] == "0"
+    writes = place("bench", least=2)["RANK"] == "0"
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     request = bench.Request(sizes, _flights(in_flight), repeat, compute)
     found = Findings()
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
-    setting = Setting(2, 1, "", network or _interface(backend), "")
-    signal.signal(signal.SIGTERM, _interrupted)
+    setting = Setting(2, 1, "", network or _interface(), "")
     try:
-        with joined("bench", backend, seconds) as job:
+        with _terminable(writes), joined("bench", backend, seconds) as job:
             setting = _setting(job, setting)
             (agreed, *_) = job.gather(request)
             bench.measure(job, agreed, found, _progress(writes))
@@ -97,8 +97,18 @@ def bench_command(
         _write(cluster if known is None else findings.merged(known, cluster), target)
 
 
-def _interrupted(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+@contextlib.contextmanager
+def _terminable(writes: bool) -> Iterator[None]:
+    """Let the rank that writes keep what it has when torchrun stops it; the others may end at once."""
+
+    def interrupted(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupted if writes else signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _mergeable(merge: str | None) -> Cluster | None:
@@ -113,7 +123,7 @@ def _sizes(workload: str | None, smallest: int, largest: int) -> tuple[int, ...]
     if workload is not None:
         return sizes_for(profiles.load_workload(workload))
     if not bench.FLOAT <= smallest < largest:
-        raise UsageError(f"--min and --max: sizes go from {bench.FLOAT} B up, the smaller one first")
+        raise UsageError(f"--min-size and --max-size: sizes go from {bench.FLOAT} B up, the smaller one first")
     return powers(smallest, largest)
 
 
@@ -124,7 +134,7 @@ def _flights(text: str) -> tuple[int, ...]:
     return tuple(sorted({1, *map(int, parts)}))
 
 
-def _interface(backend: str | None) -> str:
+def _interface() -> str:
     names = [os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
     chosen = next((name for name in names if name), None)
     return "interface as the library chose" if chosen is None else f"interface {chosen}"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import re
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from osfmodel.errors import JobError, UsageError
@@ -13,7 +16,7 @@ from osfmodel.errors import JobError, UsageError
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MEANINGS = (
     (("eaddrinuse", "address already in use"), "port {port} is in use: give torchrun another --master-port"),
-    (("closed by peer", "connection reset", "broken pipe", "socket closed", "recvvalue failed", "wait timeout"),
+    (("closed by peer", "connection reset", "broken pipe", "socket closed", "recvvalue failed"),
      "another rank is gone, or the network between them"),
     (("timed out", "timeout", "no route", "unreachable", "refused"),
      "not all of the {world} ranks answered within {timeout:g} s at {address}:{port}"),
@@ -53,8 +56,11 @@ class Job:
         return found
 
 
-def place(command: str) -> dict[str, str]:
-    """What torchrun says about this rank, checked. Raises UsageError where ``command`` was started without."""
+def place(command: str, least: int = 1) -> dict[str, str]:
+    """What torchrun says about this rank, checked.
+
+    Raises UsageError where ``command`` was started without it, or with fewer than ``least`` ranks.
+    """
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         how = f"torchrun --nproc-per-node 2 -m osfmodel {command}"
@@ -67,6 +73,8 @@ def place(command: str) -> dict[str, str]:
             raise UsageError(f"{name} is {value!r}: it must be a whole number")
     if not int(found["RANK"]) < int(found["WORLD_SIZE"]):
         raise UsageError(f"RANK {found['RANK']} does not exist among {found['WORLD_SIZE']} ranks, which count from 0")
+    if int(found["WORLD_SIZE"]) < least:
+        raise UsageError(f"{command} needs {least} ranks or more: there is {found['WORLD_SIZE']}")
     return found
 
 
@@ -85,8 +93,7 @@ def joined(command: str, backend: str | None, timeout: float) -> Iterator[Job]:
     limit = timedelta(seconds=timeout)
     try:
         device = _device(torch, chosen, int(here["LOCAL_RANK"]))
-        dist.init_process_group(chosen, timeout=limit)
-        control = dist.new_group(backend="gloo", timeout=limit)
+        control = _within(2 * timeout, partial(_groups, dist, chosen, limit))
         rank, world, per_host = (int(here[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         yield Job(rank, world, per_host, chosen, device, control)
     except (RuntimeError, ValueError) as error:
@@ -97,7 +104,39 @@ def joined(command: str, backend: str | None, timeout: float) -> Iterator[Job]:
                 dist.destroy_process_group()
 
 
+def _groups(dist: Any, backend: str, limit: Any) -> Any:
+    """Found the default group, and the one over CPU, which is returned."""
+    dist.init_process_group(backend, timeout=limit)
+    return dist.new_group(backend="gloo", timeout=limit)
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What ``call`` returns or raises; RuntimeError where that takes longer than ``seconds``.
+
+    torch waits without end for a greeting where something else listens on its port. In a thread of its own, which is
+    left behind then; so Ctrl-C is heard at once, too.
+    """
+    outcome: list[tuple[Any, Exception | None]] = []
+
+    def work() -> None:
+        try:
+            outcome.append((call(), None))
+        except Exception as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise RuntimeError("timed out while joining")
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
+
+
 def _torch(command: str) -> Any:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
     try:
         import torch
         import torch.distributed
@@ -121,7 +160,7 @@ def _device(torch: Any, backend: str, local_rank: int) -> Any:
 
 def job_error(error: Exception, here: dict[str, str], timeout: float) -> JobError:
     """What torch says in many lines, in one, with what it means first where that is known."""
-    text = " ".join(str(error).split())
+    text = re.sub(r"^(\[\S+:\d+\] ?)+", "", " ".join(str(error).split()))
     known = next((meaning for marks, meaning in MEANINGS if any(mark in text.lower() for mark in marks)), None)
     facts = {"port": here["MASTER_PORT"], "address": here["MASTER_ADDR"], "world": here["WORLD_SIZE"]}
     meaning = "" if known is None else known.format(timeout=timeout, **facts) + ": "

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PORT = 29500
+ROOT = Path(__file__).resolve().parents[2]
 POLL = 0.05
 """Seconds between two looks at the ranks."""
 GRACE = 3.0
