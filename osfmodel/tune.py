@@ -12,7 +12,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import count_warnings, effect_caveats, require_nouns
+from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns
 from osfmodel.pricing import pricing_of
 from osfmodel.solve import Limits
 from osfmodel.solve.loaded import as_timed
@@ -167,6 +167,7 @@ def tune(
             *_margin(task, knobs),
             *task.caveats(),
             *effect_caveats(cluster.effects),
+            *flight_caveats(cluster),
         ),
     )
 

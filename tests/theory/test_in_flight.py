@@ -12,10 +12,11 @@ from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
 from osfmodel.plan import contiguous_plan
+from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.recursion import predict_timeline as closed_form
 from osfmodel.simulator import simulate
-from osfmodel.solve import SCHEDULERS, blocks
+from osfmodel.solve import SCHEDULERS, Limits, blocks
 from osfmodel.solve.bounds import objective_bound, windows_bound
 from osfmodel.tune import tune
 from tests.conftest import workload_of
@@ -88,6 +89,32 @@ def test_a_cluster_hands_it_on(small_workload):
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(DataError, match="in flight"):
             replace(cluster, in_flight=wrong)
+
+
+def test_the_optimum_knows_it():
+    """Never slower than one made for one channel, sometimes faster; with limits on buckets those are kept."""
+    rng = np.random.default_rng(23)
+    faster = 0
+    for _ in range(20):
+        workload = problem_of(rng)
+        pricing = replace(Pricing.of(affine(rng)), in_flight=2)
+        blind = make_plan("optimal", workload, replace(pricing, in_flight=1))
+        times = [
+            predict_timeline(workload, plan, pricing).iteration_time
+            for plan in (make_plan("optimal", workload, pricing), blind)
+        ]
+        assert times[0] <= times[1]
+        faster += times[0] < times[1] * (1 - 1e-9)
+    assert faster > 0
+
+
+def test_a_tuned_plan_keeps_its_limits_and_says_what_is_not_proven(small_workload):
+    cluster = Cluster("gloo", "ring", between_nodes=Link(0.5, 0.001), in_flight=2)
+    assert len(tune(small_workload, cluster, 4, limits=Limits(max_buckets=1)).plan.buckets) == 1
+    free = tune(small_workload, cluster, 4)
+    assert free.outcomes[0].tuned_time >= free.outcomes[0].lower_bound
+    assert any("2 collectives in flight at once" in note for note in free.notes)
+    assert not any("in flight" in note for note in tune(small_workload, replace(cluster, in_flight=1), 4).notes)
 
 
 def test_planners_use_it():
