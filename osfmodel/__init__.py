@@ -13,7 +13,7 @@ from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, 
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
-from osfmodel.errors import CostError, DataError, OsfError, PlanError, UsageError
+from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements, save_measurements
 from osfmodel.plan import Block, Bucket, Plan
@@ -46,6 +46,7 @@ __all__ = [
     "Economics",
     "Effects",
     "FittedRange",
+    "JobError",
     "Layer",
     "Limits",
     "Link",

@@ -48,7 +48,7 @@ class Task:
     def _optimum(self, pricing: Pricing) -> Plan:
         if not self.objective.plain:
             return SCHEDULERS[PLANNER].solve(self.workload, pricing, self.objective).require()[0]
-        return plan_under_effects(self.workload, pricing, self._in_order)
+        return plan_under_effects(self.workload, pricing, self._in_order, self.limits != Limits())
 
     def _in_order(self, workload: Workload, cost: Cost) -> Plan:
         """The exact optimum of whole tensors in ready order."""

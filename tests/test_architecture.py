@@ -84,16 +84,20 @@ FLOORS = [
     ("ledger",),
     ("side_by_side",),
     ("check",),
+    ("runtime",),
+    ("runtime.job", "runtime.findings", "runtime.sizes"),
+    ("runtime.beside",),
+    ("runtime.bench",),
     ("catalogue", "screen", "plot"),
     ("output", "render"),
     ("cli.app",),
-    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.run"),
+    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.bench", "cli.run"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
-SCREENS |= {"cli.importing", "cli.run"}
+SCREENS |= {"cli.importing", "cli.bench", "cli.run"}
 
 
 def modules() -> dict[str, Path]:

@@ -27,6 +27,7 @@ COMMANDS = {
     "tune": "osfmodel.cli.tune:tune_command",
     "run": "osfmodel.cli.run:run_command",
     "check": "osfmodel.cli.check:check_command",
+    "bench": "osfmodel.cli.bench:bench_command",
     "import": "osfmodel.cli.importing:import_command",
     "list": "osfmodel.cli.listing:list_command",
 }
@@ -107,6 +108,7 @@ def main() -> None:
     osf tune      the settings that make PyTorch DDP or Horovod do it best
     osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
     osf check     how far predictions are from measured runs
+    osf bench     what collectives cost here, measured under torchrun, as a cluster file
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
 

@@ -49,7 +49,11 @@ def communication_bound(gradients: Gradients, cost: Cost) -> float:
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders."""
+    """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders.
+
+    With the collectives in flight that ``pricing`` adds to each channel.
+    """
+    objective = pricing.rules(objective)
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
     after = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)

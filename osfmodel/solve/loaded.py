@@ -8,13 +8,15 @@ every message. Not proven best: a note of the prediction says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from osfmodel.cost import Cost
 from osfmodel.engine import predict_timeline
-from osfmodel.plan import Plan
+from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing
+from osfmodel.solve import merge, pareto
+from osfmodel.solve.solution import Limits
 from osfmodel.timeline import Timeline
 from osfmodel.workload import Workload
 
@@ -22,23 +24,45 @@ ROUNDS = 3
 """Plans settle after two or three."""
 
 
-def plan_under_effects(workload: Workload, pricing: Pricing, make: Callable[[Workload, Cost], Plan]) -> Plan:
-    """The best of the plans that ``make`` gives for what effects leave of ready times and prices."""
-    cost = pricing.cost()
-    best = make(workload, cost)
-    if not pricing.effects.active or not workload.gradients:
-        return best
-    timeline = predict_timeline(workload, best, pricing)
+def plan_under_effects(
+    workload: Workload, pricing: Pricing, make: Callable[[Workload, Cost], Plan], limited: bool = False
+) -> Plan:
+    """The best of the plans that ``make`` gives for what effects leave of ready times and prices.
+
+    Where the library keeps several collectives in flight, which ``make`` does not know, the best runs for so many
+    channels are tried too, unless ``limited`` says that buckets are (that search knows no limits).
+    """
+
+    def plans(seen: Workload) -> list[Plan]:
+        several = [] if limited else _for_several(seen, pricing)
+        return [make(seen, pricing.cost()), *several]
+
+    candidates = plans(workload)
+    if not workload.gradients or (len(candidates) == 1 and not pricing.effects.active):
+        return candidates[0]
+    timeline, best = _fastest(workload, candidates, pricing)
     shortest = timeline.iteration_time
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if pricing.effects.active else 0):
         seen = as_timed(workload, timeline)
-        candidates = [make(seen, cost), make(seen, cost.plus(pricing.effects.hook_time))]
-        timed = [(predict_timeline(workload, plan, pricing), plan) for plan in candidates]
-        timeline, plan = min(timed, key=lambda pair: pair[0].iteration_time)
+        candidates = [*plans(seen), make(seen, pricing.cost().plus(pricing.effects.hook_time))]
+        timeline, plan = _fastest(workload, candidates, pricing)
         if timeline.iteration_time >= shortest:
             break
         shortest, best = timeline.iteration_time, plan
     return best
+
+
+def _fastest(workload: Workload, plans: Sequence[Plan], pricing: Pricing) -> tuple[Timeline, Plan]:
+    timed = [(predict_timeline(workload, plan, pricing), plan) for plan in plans]
+    return min(timed, key=lambda pair: pair[0].iteration_time)
+
+
+def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
+    """The best runs in ready order for as many channels as the library keeps in flight; none for one."""
+    if pricing.in_flight == 1 or not workload.gradients:
+        return []
+    problem = merge.Problem.of(workload.gradients, Limits())
+    return [contiguous_plan(workload, pareto.runs(problem, pricing, pricing.in_flight).ends)]
 
 
 def as_timed(workload: Workload, timeline: Timeline) -> Workload:

@@ -43,9 +43,10 @@ LINES = 8
 def solve(workload: Workload, pricing: Pricing, objective: Objective) -> Solution:
     """The best of all, with the bound of its rules. OPTIMAL where it attains the bound."""
     bound = objective_bound(workload, pricing, objective)
-    target = max(bound, windows_bound(workload, pricing, objective)) if objective.plain else bound
+    rules = pricing.rules(objective)
+    target = max(bound, windows_bound(workload, pricing, objective)) if rules.plain else bound
     known: list[tuple[float, Plan, Timeline]] = []
-    for plan in _plans(workload, pricing, objective):
+    for plan in _plans(workload, pricing, rules):
         _add(known, workload, plan.under(objective), pricing)
         if known[0][0] <= target * (1 + SETTLED):
             break
@@ -65,7 +66,9 @@ def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
 
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
     """Time ``plan``; where all-gathers could use gaps between reduce-scatters, also by priority, one at a time."""
-    for same in (plan, replace(plan, credit=1)) if plan.split and plan.channels == 1 else (plan,):
+    for same in (
+        (plan, replace(plan, credit=1)) if plan.split and pricing.rules(plan.objective).channels == 1 else (plan,)
+    ):
         timeline = predict_timeline(workload, same, pricing)
         known.append((timeline.iteration_time, same, timeline))
     known.sort(key=lambda entry: (entry[0], len(entry[1].buckets)))
@@ -123,8 +126,9 @@ def _searched(
     workload: Workload, pricing: Pricing, objective: Objective, plans: list[Plan], bound: float
 ) -> Iterator[Plan]:
     """Local search from each of ``plans``."""
-    meter = Meter(Jobs.of(workload, objective), pricing, objective)
-    work = WORK // (1 if objective.channels == 1 else SEVERAL) // max(len(plans), 1)
+    rules = pricing.rules(objective)
+    meter = Meter(Jobs.of(workload, rules), pricing, rules)
+    work = WORK // (1 if rules.channels == 1 else SEVERAL) // max(len(plans), 1)
     for plan in plans:
         chunks = chunks_in(workload, plan)
         found = plan_of(workload, improve(chunks, meter, bound, work // max(len(chunks), 1)), objective)
