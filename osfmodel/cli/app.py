@@ -27,6 +27,7 @@ COMMANDS = {
     "tune": "osfmodel.cli.tune:tune_command",
     "check": "osfmodel.cli.check:check_command",
     "import": "osfmodel.cli.importing:import_command",
+    "profile": "osfmodel.cli.profile:profile_command",
     "list": "osfmodel.cli.listing:list_command",
 }
 """Where each command is; a module is loaded when its command is asked for, so that none pays for the others."""
@@ -106,6 +107,7 @@ def main() -> None:
     osf tune      the settings that make PyTorch DDP or Horovod do it best
     osf check     how far predictions are from measured runs
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
+    osf profile   what your own PyTorch model computes, as a workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
 
     Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)
