@@ -6,11 +6,12 @@ Their classes derive from those of the frameworks, which is why they are made in
 from __future__ import annotations
 
 import os
+import warnings
 from importlib import import_module
 from typing import Any
 
 from osfmodel import profiles
-from osfmodel.errors import UsageError
+from osfmodel.errors import DataError, UsageError
 from osfmodel.runtime.profiling import Profile, profile
 
 STEPS = 20
@@ -39,14 +40,22 @@ class Watch:
         if self.profile is not None and self.entered:
             self.profile.begin(batch)
 
+    def look(self) -> None:
+        """An iteration ended: stop where it was the last that is wanted."""
+        if self.profile is not None and self.profile.done:
+            self.stop()
+
     def stop(self, write: bool = True) -> None:
-        """Take the hooks off, and write the file."""
+        """Take the hooks off, and write the file; too few steps are a warning, for training is not to fail of that."""
         if self.profile is None or not self.entered:
             return
         self.entered = False
         self.profile.__exit__(None, None, None)
         if write and self.path is not None:
-            profiles.save(self.profile.workload, self.path)
+            try:
+                profiles.save(self.profile.workload, self.path)
+            except DataError as error:
+                warnings.warn(f"no profile of this training: {error}", stacklevel=2)
 
 
 def lightning_callback(path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
@@ -70,6 +79,7 @@ def lightning_callback(path: str | os.PathLike[str] | None = None, **options: An
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             """A forward begins."""
+            self.watch.look()
             self.watch.begin(batch)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -96,6 +106,10 @@ def transformers_callback(path: str | os.PathLike[str] | None = None, **options:
         def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
             """Hooks on."""
             self.watch.start(named["model"])
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """Hooks off, once there is enough."""
+            self.watch.look()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
             """Hooks off."""

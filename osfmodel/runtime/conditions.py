@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.runtime.steps import UNEVEN, Step, Tensor, middle, spread, uneven
@@ -71,14 +73,43 @@ def machine(device: Any) -> str:
     import torch
 
     if device.type != "cuda":
-        return f"CPU {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {versions()}"
+        return f"{processor()}, {torch.get_num_threads()} threads, {versions()}"
     tf32 = "on" if torch.backends.cuda.matmul.allow_tf32 else "off"
     convolutions = "on" if torch.backends.cudnn.allow_tf32 else "off"
+    benchmark = "on" if torch.backends.cudnn.benchmark else "off"
     return (
-        f"{torch.cuda.get_device_name(device)}, tf32 {tf32} in products and {convolutions} in convolutions, "
-        f"cudnn benchmark {'on' if torch.backends.cudnn.benchmark else 'off'}, "
-        f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}, {versions()}"
+        f"{torch.cuda.get_device_name(device)}{driver(device)}, tf32 {tf32} in products and {convolutions} in "
+        f"convolutions, cudnn benchmark {benchmark}, CUDA {torch.version.cuda}, "
+        f"cuDNN {torch.backends.cudnn.version()}, {versions()}"
     )
+
+
+def processor() -> str:
+    """The name of the CPU, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"CPU {named or platform.processor() or platform.machine()}"
+
+
+def driver(device: Any) -> str:
+    """Driver and clocks of a GPU as nvidia-smi finds them; empty where it cannot be asked."""
+    import torch
+
+    asked = "driver_version,clocks.sm,clocks.max.sm,clocks.mem"
+    name = str(getattr(torch.cuda.get_device_properties(device), "uuid", "")).removeprefix("GPU-")
+    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader", f"--id=GPU-{name}"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    words = [word.strip() for word in found.strip().split(",")]
+    if len(words) != len(asked.split(",")):
+        return ""
+    version, clock, largest, memory = words
+    return f", driver {version}, clock {clock} of {largest} and memory {memory} after the steps"
 
 
 def versions() -> str:

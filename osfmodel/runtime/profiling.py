@@ -49,13 +49,12 @@ class Profile:
         subject, self.tensors = _subject(self.model, tensors or {})
         self.device = _device(subject.tensors)
         self.recorder = Recorder(subject, clock_of(self.device), setting.warm_up, setting.steps)
-        self.steps: list[Step] = []
         self.optimizers: set[str] = set()
         self.explicit = False
         self.leaving = ExitStack()
 
     def __enter__(self) -> Profile:
-        self.leaving.callback(self._finish)
+        self.leaving.callback(self.recorder.finish)
         self.leaving.enter_context(_watched_backward(self.recorder))
         self._watch_optimizers()
         for handle in (
@@ -83,12 +82,19 @@ class Profile:
         return self.recorder.done
 
     @property
+    def steps(self) -> list[Step]:
+        """The iterations noted after the warm-ups, with hooks and without."""
+        settle(self.device)
+        return [step_of(iteration) for iteration in self.recorder.kept]
+
+    @property
     def workload(self) -> Workload:
         """Medians over the steps measured. Raises DataError where there were too few."""
-        steps = self._counted()
+        finding = self._finding()
+        steps = finding.counted
         layers = layers_of(steps, self.tensors, self.recorder.activations, self.device.type == "cuda")
         update_time = middle([step.total for step in steps]) - middle([step.backward_end for step in steps])
-        source = Source("measured by osf profile", conditions(self.setting, self._finding()))
+        source = Source("measured by osf profile", conditions(self.setting, finding))
         return Workload(self.setting.name, layers, self.setting.batch_size, update_time, source)
 
     @property
@@ -97,17 +103,15 @@ class Profile:
         sentence = agreement(self._finding())
         return [sentence] if sentence else []
 
-    def _counted(self) -> list[Step]:
-        steps = alike(self.steps)
-        if not steps:
+    def _finding(self) -> Finding:
+        steps = self.steps
+        counted = alike(steps)
+        if not counted:
             seen = self.recorder.seen
             need = self.setting.warm_up + 2
             hint = "" if seen else "; iterations end with the step of a torch.optim optimizer, or call .step() on this"
             raise DataError(f"saw {seen} iterations with a backward: a profile needs {need} or more{hint}")
-        return steps
-
-    def _finding(self) -> Finding:
-        return Finding(self.steps, self._counted(), self.tensors, self.device, sorted(self.optimizers))
+        return Finding(steps, counted, self.tensors, self.device, sorted(self.optimizers))
 
     def _begin(self, batch: Any) -> None:
         import torch
@@ -132,11 +136,6 @@ class Profile:
                 self.optimizers.add(type(optimizer).__name__)
 
         self.leaving.callback(register_optimizer_step_post_hook(updated).remove)
-
-    def _finish(self) -> None:
-        self.recorder.finish()
-        settle(self.device)
-        self.steps = [step_of(iteration) for iteration in self.recorder.kept]
 
 
 def _sound(setting: Setting, model: Any) -> Setting:
@@ -182,9 +181,10 @@ def _plain(model: Any) -> Any:
     kind = type(model).__name__
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"a {kind} cannot be profiled: give a torch.nn.Module")
-    if kind == "OptimizedModule":
+    if kind == "OptimizedModule" or any(module._compiled_call_impl is not None for module in model.modules()):
         raise UsageError("a compiled model hides its layers: profile the model as it was before torch.compile")
-    if "FSDP" in kind or "FullySharded" in kind:
+    sharded = any(type(tensor).__name__ == "DTensor" for tensor in model.parameters())
+    if "FSDP" in kind or "FullySharded" in kind or sharded:
         raise UsageError(f"{kind} communicates in forward and backward: profile the model before it is wrapped")
     if kind == "DistributedDataParallel":
         if model.process_group.size() > 1:

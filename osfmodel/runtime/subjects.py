@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from osfmodel.errors import DataError, UsageError
+from osfmodel.errors import DataError, OsfError, UsageError
 
 SEQUENCE = 128
 """Tokens of a sequence for models of transformers, where nothing else is said: the length of BERT's first phase."""
@@ -76,8 +76,10 @@ def _module(name: str, text: str) -> Any:
 def _called(factory: Callable[..., Any], known: Mapping[str, Any], text: str) -> Any:
     try:
         return factory(**known)
+    except OsfError:
+        raise
     except Exception as error:
-        raise DataError(f"{text!r} failed: {type(error).__name__}: {error}") from error
+        raise DataError(f"{text!r} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
 def checked(made: Any, text: str) -> Training:
@@ -175,7 +177,8 @@ def from_transformers(name: str, sequence: int = SEQUENCE) -> Maker:
         raise UsageError(f"{name!r} is neither a language nor an image classification model: write a factory for it")
 
     def make(batch_size: int | None) -> Training:
-        model = getattr(transformers, f"AutoModelFor{auto}").from_config(config)
+        auto_model = getattr(transformers, f"AutoModelFor{auto}")
+        model = _called(auto_model.from_config, {"config": config}, name)
         return Training(model, _examples(config, auto, batch_size or 8, sequence), lambda output: output.loss)
 
     return make

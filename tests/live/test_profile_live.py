@@ -217,6 +217,7 @@ def test_a_loop_without_an_optimizer_says_where_iterations_end():
     made = convolutions()
     with osf.profile(made[0], name="mine", warm_up=1) as watched:
         train(made, 7, watched, optimizer=None)
+        assert watched.workload.name == "mine"  # also before the context ends
     assert watched.workload.name == "mine"
     assert watched.workload.update_time == 0
     assert len(alike(watched.steps)) == 3
@@ -332,6 +333,13 @@ def test_what_cannot_be_profiled_is_refused(model, words):
         osf.profile(model)
 
 
+def test_a_model_that_compiles_itself_is_refused():
+    model = nn.Linear(2, 2)
+    model.compile()
+    with pytest.raises(osf.UsageError, match=r"before torch\.compile"):
+        osf.profile(model)
+
+
 def test_wrapped_models_are_refused_by_name():
     class FullyShardedDataParallel(nn.Linear):
         pass
@@ -367,16 +375,20 @@ def test_a_lightning_callback(tmp_path):
     images, labels = torch.randn(48, 3, 16, 16), torch.zeros(48, dtype=torch.long)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=4)
     callback = lightning_callback(tmp_path / "module.json", warm_up=2, steps=4)
-    trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", callbacks=[callback], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(Module(), loader)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
+    lightning.Trainer(callbacks=[callback], **quiet).fit(Module(), loader)
     workload = osf.load_workload(tmp_path / "module.json")
     assert workload.batch_size == 4
     assert list(workload.gradients.names) == [f"model.{name}" for name in autograd_order(*convolutions())]
     assert len(alike(callback.watch.profile.steps)) == 4
     assert workload.update_time > 0
+    short = lightning_callback(tmp_path / "short.json", warm_up=50)
+    module = Module()
+    with pytest.warns(UserWarning, match="no profile of this training: saw 12 iterations"):
+        lightning.Trainer(callbacks=[short], **quiet).fit(module, loader)
+    assert hooks_of(module) == 0
+    assert not (tmp_path / "short.json").exists()
 
 
 def test_a_callback_for_transformers(tmp_path):
@@ -599,7 +611,8 @@ def test_errors_are_one_line(factories, arguments, code, words):
 
 @pytest.mark.parametrize("package", ["torchvision", "transformers"])
 def test_a_package_that_is_not_there(monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
+    for name in (package, f"{package}.models"):
+        monkeypatch.setitem(sys.modules, name, None)
     result = run(f"--{package}", "resnet18", *SHORT)
     assert result.exit_code == 2
     assert f"{package} is not installed: pip install {package}" in result.stderr
