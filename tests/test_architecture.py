@@ -64,10 +64,6 @@ FLOORS = [
     ("targets.runtime",),
     ("targets",),
     ("plans",),
-    ("runtime",),
-    ("runtime.ranks", "runtime.replay", "runtime.buckets"),
-    ("runtime.trainees",),
-    ("runtime.training",),
     ("predict", "economics"),
     ("task",),
     ("tune",),
@@ -88,16 +84,23 @@ FLOORS = [
     ("runtime.job", "runtime.findings", "runtime.sizes"),
     ("runtime.beside",),
     ("runtime.bench",),
+    ("runtime.ranks", "runtime.replay", "runtime.buckets", "runtime.subjects"),
+    ("runtime.trainees",),
+    ("runtime.training",),
     ("catalogue", "screen", "plot"),
     ("output", "render"),
+    ("runtime.steps", "runtime.clocks"),
+    ("runtime.recording", "runtime.conditions"),
+    ("runtime.profiling",),
+    ("runtime.driving", "runtime.callbacks"),
     ("cli.app",),
-    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.bench", "cli.run"),
+    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
-SCREENS |= {"cli.importing", "cli.bench", "cli.run"}
+SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run"}
 
 
 def modules() -> dict[str, Path]:

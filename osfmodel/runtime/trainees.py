@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
-from osfmodel.errors import JobError, OsfError, UsageError
+from osfmodel.errors import JobError, UsageError
 from osfmodel.runtime.buckets import require_plain_model
 from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
+from osfmodel.runtime.subjects import from_factory, mapped
 from osfmodel.workload import Layer, Workload
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
@@ -49,17 +47,15 @@ def replayed(workload: Workload, device: str) -> Subject:
 def trained(factory: str, device: str, workload: Workload | None = None) -> Subject:
     """The model of ``PACKAGE.MODULE:FACTORY`` with the workload that was profiled of it, or else a rough one.
 
-    The factory returns (model, batch, loss), or these and an optimizer. A batch that is a tensor or a dict is what the
-    model takes, and the loss is loss(output); a pair is inputs and targets, and the loss loss(output, targets). Raises
-    UsageError where there is no such factory or it returns something else, JobError where it fails, PlanError for a
-    wrapped model.
+    The factory is one of ``osf profile`` (``runtime.subjects``). Raises UsageError where there is none of that name,
+    DataError where it fails or returns something else, JobError where a step fails, PlanError for a wrapped model.
     """
     import torch
 
     torch.manual_seed(SEED)
-    model, batch, loss, optimizer = _made(factory)
+    model, batch, loss, optimizer = from_factory(factory)(None)
     require_plain_model(model)
-    model, batch = model.to(device), moved(batch, device)
+    model, batch = model.to(device), mapped(batch, lambda tensor: tensor.to(device))
     _share(model)
     found = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
     if not found:
@@ -67,27 +63,6 @@ def trained(factory: str, device: str, workload: Workload | None = None) -> Subj
     begin = _beginner(model, lambda wrapped: loss_of(wrapped, batch, loss), optimizer)
     known = workload or _observed(factory, model, begin)
     return Subject(model, known, begin, [name for name, _ in found], True, _notes(model))
-
-
-def _made(factory: str) -> tuple[Any, Any, Callable[..., Any], Any]:
-    import torch
-
-    module, _, function = factory.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        make = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{factory}: {error}") from None
-    try:
-        made = make()
-    except OsfError:
-        raise
-    except Exception as error:
-        raise JobError(f"{factory} raised {type(error).__name__}: {error}") from None
-    if isinstance(made, tuple) and len(made) in (3, 4) and isinstance(made[0], torch.nn.Module) and callable(made[2]):
-        return made[0], made[1], made[2], made[3] if len(made) == 4 else None
-    raise UsageError(f"{factory} must return (model, batch, loss) or (model, batch, loss, optimizer)")
 
 
 def loss_of(model: Any, batch: Any, loss: Callable[..., Any]) -> Any:
@@ -102,15 +77,6 @@ def _output(model: Any, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-
-
-def moved(batch: Any, device: str) -> Any:
-    """Every tensor in ``batch`` (in tuples, lists and dicts) on ``device``."""
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: moved(value, device) for key, value in batch.items()}
-    return type(batch)(moved(value, device) for value in batch) if isinstance(batch, tuple | list) else batch
 
 
 def _share(model: Any) -> None:

@@ -176,7 +176,7 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
         ("failing", "ValueError: shapes do not fit"),
         ("wrong", r"must return \(model, batch, loss\)"),
         ("raising", "ZeroDivisionError"),
-        ("nothing", "has no attribute 'nothing'"),
+        ("nothing", "has no function 'nothing'"),
     ],
 )
 def test_models_that_cannot_be_run_are_refused(factory, message):
