@@ -9,11 +9,13 @@ True
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
-from osfmodel.errors import CostError, DataError, OsfError, PlanError, UsageError
+from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements, save_measurements
 from osfmodel.plan import Block, Bucket, Plan
@@ -26,6 +28,9 @@ from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.timeline import Span, Timeline
 from osfmodel.tune import Outcome, Tuning, tune
 from osfmodel.workload import Layer, Workload
+
+if TYPE_CHECKING:
+    from osfmodel.runtime.profiling import profile
 
 __version__ = "0.1.0"
 
@@ -46,6 +51,7 @@ __all__ = [
     "Economics",
     "Effects",
     "FittedRange",
+    "JobError",
     "Layer",
     "Limits",
     "Link",
@@ -77,7 +83,17 @@ __all__ = [
     "load_plan",
     "load_workload",
     "predict",
+    "profile",
     "save",
     "save_measurements",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``profile``, looked up when it is first asked for: what runs models is not loaded by who only predicts."""
+    if name == "profile":
+        from osfmodel.runtime.profiling import profile
+
+        return profile
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

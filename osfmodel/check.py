@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.bands import quantile
-from osfmodel.errors import OsfError, UsageError
+from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
+from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
-from osfmodel.pricing import pricing_of
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.side_by_side import Beside, side_by_side
+from osfmodel.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +30,14 @@ class Checked:
     n:         rows that are predicted and on which nothing was fitted; the errors are over these
     bias:      the median signed error
     tolerance: the median |error| that must not be exceeded, None where none is recorded
+    beside:    plans that were measured beside the default, in a file as osf run writes it
     """
 
     source: str
     rows: tuple[Row, ...] = field(repr=False)
     fitted_on: str
     tolerance: float | None
+    beside: tuple[Beside, ...] = ()
 
     @property
     def errors(self) -> list[float]:
@@ -89,6 +96,16 @@ class Checked:
         return found
 
 
+class Run(NamedTuple):
+    """What a run says it was: names, or files beside the one that it is in, and by what its times were scaled."""
+
+    workload: str
+    cluster: str
+    plan: str
+    workers: int
+    scale: str | None
+
+
 def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
     """Judge the named sources of the ledger, or measurement files; all of the ledger where none is named.
 
@@ -111,8 +128,9 @@ def _check(name: str, tolerance: float | None) -> Checked:
     recipe = LEDGER.get(name)
     if recipe is None:
         path = _file(name)
-        verdict = _by_name(load_measurements(path), path.parent)
-        return Checked(name, verdict.rows, verdict.fitted_on, tolerance)
+        runs = load_measurements(path)
+        verdict = _by_name(runs, path.parent)
+        return Checked(name, verdict.rows, verdict.fitted_on, tolerance, side_by_side(runs, verdict.rows))
     verdict = recipe.judge(load_measurements(name))
     return Checked(name, verdict.rows, verdict.fitted_on, recipe.tolerance if tolerance is None else tolerance)
 
@@ -130,7 +148,8 @@ def _file(name: str) -> Path:
 
 def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
     """Runs of a file, each predicted from what it names: profiles and plans, or files beside it."""
-    return Verdict(tuple(_row(run, folder) for run in runs), "nothing: workload, cluster and plan as named in the file")
+    named = cache(partial(_named, folder))  # turns of one plan are predicted from the same
+    return Verdict(tuple(_row(run, named) for run in runs), "nothing: workload, cluster and plan as named in the file")
 
 
 def _beside(name: str, folder: Path) -> str | Path:
@@ -138,13 +157,29 @@ def _beside(name: str, folder: Path) -> str | Path:
     return folder / name if name.endswith(".json") else name
 
 
-def _row(run: Measurement, folder: Path) -> Row:
+def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
+    """What a run names. A replay whose computation was scaled is predicted as it was run."""
+    workload = profiles.load_workload(_beside(run.workload, folder))
+    if run.scale is not None:
+        workload = workload.scaled(_factor(run.scale))
+    pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers)
+    given = run.plan.endswith(".json")
+    return workload, pricing, profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
+
+
+def _factor(text: str) -> float:
     try:
-        workload = profiles.load_workload(_beside(run.workload, folder))
-        cluster = profiles.load_cluster(_beside(run.cluster, folder))
-        pricing = pricing_of(cluster, run.workers)
-        given = run.plan.endswith(".json")
-        plan = profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
+        return float(text)
+    except ValueError:
+        raise DataError(f"the scale {text!r} is no number") from None
+
+
+def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]]) -> Row:
+    stated = dict(run.conditions)
+    if stated.get("buckets_as_planned", "yes") != "yes":
+        return not_predicted(run, "DDP formed other buckets than those of the plan")
+    try:
+        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, stated.get("scale")))
         return row_of(run, workload, pricing, plan)
     except OsfError as error:
         return not_predicted(run, str(error))

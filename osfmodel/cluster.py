@@ -184,7 +184,8 @@ class Cluster:
     the number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
     ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``fitted`` is the
     range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured there; none is on
-    otherwise.
+    otherwise. ``in_flight`` is how many collectives of one queue (a process group) the library itself runs at
+    once: 1 with NCCL, the worker threads of gloo.
     """
 
     name: str
@@ -202,12 +203,14 @@ class Cluster:
     contention: tuple[Contention, ...] = ()
     fitted: FittedRange | None = None
     effects: Effects = NO_EFFECTS
+    in_flight: int = 1
     source: Source = Source()
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of the cluster")
         require_count(self.gpus_per_node, f"GPUs per node of cluster {self.name!r}", least=1)
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
+        require_count(self.in_flight, f"collectives in flight of cluster {self.name!r}", least=1)
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
         for kind, keys in (

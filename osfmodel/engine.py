@@ -12,8 +12,10 @@ from osfmodel.workload import Workload
 def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration of ``workload`` under ``plan`` where communication costs what ``pricing`` says.
 
-    Both engines agree where both apply. Raises PlanError where the plan does not belong to the workload.
+    Each channel of the plan keeps as many collectives in flight as ``pricing`` says. Both engines agree where both
+    apply. Raises PlanError where the plan does not belong to the workload.
     """
-    if plan.objective.plain and plan.credit is None:
+    rules = pricing.rules(plan.objective)
+    if rules.plain and plan.credit is None:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
-    return simulator.simulate(workload, plan, pricing)
+    return simulator.simulate(workload, plan.under(rules), pricing)

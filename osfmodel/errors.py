@@ -6,7 +6,9 @@
     ├── UsageError   an argument is wrong: unknown name, bad unit, impossible count
     ├── DataError    a file or a figure in it is wrong (says which file, where, and what)
     ├── PlanError    a plan does not fit its workload, or an engine or target cannot carry it out
-    └── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
+    ├── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
+    ├── JobError     a job of several workers failed: they did not meet, one died, the model raised something
+    └── StoppedError somebody stopped it
 
 Every message is one line and says what to do next where there is something to do.
 """
@@ -36,3 +38,13 @@ class PlanError(OsfError):
 
 class CostError(OsfError):
     """A cluster cannot price the collective that was asked for."""
+
+
+class JobError(OsfError):
+    """A job of several workers failed: they did not meet, one of them died, or the model raised something."""
+
+
+class StoppedError(OsfError):
+    """Somebody stopped the run: Ctrl-C, or a launcher that ends its workers."""
+
+    exit_code = 130

@@ -13,6 +13,7 @@ from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.ledger import Row
 from osfmodel.predict import Comparison, Prediction
+from osfmodel.side_by_side import Beside
 from osfmodel.tune import Outcome, Tuning
 from osfmodel.units import show_bytes, show_time
 from osfmodel.workload import Workload
@@ -206,7 +207,7 @@ class Judged:
         }
 
     def _source(self, one: Checked) -> dict[str, Any]:
-        summary = {
+        summary: dict[str, Any] = {
             "source": one.source,
             "n": one.n,
             "median_abs_error": one.median_abs_error,
@@ -219,6 +220,8 @@ class Judged:
             "not_predicted_rows": one.not_predicted,
             "passed": one.passed,
         }
+        if one.beside:
+            summary["side_by_side"] = [_beside(beside) for beside in one.beside]
         return {**summary, "rows": [_checked_row(row) for row in one.rows]} if self.with_rows else summary
 
     def rows(self) -> list[dict[str, Any]]:
@@ -242,6 +245,29 @@ class Judged:
             for one in self.checked
             if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
         ]
+
+
+def _beside(beside: Beside) -> dict[str, Any]:
+    return {
+        "workload": beside.workload,
+        "cluster": beside.cluster,
+        "workers": beside.workers,
+        "scale": None if beside.scale is None else float(beside.scale),
+        "plans": [
+            {
+                "plan": turns.plan,
+                "repeats": turns.repeats,
+                "measured_s": turns.measured,
+                "spread": turns.spread,
+                "predicted_s": turns.predicted,
+                "error": turns.error,
+                "measured_speed_up": beside.measured_speed_up(turns),
+                "predicted_speed_up": beside.predicted_speed_up(turns),
+                "note": turns.note,
+            }
+            for turns in beside.turns
+        ],
+    }
 
 
 def _checked_row(row: Row) -> dict[str, Any]:

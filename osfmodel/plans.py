@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
+from osfmodel.solve.caps import search_caps
 from osfmodel.solve.loaded import plan_under_effects
-from osfmodel.targets import CONFIG_TARGETS, Target
+from osfmodel.targets import CONFIG_TARGETS, Target, ddp
+from osfmodel.units import parse_bytes, show_bytes
 from osfmodel.workload import Workload
 
 Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
@@ -93,6 +96,36 @@ STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objecti
 """Those made for what stock frameworks do: one collective at a time, and a barrier before the update."""
 
 
+CAP = "cap:"
+"""What the name of a plan begins with that has one limit for all buckets, as DDP's ``bucket_cap_mb`` sets it."""
+
+BEST_CAP = "cap:best"
+"""The best such limit."""
+
+
+def single_cap(name: str) -> int | None:
+    """The bytes in ``cap:25MiB``; None for any other name. Raises UsageError for a size that is none."""
+    if not name.startswith(CAP) or name == BEST_CAP:
+        return None
+    size = parse_bytes(name.removeprefix(CAP))
+    if size < 1:
+        raise UsageError(f"plan {name!r}: a limit is 1 byte or more")
+    return size
+
+
+def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
+    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        cost = pricing.cost()
+        return ddp.realise(ddp.DdpKnobs((cap(workload, cost),)), workload, cost)
+
+    return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
+
+
+def _best_cap(workload: Workload, cost: Cost) -> int:
+    found = search_caps(workload, cost, Limits())
+    return max(workload.gradient_bytes, 1) if found is None else found.cap
+
+
 def plans_for(objective: Objective) -> tuple[str, ...]:
     """The named plans that make something of these rules: those made for any, and the stock ones to compare with."""
     made = [
@@ -106,7 +139,8 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
     """The named plan for ``workload``, under the rules it was made for unless others are given.
 
-    Raises UsageError for an unknown name, PlanError where there is no such plan.
+    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best. Raises UsageError for an unknown name,
+    PlanError where there is no such plan.
     """
     entry = named_plan(name)
     rules = entry.objective if objective is None else objective
@@ -120,6 +154,12 @@ def named_plan(name: str) -> NamedPlan:
 
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
+    cap = single_cap(name)
+    if cap is not None:
+        return _one_limit(f"of {show_bytes(cap)}", lambda workload, cost: cap)
+    if name == BEST_CAP:
+        return _one_limit("that is best", _best_cap)
     near = get_close_matches(name, NAMED_PLANS, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(NAMED_PLANS)}, or give a plan file"
+    known = f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, or give a plan file"
+    advice = f"did you mean {near[0]}?" if near else known
     raise UsageError(f"unknown plan {name!r}: {advice}")

@@ -139,7 +139,7 @@ class _Subject:
     def __init__(self, workload: Workload, cluster: Cluster, workers: int) -> None:
         self.workload = workload
         self.pricing = pricing_of(cluster, workers)
-        self.caveats = effect_caveats(cluster.effects)
+        self.caveats = effect_caveats(cluster.effects) + flight_caveats(cluster)
         self.warnings = count_warnings(cluster, workers)
         self._bounds: dict[Objective, Bound] = {}
 
@@ -158,6 +158,13 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
     copies = [name for name in effects.active if "copy" in name]
     alike = f"; {' and '.join(copies)}, of one framework only, charged to every plan" if copies else ""
     return (f"with the effects {named}{alike}{proof}",)
+
+
+def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
+    """What is said where the library keeps several collectives in flight: that no optimum is proven then."""
+    if cluster.in_flight == 1:
+        return ()
+    return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
 
 
 def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Mapping[str, Any]) -> Prediction:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from osfmodel.checks import require_count
 from osfmodel.cluster import Cluster
 from osfmodel.contention import together
 from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.errors import CostError
+from osfmodel.objective import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Pricing:
     gain:    X(n) for many flows, 1 or more
     effects: of a real run, apart from what is in the costs
     uncertainty: relative error that prices of this model had on tables held out; 0 where they are measured or stated
+    in_flight: collectives that the library runs at once for each channel of a plan
     """
 
     costs: Mapping[str, Cost]
@@ -31,8 +34,10 @@ class Pricing:
     gain: float = 1
     effects: Effects = field(default=NO_EFFECTS)
     uncertainty: float = 0
+    in_flight: int = 1
 
     def __post_init__(self) -> None:
+        require_count(self.in_flight, "collectives in flight", least=1)
         if not self.gain >= 1:
             raise CostError(f"the gain of simultaneous collectives is {self.gain!r}: it must be 1 or more")
 
@@ -41,6 +46,10 @@ class Pricing:
         """An all-reduce of that cost, of which reduce-scatter and all-gather are half each."""
         half = cost.slower(0.5)
         return Pricing({"all_reduce": cost, "reduce_scatter": half, "all_gather": half}, workers, effects=effects)
+
+    def rules(self, objective: Objective) -> Objective:
+        """What the wires see of ``objective``: each of its channels keeps ``in_flight`` collectives going."""
+        return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
 
     def slower(self, factor: float) -> Pricing:
         """The same on a network that takes ``factor`` times as long."""
@@ -112,4 +121,5 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
         costs = {kind: cost.plus(stated.launch_latency) for kind, cost in costs.items()}
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
     gain = measured[0].gain if measured else 1
-    return Pricing(costs, workers, gain, stated.apart_from_cost, COST_MODELS[cluster.cost_model].uncertainty)
+    uncertainty = COST_MODELS[cluster.cost_model].uncertainty
+    return Pricing(costs, workers, gain, stated.apart_from_cost, uncertainty, cluster.in_flight if workers > 1 else 1)

@@ -15,6 +15,7 @@ from osfmodel.economics import Economics
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan
 from osfmodel.predict import Bound, Comparison, Prediction
+from osfmodel.side_by_side import DEFAULT, Beside
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
@@ -233,6 +234,9 @@ def show_check(
     """The errors of each source, what was fitted, and on request every run."""
     for one in checked if with_rows else ():
         _show_runs(console, one)
+    for one in checked:
+        for beside in one.beside:
+            _show_beside(console, beside)
     columns = ("source", "predicted", "median", "p90", "worst", "bias", "tolerance", "fitted", "not predicted")
     shown = len(columns) if console.width >= NARROW else columns.index("fitted")
     title = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
@@ -263,6 +267,22 @@ def _show_runs(console: Console, one: Checked) -> None:
         table.add_row(
             escape(row.label), f"{row.measured:.4g}", predicted, _percent(row.error, "+"), status, escape(note)
         )
+    console.print(table)
+    console.print()
+
+
+def _show_beside(console: Console, beside: Beside) -> None:
+    """Each plan of a live run, predicted and measured, and what it gains over the default."""
+    scale = "" if beside.scale in (None, "1") else f", computation times {beside.scale}"
+    title = f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}; speed-up over {DEFAULT}"
+    columns = ("plan", "measured", "spread", "predicted", "error", "speed-up measured", "speed-up predicted")
+    table = _table(console, title, *columns)
+    for turns in beside.turns:
+        predicted = "" if turns.predicted is None else show_time(turns.predicted)
+        gain = beside.predicted_speed_up(turns)
+        cells = (show_time(turns.measured), f"{turns.spread:.1%}", predicted, _percent(turns.error, "+"))
+        gains = (f"{beside.measured_speed_up(turns):.3f}", "" if gain is None else f"{gain:.3f}")
+        table.add_row(escape(turns.plan), *cells, *gains)
     console.print(table)
     console.print()
 

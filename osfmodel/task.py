@@ -47,7 +47,7 @@ class Task:
 
     def _optimum(self, pricing: Pricing) -> Plan:
         make = self._in_order if self.objective.plain else self._planned
-        return plan_under_effects(self.workload, pricing, make)
+        return plan_under_effects(self.workload, pricing, make, self.limits != Limits() or not self.objective.plain)
 
     def _planned(self, workload: Workload, pricing: Pricing) -> Plan:
         return SCHEDULERS[PLANNER].solve(workload, pricing, self.objective).require()[0]

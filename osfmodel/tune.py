@@ -12,7 +12,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.predict import count_warnings, effect_caveats, require_nouns
+from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns
 from osfmodel.pricing import pricing_of
 from osfmodel.solve import Limits
 from osfmodel.solve.loaded import as_timed
@@ -117,8 +117,8 @@ class Tuning:
 
     @property
     def _rules(self) -> str:
-        objective = self.plan.objective
-        return "on one channel with a barrier" if objective.plain else "under these rules"
+        plain = self.plan.objective.plain and self.cluster.in_flight == 1
+        return "on one channel with a barrier" if plain else "under these rules"
 
 
 def tune(
@@ -167,6 +167,7 @@ def tune(
             *_margin(task, knobs),
             *task.caveats(),
             *effect_caveats(cluster.effects),
+            *flight_caveats(cluster),
         ),
     )
 

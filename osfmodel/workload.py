@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from osfmodel.checks import require_count, require_name, require_time
+from osfmodel.checks import require_count, require_name, require_positive, require_time
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
@@ -125,6 +125,20 @@ class Workload:
     def gradient_bytes(self) -> int:
         """Bytes that every worker contributes to all-reduce per iteration."""
         return sum(self.gradients.sizes)
+
+    def scaled(self, factor: float) -> Workload:
+        """The same with all times ``factor`` times as long, as on another device. Raises DataError at 0 or less."""
+        require_positive(factor, f"the factor on the times of workload {self.name!r}")
+        layers = tuple(
+            replace(
+                layer,
+                forward_time=layer.forward_time * factor,
+                backward_time=layer.backward_time * factor,
+                enqueue_time=None if layer.enqueue_time is None else layer.enqueue_time * factor,
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers, update_time=self.update_time * factor)
 
 
 def _require_unique(names: Sequence[str], workload: str) -> None:

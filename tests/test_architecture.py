@@ -78,17 +78,29 @@ FLOORS = [
         "ledger.pytorch_ddp",
     ),
     ("ledger",),
+    ("side_by_side",),
     ("check",),
+    ("runtime",),
+    ("runtime.job", "runtime.findings", "runtime.sizes"),
+    ("runtime.beside",),
+    ("runtime.bench",),
+    ("runtime.ranks", "runtime.replay", "runtime.buckets", "runtime.subjects"),
+    ("runtime.trainees",),
+    ("runtime.training",),
     ("catalogue", "screen", "plot"),
     ("output", "render"),
+    ("runtime.steps", "runtime.clocks"),
+    ("runtime.recording", "runtime.conditions"),
+    ("runtime.profiling",),
+    ("runtime.driving", "runtime.callbacks"),
     ("cli.app",),
-    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing"),
+    ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
-SCREENS |= {"cli.importing"}
+SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run"}
 
 
 def modules() -> dict[str, Path]:
@@ -204,9 +216,9 @@ def test_public_functions_have_docstrings():
 
 
 def test_no_clock_and_no_chance_in_the_model():
-    """Deterministic: nothing below the screens reads a clock or draws a random number."""
+    """Deterministic: nothing below the screens reads a clock or draws a random number; what measures does."""
     for name, path in modules().items():
-        if name not in SCREENS:
+        if name not in SCREENS and not name.startswith("runtime."):
             text = path.read_text(encoding="utf-8")
             assert not re.search(
                 r"\b(import (time|random|datetime)\b|np\.random|from (time|random|datetime) )", text

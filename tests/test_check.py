@@ -145,3 +145,83 @@ def test_json_is_the_contract():
     (source,) = document["sources"]
     assert {"source", "n", "median_abs_error", "p90_abs_error", "worst_abs_error", "bias", "tolerance",
             "fitted_on"} <= set(source)  # fmt: skip
+
+
+def live_file(tmp_path, workload, times, **conditions):
+    """A file as osf run writes it: plans by turns, each with one sample, workload and cluster beside it."""
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    osf.save(workload, tmp_path / "workload.json")
+    osf.save(osf.Cluster("easy", "ring", between_nodes=osf.Link(1e-3, 1e-8)), tmp_path / "runs/cluster.json")
+    turns = [(plan, number, time) for plan, found in times.items() for number, time in enumerate(found, start=1)]
+    rows = [
+        {"workload": "../workload.json", "cluster": "cluster.json", "plan": plan, "workers": 2,
+         "iteration_time_s": [time], "conditions": {"backend": "gloo", "repeat": str(number), **conditions}}
+        for plan, number, time in sorted(turns, key=lambda turn: turn[1])
+    ]  # fmt: skip
+    path = tmp_path / "runs/run.json"
+    path.write_text(json.dumps({"schema_version": 1, "kind": "measurements", "name": "run", "runs": rows}))
+    return path
+
+
+@pytest.fixture
+def live_workload():
+    layers = tuple(osf.Layer(f"l{i}", 1e-3, 2e-3, 600_000) for i in range(8))
+    return osf.Workload("live", layers, update_time=1e-3)
+
+
+def test_plans_of_a_live_run_stand_side_by_side(tmp_path, live_workload):
+    """By hand: medians over the repeats, the scaled workload predicted, speed-ups over ddp of either."""
+    times = {"ddp": [0.11, 0.10, 0.12], "wfbp": [0.055, 0.05, 0.06], "cap:1MiB": [0.1, 0.1, 0.1]}
+    path = live_file(tmp_path, live_workload, times, scale="0.5")
+    (one,) = check([str(path)])
+    assert (one.n, one.not_predicted) == (9, 0)
+    (beside,) = one.beside
+    assert [turns.plan for turns in beside.turns] == ["ddp", "wfbp", "cap:1MiB"]
+    cluster = osf.load_cluster(path.parent / "cluster.json")
+    halved = [replace(layer, forward_time=5e-4, backward_time=1e-3) for layer in live_workload.layers]
+    half = replace(live_workload, layers=tuple(halved), update_time=5e-4)
+    predicted = [osf.predict(half, cluster, plan, 2).iteration_time for plan in times]
+    for turns, time, measured in zip(beside.turns, predicted, [0.11, 0.055, 0.1], strict=True):
+        assert turns.repeats == 3
+        assert turns.measured == pytest.approx(measured)
+        assert turns.predicted == pytest.approx(time)
+        assert turns.error == pytest.approx(time / measured - 1)
+        assert beside.measured_speed_up(turns) == pytest.approx(0.11 / measured)
+        assert beside.predicted_speed_up(turns) == pytest.approx(predicted[0] / time)
+    assert beside.default.spread == pytest.approx(0.2)
+
+
+def test_side_by_side_on_a_terminal_and_in_json(tmp_path, live_workload):
+    path = live_file(tmp_path, live_workload, {"ddp": [0.1], "single": [0.125]}, scale="2")
+    table = CliRunner().invoke(main, ["check", str(path)]).stdout
+    assert "2 workers, computation times 2; speed-up over ddp" in table
+    assert "0.800" in table
+    document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    (group,) = document["sources"][0]["side_by_side"]
+    assert (group["workers"], group["scale"]) == (2, 2)
+    assert group["plans"][1]["measured_speed_up"] == pytest.approx(0.8)
+    assert group["plans"][1]["predicted_speed_up"] < 1
+
+
+def test_only_what_was_run_alike_is_compared(tmp_path, live_workload):
+    """Nor without the default, nor where DDP formed other buckets than those that would be predicted."""
+    (alone,) = check([str(live_file(tmp_path, live_workload, {"wfbp": [0.1], "single": [0.1]}))])
+    assert alone.beside == ()
+    path = live_file(tmp_path, live_workload, {"ddp": [0.1], "wfbp": [0.1]})
+    document = json.loads(path.read_text())
+    document["runs"][1]["conditions"]["backend"] = "nccl"
+    path.write_text(json.dumps(document))
+    assert check([str(path)])[0].beside == ()
+    document["runs"][1]["conditions"] = {**document["runs"][0]["conditions"], "buckets_as_planned": "no: compiled"}
+    path.write_text(json.dumps(document))
+    (one,) = check([str(path)])
+    assert one.not_predicted == 1
+    (beside,) = one.beside
+    assert beside.turns[1].predicted is None
+    assert beside.predicted_speed_up(beside.turns[1]) is None
+    assert "other buckets" in beside.turns[1].note
+
+
+def test_a_scale_that_is_no_number_is_told(tmp_path, live_workload):
+    (one,) = check([str(live_file(tmp_path, live_workload, {"ddp": [0.1]}, scale="fast"))])
+    assert "the scale 'fast' is no number" in one.rows[0].note

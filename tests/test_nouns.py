@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
+import osfmodel as osf
 from osfmodel import (
     AlphaBeta,
     Cluster,
@@ -163,3 +164,24 @@ def test_unlike_runs_are_not_pooled(changes):
 def test_impossible_measurements(changes):
     with pytest.raises(DataError):
         run(**changes)
+
+
+def test_a_scaled_workload_takes_so_many_times_as_long(small_workload):
+    layers = (*small_workload.layers, osf.Layer("d", 1, 1, 4, enqueue_time=5.0))
+    twice = replace(small_workload, layers=layers).scaled(2)
+    assert twice.compute_time == 2 * (small_workload.compute_time + 2)
+    assert twice.gradients.ready_times == tuple(2 * time for time in (6, 8, 10, 13))
+    assert twice.gradients.enqueue_times[0] == 10
+    assert twice.gradient_bytes == small_workload.gradient_bytes + 4
+    with pytest.raises(DataError, match="factor on the times of workload 'small'"):
+        small_workload.scaled(0)
+
+
+def test_plans_of_one_limit(small_workload, small_cluster):
+    """cap:SIZE is DDP's rule with one limit; cap:best the best of these, over all that differ."""
+    plan = osf.predict(small_workload, small_cluster, "cap:250B", 2).plan
+    assert [bucket.size for bucket in plan.buckets] == [300, 400]
+    times = [osf.predict(small_workload, small_cluster, f"cap:{cap}B", 2).iteration_time for cap in (1, 250, 301, 700)]
+    assert osf.predict(small_workload, small_cluster, "cap:best", 2).iteration_time == min(times)
+    with pytest.raises(osf.UsageError, match="a limit is 1 byte or more"):
+        osf.predict(small_workload, small_cluster, "cap:0B", 2)

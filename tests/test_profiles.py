@@ -222,6 +222,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),
         fitted=osf.FittedRange(1, 2, (4, 8)),
         contention=(Contention(4, 1.5),),
+        in_flight=2,
         protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
     )

@@ -27,8 +27,11 @@ MOST = 2.0
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
+    "run": "osfmodel.cli.run:run_command",
     "check": "osfmodel.cli.check:check_command",
+    "bench": "osfmodel.cli.bench:bench_command",
     "import": "osfmodel.cli.importing:import_command",
+    "profile": "osfmodel.cli.profile:profile_command",
     "list": "osfmodel.cli.listing:list_command",
 }
 """Where each command is; a module is loaded when its command is asked for, so that none pays for the others."""
@@ -106,8 +109,11 @@ def main() -> None:
     \b
     osf predict   how long an iteration takes under each way of fusing gradients
     osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
     osf check     how far predictions are from measured runs
+    osf bench     what collectives cost here, measured under torchrun, as a cluster file
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
+    osf profile   what your own PyTorch model computes, as a workload file
     osf list      the workloads, clusters, plans and targets that come with osfmodel
 
     Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)

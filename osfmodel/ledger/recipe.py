@@ -89,5 +89,17 @@ def label_of(run: Measurement) -> str:
     return " ".join([run.workload, run.plan, f"{run.workers}x", *conditions])
 
 
-LABELLED = ("batch_size", "network", "precision", "placement", "setup", "bucket_cap_mb", "layout", "file", "system")
+LABELLED = (
+    "batch_size",
+    "network",
+    "precision",
+    "placement",
+    "setup",
+    "bucket_cap_mb",
+    "layout",
+    "file",
+    "system",
+    "scale",
+    "repeat",
+)
 """Conditions that a label shows."""

@@ -89,7 +89,8 @@ def _value(sized: Sized) -> float:
 
 def linear(pricing: Pricing, objective: Objective) -> bool:
     """Whether the programme says what the engine does: one channel, and computation that no plan slows down."""
-    return objective.channels == 1 and not pricing.effects.compute_slowdown and not pricing.effects.hook_time
+    channels = pricing.rules(objective).channels
+    return channels == 1 and not pricing.effects.compute_slowdown and not pricing.effects.hook_time
 
 
 def searched(setting: Setting, tape: Tape, cuts: Sequence[Cut], programmes: int = PROGRAMMES) -> Sized:

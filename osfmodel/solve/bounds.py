@@ -62,7 +62,11 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """The same for schedules that split every all-reduce where ``objective`` says so."""
+    """The same for schedules that split every all-reduce where ``objective`` says so.
+
+    With the collectives in flight that ``pricing`` adds to each channel.
+    """
+    objective = pricing.rules(objective)
     gradients = workload.gradients
     start = workload.forward_time if objective.forward_overlap else 0
     after = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)

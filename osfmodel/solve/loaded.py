@@ -8,14 +8,16 @@ every message. Not proven best: a note of the prediction says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from osfmodel.effects import NO_EFFECTS
 from osfmodel.engine import predict_timeline
-from osfmodel.plan import Plan
+from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing
+from osfmodel.solve import merge, pareto
+from osfmodel.solve.solution import Limits
 from osfmodel.timeline import Timeline
 from osfmodel.workload import Workload
 
@@ -27,25 +29,45 @@ Make: TypeAlias = Callable[[Workload, Pricing], Plan]
 """(workload, pricing without effects) -> plan"""
 
 
-def plan_under_effects(workload: Workload, pricing: Pricing, make: Make) -> Plan:
-    """The best of the plans that ``make`` gives for what effects leave of ready times and prices."""
+def plan_under_effects(workload: Workload, pricing: Pricing, make: Make, limited: bool = False) -> Plan:
+    """The best of the plans that ``make`` gives for what effects leave of ready times and prices.
+
+    Where the library keeps several collectives in flight, which ``make`` may not know, the best runs for so many
+    channels are tried too, unless ``limited`` says that buckets are (that search knows no limits).
+    """
     bare = replace(pricing, effects=NO_EFFECTS)
-    best = make(workload, bare)
-    if not pricing.effects.active or not workload.gradients:
-        return best
     hooked = replace(bare, costs={kind: cost.plus(pricing.effects.hook_time) for kind, cost in bare.costs.items()})
     prices = [bare, hooked] if pricing.effects.hook_time else [bare]
-    timeline = predict_timeline(workload, best, pricing)
+
+    def plans(seen: Workload) -> list[Plan]:
+        several = [] if limited else _for_several(seen, pricing)
+        return [*(make(seen, price) for price in prices), *several]
+
+    candidates = plans(workload)
+    if not workload.gradients or (len(candidates) == 1 and not pricing.effects.active):
+        return candidates[0]
+    timeline, best = _fastest(workload, candidates, pricing)
     shortest = timeline.iteration_time
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if pricing.effects.active else 0):
         seen = as_timed(workload, timeline)
-        candidates = [make(seen, price) for price in prices]
-        timed = [(predict_timeline(workload, plan, pricing), plan) for plan in candidates]
-        timeline, plan = min(timed, key=lambda pair: pair[0].iteration_time)
+        timeline, plan = _fastest(workload, plans(seen), pricing)
         if timeline.iteration_time >= shortest:
             break
         shortest, best = timeline.iteration_time, plan
     return best
+
+
+def _fastest(workload: Workload, plans: Sequence[Plan], pricing: Pricing) -> tuple[Timeline, Plan]:
+    timed = [(predict_timeline(workload, plan, pricing), plan) for plan in plans]
+    return min(timed, key=lambda pair: pair[0].iteration_time)
+
+
+def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
+    """The best runs in ready order for as many channels as the library keeps in flight; none for one."""
+    if pricing.in_flight == 1 or not workload.gradients:
+        return []
+    problem = merge.Problem.of(workload.gradients, Limits())
+    return [contiguous_plan(workload, pareto.runs(problem, pricing, pricing.in_flight).ends)]
 
 
 def as_timed(workload: Workload, timeline: Timeline) -> Workload:

@@ -73,7 +73,7 @@ def _best_under(
 ) -> list[tuple[float, Plan, Timeline]]:
     """The best plan found that is carried out under exactly these rules, timed."""
     known: list[tuple[float, Plan, Timeline]] = []
-    for plan in _plans(workload, pricing, rules):
+    for plan in _plans(workload, pricing, pricing.rules(rules)):
         _add(known, workload, plan.under(rules), pricing)
         if known[0][0] <= bound * (1 + SETTLED):
             return known[:1]
@@ -158,8 +158,9 @@ def _searched(
     workload: Workload, pricing: Pricing, objective: Objective, plans: list[Plan], bound: float
 ) -> Iterator[Plan]:
     """Local search from each of ``plans``."""
-    meter = Meter(Jobs.of(workload, objective), pricing, objective)
-    work = WORK // (1 if objective.channels == 1 else SEVERAL) // max(len(plans), 1)
+    rules = pricing.rules(objective)
+    meter = Meter(Jobs.of(workload, rules), pricing, rules)
+    work = WORK // (1 if rules.channels == 1 else SEVERAL) // max(len(plans), 1)
     for plan in plans:
         chunks = chunks_in(workload, plan)
         found = plan_of(workload, improve(chunks, meter, bound, work // max(len(chunks), 1)), objective)

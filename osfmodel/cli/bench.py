@@ -1,0 +1,175 @@
+"""``osf bench``"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osfmodel import documents, profiles
+from osfmodel.cli.app import WORKLOAD, print_text
+from osfmodel.cluster import Cluster
+from osfmodel.errors import OsfError, UsageError
+from osfmodel.output import summary
+from osfmodel.runtime import bench, findings
+from osfmodel.runtime.findings import Findings, Setting
+from osfmodel.runtime.job import Job, joined, place
+from osfmodel.runtime.sizes import powers, sizes_for
+from osfmodel.units import parse_bytes, parse_time
+
+
+@click.command(name="bench")
+@click.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
+@click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
+@click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
+@click.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
+@click.option(
+    "--min-size", "--min", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size."
+)
+@click.option(
+    "--max-size", "--max", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size."
+)
+@click.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
+@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Samples at each size, at most.")
+@click.option(
+    "--compute", type=click.Choice(["busy", "sleep", "none"]), default="busy", show_default=True,
+    help="What is slowed by collectives: matrix products, sleeps (as in a replay), or do not measure.",
+)  # fmt: skip
+@click.option("--network", metavar="WORDS", help="What the network is, for the file; default: its interface.")
+@click.option("--name", help="Name of the cluster; default: the file's.")
+@click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Longest wait for another rank.")
+def bench_command(
+    output: str | None,
+    merge: str | None,
+    backend: str | None,
+    workload: str | None,
+    smallest: str,
+    largest: str,
+    in_flight: str,
+    repeat: int,
+    compute: str,
+    network: str | None,
+    name: str | None,
+    timeout: str,
+) -> None:
+    """Measure the collectives of this job's ranks: time by size, several in flight, and what they cost computation.
+
+    Runs on every rank, under torchrun or what sets the same environment. Rank 0 writes the file. What was measured
+    before an interruption or a failure is kept in FILE.partial.json.
+
+    \b
+    Example:
+      torchrun --nproc-per-node 8 -m osfmodel bench -o my-cluster.json
+      torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --for bert-base-h100 -o my-cluster.json
+      torchrun --nproc-per-node 4 -m osfmodel bench --merge my-cluster.json
+    """
+    target = output or merge
+    if target is not None and Path(target).suffix != ".json":
+        raise UsageError(f"-o {target}: osf bench writes JSON: name it .json")
+    seconds = parse_time(timeout)
+    if not seconds >= 1:
+        raise UsageError(f"--timeout {timeout}: give a second or more")
+    writes = place("bench", least=2)["RANK"] == "0"
+    known = _mergeable(merge) if writes else None
+    sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
+    request = bench.Request(sizes, _flights(in_flight), repeat, compute)
+    found = Findings()
+    label = name or (Path(target).name.partition(".")[0] if target else "measured")
+    setting = Setting(2, 1, "", network or _interface(), "")
+    try:
+        with _terminable(writes), joined("bench", backend, seconds) as job:
+            setting = _setting(job, setting)
+            (agreed, *_) = job.gather(request)
+            bench.measure(job, agreed, found, _progress(writes))
+    except BaseException:
+        if writes and target is not None and found.usable:
+            _keep(found, setting, label, target)
+        raise
+    if writes:
+        cluster = findings.cluster_of(found, setting, label)
+        _write(cluster if known is None else findings.merged(known, cluster), target)
+
+
+@contextlib.contextmanager
+def _terminable(writes: bool) -> Iterator[None]:
+    """Let the rank that writes keep what it has when torchrun stops it; the others may end at once."""
+
+    def interrupted(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupted if writes else signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _mergeable(merge: str | None) -> Cluster | None:
+    if merge is None:
+        return None
+    known = profiles.load_cluster(Path(merge))
+    findings.require_mergeable(known)
+    return known
+
+
+def _sizes(workload: str | None, smallest: int, largest: int) -> tuple[int, ...]:
+    if workload is not None:
+        return sizes_for(profiles.load_workload(workload))
+    if not bench.FLOAT <= smallest < largest:
+        raise UsageError(f"--min-size and --max-size: sizes go from {bench.FLOAT} B up, the smaller one first")
+    return powers(smallest, largest)
+
+
+def _flights(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
+        raise UsageError(f"--in-flight {text!r}: write counts from 1 to 64 such as 1,2,4")
+    return tuple(sorted({1, *map(int, parts)}))
+
+
+def _interface() -> str:
+    names = [os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+    chosen = next((name for name in names if name), None)
+    return "interface as the library chose" if chosen is None else f"interface {chosen}"
+
+
+def _setting(job: Job, setting: Setting) -> Setting:
+    import torch
+
+    versions = f"torch {torch.__version__}"
+    if job.backend == "nccl":
+        versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
+    return replace(setting, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
+
+
+def _progress(writes: bool) -> Callable[[str], None]:
+    """A line on a terminal, of rank 0; silence on a pipe."""
+    if not writes or sys.stderr is None or not sys.stderr.isatty():
+        return lambda text: None
+    return lambda text: click.echo(f"osf: {text}", err=True)
+
+
+def _keep(found: Findings, setting: Setting, label: str, target: str) -> None:
+    path = Path(target).with_suffix(".partial.json")
+    found.left_out.append("stopped before the end")
+    try:
+        profiles.save(findings.cluster_of(found, setting, label), path)
+    except OsfError as error:
+        click.echo(f"osf: what was measured could not be kept: {error}", err=True)
+    else:
+        click.echo(f"osf: what was measured until then is in {path}", err=True)
+
+
+def _write(cluster: Cluster, target: str | None) -> None:
+    if target is None:
+        print_text(documents.encode(documents.document_of(cluster)))
+    else:
+        profiles.save(cluster, target)
+        click.echo(f"osf: wrote {target}: {summary(cluster)}", err=True)

@@ -1,0 +1,163 @@
+"""``osf profile``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from osfmodel import documents, profiles
+from osfmodel.cli.app import print_text, warn
+from osfmodel.errors import UsageError
+from osfmodel.output import summary
+from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, measure, with_fit
+from osfmodel.runtime.profiling import WARM_UP
+from osfmodel.runtime.subjects import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
+from osfmodel.workload import Workload
+
+
+@click.command(name="profile")
+@click.argument("factory", metavar="PACKAGE.MODULE:FACTORY", required=False)
+@click.option("--torchvision", metavar="NAME", help="A classification model of torchvision, with random weights.")
+@click.option(
+    "--transformers", metavar="NAME", help="A model type (bert, gpt2 ...), folder or hub name; random weights."
+)
+@click.option("--sequence", type=click.IntRange(1), metavar="N", help=f"Tokens for --transformers; default {SEQUENCE}.")
+@click.option("--batch-size", "sizes", metavar="A[,B,C]", help="Samples per iteration; one profile each, and a fit.")
+@click.option("--steps", type=click.IntRange(1), default=20, metavar="N", help="Steps with hooks (20), and without.")
+@click.option("--warm-up", type=click.IntRange(0), default=WARM_UP, metavar="N", help=f"Steps before ({WARM_UP}).")
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Of parameters, inputs and gradients.")
+@click.option("--autocast", is_flag=True, help="Only compute in --dtype; parameters and gradients stay as they are.")
+@click.option("--device", metavar="NAME", default="cpu", help="cpu (the default), cuda, cuda:1 ...")
+@click.option("--name", help="Name of the workload; default: the model's.")
+@click.option("-o", "--output", metavar="FILE|FOLDER", help="Where to write it (.json); a folder for several sizes.")
+def profile_command(
+    factory: str | None,
+    torchvision: str | None,
+    transformers: str | None,
+    sequence: int | None,
+    sizes: str | None,
+    steps: int,
+    warm_up: int,
+    dtype: str,
+    autocast: bool,
+    device: str,
+    name: str | None,
+    output: str | None,
+) -> None:
+    """Measure a PyTorch model: forward time by layer, when each gradient is ready, the update.
+
+    FACTORY() returns (model, batch, loss), and an optimizer where SGD is not to stand in. A batch
+    that is a tensor or a dict is what the model takes, and the loss is loss(output); a pair is inputs and targets, and
+    the loss is loss(output, targets). Given the parameter batch_size, FACTORY makes the batch; else its batch is
+    repeated or cut. Your own training loop is profiled with osfmodel.profile. Steps go with hooks and without by turns,
+    and where the layers do not add up to the steps without, that is told on stderr and in the file.
+
+    \b
+    Example:
+      osf profile my_training:make -o my-model.json
+      osf profile my_training:make --batch-size 8,16,32 --device cuda -o .
+      osf profile --torchvision resnet50 --batch-size 32 -o resnet50.json
+    """
+    maker, default_name = _maker(factory, torchvision, transformers, sequence)
+    counts = _sizes(sizes)
+    _check_output(output, len(counts))
+    driving = Driving(steps, warm_up, dtype, device, autocast)
+    _measure_all(maker, name or default_name, counts, driving, output)
+
+
+def _maker(
+    factory: str | None, torchvision: str | None, transformers: str | None, sequence: int | None
+) -> tuple[Maker, str]:
+    given = [text for text in (factory, torchvision, transformers) if text is not None]
+    if len(given) != 1:
+        raise UsageError("give one model: PACKAGE.MODULE:FACTORY, --torchvision NAME or --transformers NAME")
+    if sequence is not None and transformers is None:
+        raise UsageError("--sequence is for --transformers: a factory makes its own batch")
+    _require_torch()
+    if transformers is not None:
+        return from_transformers(transformers, sequence or SEQUENCE), Path(transformers).name
+    if torchvision is not None:
+        return from_torchvision(torchvision), torchvision
+    return from_factory(given[0]), given[0].partition(":")[2]
+
+
+def _require_torch() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise UsageError("osf profile needs PyTorch: pip install torch")
+
+
+def _sizes(text: str | None) -> list[int | None]:
+    if text is None:
+        return [None]
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and len(part) < 8 and int(part) for part in parts):
+        raise UsageError(f"--batch-size {text!r}: write sizes of 1 or more such as 32 or 8,16,32")
+    return [int(part) for part in dict.fromkeys(parts)]
+
+
+def _check_output(output: str | None, count: int) -> None:
+    """Before anything is measured: whether it can be written."""
+    if output in (None, "-"):
+        return
+    target = Path(str(output))
+    if count > 1 and not target.is_dir():
+        raise UsageError(f"-o {output}: {count} batch sizes become {count} files: give a folder that exists")
+    if not target.is_dir() and target.suffix != ".json":
+        raise UsageError(f"-o {output}: osf profile writes JSON: name it .json, or give a folder that exists")
+    if not target.is_dir() and not target.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {target.parent}")
+
+
+def _measure_all(maker: Maker, name: str, sizes: Sequence[int | None], driving: Driving, output: str | None) -> None:
+    """Each is written as soon as it is there; once all are, again with the fit of time against batch."""
+    found: list[Measured] = []
+    several = len(sizes) > 1
+    for size in sizes:
+        full_name = f"{name}-b{size}" if several else name
+        one = measure(full_name, maker, size, driving, _progress(full_name))
+        found.append(one)
+        for warning in one.warnings:
+            warn(f"{full_name}: {warning}")
+        if several and output not in (None, "-"):
+            _write(one.workload, output)
+        if one.interrupted:
+            break
+    fit = batch_fit([one.workload for one in found])
+    for one in found:
+        _emit(with_fit(one.workload, fit) if fit else one.workload, output)
+    if fit:
+        click.echo(f"osf: {name}: {fit}", err=True)
+    if found[-1].interrupted:
+        raise KeyboardInterrupt
+
+
+def _emit(workload: Workload, output: str | None) -> None:
+    if output is None:
+        print_text(summary(workload) + "\n")
+    elif output == "-":
+        print_text(documents.encode(documents.document_of(workload)))
+    else:
+        click.echo(f"osf: wrote {_write(workload, output)}: {summary(workload)}", err=True)
+
+
+def _write(workload: Workload, output: str | None) -> Path:
+    target = Path(str(output))
+    path = target / f"{workload.name}.json" if target.is_dir() else target
+    profiles.save(workload, path)
+    return path
+
+
+def _progress(name: str) -> Callable[[int, int], None]:
+    """One line on the terminal that counts the steps; silent elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda number, count: None
+
+    def tell(number: int, count: int) -> None:
+        click.echo(f"\r{name}: step {number} of {count}", nl=number == count, err=True)
+
+    return tell

@@ -1,0 +1,311 @@
+"""``osf run``"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from osfmodel import profiles
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, print_text, warn
+from osfmodel.cluster import Cluster
+from osfmodel.cost import AffineCost
+from osfmodel.errors import OsfError, UsageError
+from osfmodel.measurement import Measurement
+from osfmodel.measurements import save_measurements
+from osfmodel.plan import Plan
+from osfmodel.plans import make_plan, named_plan, single_cap
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.units import parse_time, show_time
+from osfmodel.workload import Workload
+
+if TYPE_CHECKING:
+    from osfmodel.runtime.buckets import Carried
+    from osfmodel.runtime.ranks import Place, Watch
+    from osfmodel.runtime.trainees import Subject
+    from osfmodel.runtime.training import Settings
+
+UNPRICED = ("wfbp", "single", "ddp")
+"""Plans that can be made without knowing what a message costs."""
+MARGIN = 10.0
+"""Seconds without progress, beyond torch's own time limit and two iterations' computation, that end a rank."""
+
+
+class Asked(NamedTuple):
+    """What the command line asks for."""
+
+    subject: str
+    plans: tuple[str, ...]
+    cluster: str | None
+    workload: str | None
+    scale: float
+    output: str
+    hook: bool | None
+    verify: bool
+
+    @property
+    def real(self) -> bool:
+        """Whether the subject is a user's model."""
+        return ":" in self.subject and not Path(self.subject).is_file()
+
+
+@click.command(name="run")
+@click.argument("subject", metavar="WORKLOAD|PACKAGE.MODULE:FACTORY", type=WORKLOAD)
+@click.option(
+    "--plan", "plans", multiple=True, required=True, metavar="NAME|FILE", type=PLAN,
+    help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, or a plan file.",
+)  # fmt: skip
+@click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
+@click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
+@click.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
+@click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
+@click.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
+@click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
+@click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="For meeting and each collective.")
+@click.option("--verify", is_flag=True, help="Also compare the losses of each plan with the default's (FACTORY).")
+@click.option("--find-unused-parameters", is_flag=True, help="As DDP's argument.")
+@click.option("--static-graph", is_flag=True, help="As DDP's argument.")
+@click.option("--gradient-as-bucket-view", is_flag=True, help="As DDP's argument.")
+@click.option("--comm-hook", is_flag=True, help="Carry plans out by a communication hook, as on an older torch.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="Measurements; whole or not at all.")
+def run_command(
+    subject: str,
+    plans: tuple[str, ...],
+    cluster: str | None,
+    workload: str | None,
+    scale: float,
+    iterations: int,
+    repeat: int,
+    warm_up: int,
+    backend: str | None,
+    timeout: str,
+    verify: bool,
+    find_unused_parameters: bool,
+    static_graph: bool,
+    gradient_as_bucket_view: bool,
+    comm_hook: bool,
+    output: str,
+) -> int:
+    """Train for real under each plan with PyTorch DDP, started by torchrun, and measure it.
+
+    WORKLOAD is replayed: sleeping (spinning, on a GPU) stands in for computation, while gradients, hooks, buckets and
+    collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. What is finished
+    is in FILE after every turn; `osf check FILE` holds it against the prediction.
+
+    \b
+    Example:
+      torchrun --nproc-per-node 4 -m osfmodel run resnet50-v100 --plan ddp --plan optimal --cluster c.json -o r.json
+    """
+    asked = Asked(
+        subject, tuple(dict.fromkeys(plans)), cluster, workload, scale, output, True if comm_hook else None, verify
+    )
+    _require_sensible(asked)
+    limit = parse_time(timeout)
+    _require_torch()
+    from osfmodel.runtime.ranks import place_of
+    from osfmodel.runtime.training import Settings
+
+    options = {
+        "find_unused_parameters": find_unused_parameters,
+        "static_graph": static_graph,
+        "gradient_as_bucket_view": gradient_as_bucket_view,
+    }
+    settings = Settings(iterations, repeat, warm_up, options)
+    return _together(asked, settings, place_of(os.environ, backend), limit)
+
+
+def _require_sensible(asked: Asked) -> None:
+    """Everything that can be said before anyone meets."""
+    if not 0 < asked.scale < 1e6:
+        raise UsageError(f"--scale {asked.scale}: write a factor above 0, such as 8 or 0.5")
+    if asked.real and asked.scale != 1:
+        raise UsageError("--scale is for replays: a model takes the time that it takes")
+    if asked.verify and not asked.real:
+        raise UsageError("--verify compares losses, which only a model has: give PACKAGE.MODULE:FACTORY")
+    if asked.workload and not asked.real:
+        raise UsageError("--workload is the profile of a model: a replay has its WORKLOAD already")
+    if Path(asked.output).suffix != ".json":
+        raise UsageError(f"-o {asked.output}: measurements are JSON, so its name must end in .json")
+    for name in asked.plans:
+        if not _is_file(name):
+            named_plan(name)
+            if asked.cluster is None and not _unpriced(name):
+                raise UsageError(f"plan {name!r} needs prices: give --cluster FILE, as osf bench writes it")
+            if asked.real and asked.workload is None and not _unpriced(name):
+                raise UsageError(f"plan {name!r} needs gradient times: give --workload FILE, as osf profile writes it")
+
+
+def _is_file(plan: str) -> bool:
+    return plan.endswith(".json")
+
+
+def _unpriced(plan: str) -> bool:
+    return plan in UNPRICED or single_cap(plan) is not None
+
+
+def _require_torch() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise UsageError("osf run needs PyTorch: pip install 'osfmodel[torch]'")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are pages of stack; what matters is said here
+
+
+def _together(asked: Asked, settings: Settings, place: Place, limit: float) -> int:
+    """Meet, run, part. A rank that fails from here on ends at once, with a line that says which it is."""
+    from osfmodel.runtime.ranks import Watch, end_now, join
+
+    with Watch(place.rank, limit + MARGIN) as watch:
+        try:
+            watch.beat(f"while {place.world} workers were to meet at {place.address}")
+            join(place, limit)
+            runs = _measured(asked, settings, place, watch)
+            _part()
+        except OsfError as error:
+            end_now(place.rank, f"{error}{watch.kept if watch.kept not in str(error) else ''}", error.exit_code)
+        except Exception as error:
+            end_now(place.rank, f"{type(error).__name__} {watch.doing}: {error}{watch.kept}", 1)
+    if place.rank:
+        return 0
+    print_text(_summary(runs))
+    for note in dict.fromkeys(_notes(runs)):
+        warn(note)
+    return 1 if any(_apart(run) for run in runs) else 0
+
+
+def _part() -> None:
+    import torch.distributed as dist
+
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
+    """Run everything; rank 0 keeps a file of what is finished."""
+    from osfmodel.runtime import training
+    from osfmodel.runtime.ranks import require_agreement
+
+    require_agreement(repr((asked, settings)))
+    subject = _subject(asked, place)
+    watch.patience += 2 * subject.workload.compute_time
+    cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
+    plans = [_carried(name, asked, subject.workload, cluster, place.world) for name in asked.plans]
+    losses: dict[str, float] = {}
+    if asked.verify:
+        losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
+    first = _first(asked, settings, place, subject)
+    runs: list[Measurement] = []
+    for ran in training.run_all(subject, plans, settings, place, watch):
+        run = training.measurement_of(ran, first, losses)
+        runs.append(replace(run, plan=_beside(run.plan, asked.output)))
+        if place.rank == 0:
+            save_measurements(Path(asked.output).stem, runs, asked.output)
+            watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
+            _show_progress(runs[-1], len(runs), settings.repeats * len(plans))
+    return runs
+
+
+def _subject(asked: Asked, place: Place) -> Subject:
+    from osfmodel.runtime.trainees import agreed, replayed, trained
+
+    if not asked.real:
+        workload = profiles.load_workload(asked.subject)
+        return replayed(workload if asked.scale == 1 else workload.scaled(asked.scale), place.device)
+    known = None if asked.workload is None else profiles.load_workload(asked.workload)
+    return agreed(trained(asked.subject, place.device, known))
+
+
+def _carried(name: str, asked: Asked, workload: Workload, cluster: Cluster | None, world: int) -> Carried:
+    from osfmodel.runtime.buckets import carried
+
+    return carried(name, _plan(name, workload, cluster, world), workload, asked.hook)
+
+
+def _plan(name: str, workload: Workload, cluster: Cluster | None, world: int) -> Plan:
+    if _is_file(name):
+        return profiles.load_plan(name)
+    pricing = Pricing.of(AffineCost(((0.0, 0.0),)), workers=world) if cluster is None else pricing_of(cluster, world)
+    return make_plan(name, workload, pricing)
+
+
+def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
+    """The plans, with DDP's default in front, whose losses the others are compared with."""
+    from osfmodel.runtime.buckets import carried
+
+    default = carried("ddp", _plan("ddp", workload, None, 2), workload)
+    return [default, *(planned for planned in plans if planned.label != "ddp" or planned.hook)]
+
+
+def _first(asked: Asked, settings: Settings, place: Place, subject: Subject) -> Measurement:
+    """What all runs share; files are named from where the measurement file will lie."""
+    from osfmodel.runtime.training import conditions_of, source_of
+
+    stated = conditions_of(subject, settings, place)
+    if not asked.real:
+        stated["scale"] = f"{asked.scale:g}"
+    named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
+    return Measurement(
+        workload=_beside(named, asked.output),
+        cluster=_beside(asked.cluster or "unmeasured", asked.output),
+        plan="ddp",
+        workers=place.world,
+        samples=(1.0,),
+        warm_ups=settings.warm_ups,
+        conditions=tuple(stated.items()),
+        source=source_of(place, settings, subject.notes),
+    )
+
+
+def _beside(name: str, output: str) -> str:
+    """A file as it is found from where ``output`` lies; a name as it is."""
+    return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
+
+
+def _show_progress(run: Measurement, done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"{done} of {of}: {run.plan} {show_time(run.iteration_time)} per iteration", err=True)
+
+
+def _summary(runs: Sequence[Measurement]) -> str:
+    """A line per plan: the median over its repeats, and how it compares with the default."""
+    from statistics import median
+
+    times = {run.plan: [one.iteration_time for one in runs if one.plan == run.plan] for run in runs}
+    lines = []
+    for plan, found in times.items():
+        buckets = next(len(run.condition("buckets").split()) for run in runs if run.plan == plan)
+        span = f"{show_time(min(found))} to {show_time(max(found))}"
+        ratio = f", {median(times['ddp']) / median(found):.3f} times as fast as ddp" if "ddp" in times else ""
+        lines.append(f"{plan}: {buckets} buckets, {show_time(median(found))} per iteration ({span}){ratio}\n")
+    return "".join(lines)
+
+
+def _notes(runs: Sequence[Measurement]) -> list[str]:
+    """What is to be said about runs: other buckets than planned, other losses than the default's."""
+    formed = [
+        f"plan {run.plan!r}: {run.condition('buckets_as_planned').removeprefix('no: ')}"
+        for run in runs
+        if run.condition("buckets_as_planned") != "yes"
+    ]
+    losses = [
+        f"plan {run.plan!r}: its losses differ from the default's by {_loss(run):.2g}, relative"
+        for run in runs
+        if _apart(run)
+    ]
+    return formed + losses
+
+
+def _loss(run: Measurement) -> float:
+    return float(dict(run.conditions).get("loss_difference", "0"))
+
+
+def _apart(run: Measurement) -> bool:
+    from osfmodel.runtime.training import SAME_LOSS
+
+    return not _loss(run) <= SAME_LOSS

@@ -1,0 +1,180 @@
+"""Measures what collectives cost between the ranks of a job: one size after the other, alone and several at once.
+
+Every sample begins with a barrier on a group of its own over CPU, and is what the slowest rank took. All decisions (how
+many repeats) rest on gathered times, so all ranks take the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.runtime.findings import Findings, Sample
+from osfmodel.runtime.job import Job
+from osfmodel.units import show_bytes, show_time
+
+FLOAT = 4
+"""Bytes of the elements that are sent, float32."""
+WARM_UPS = 2
+LEAST = 5
+"""Repeats at each size, however long they take."""
+POINT_SECONDS = 4.0
+"""At a size, so much time is spent on further repeats; a slow network gets fewer."""
+FLIGHT_EVERY = 4
+"""Several at once are measured at each fourth size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to measure: bytes, how many at once (1 included), repeats, and what computes beside collectives.
+
+    ``compute``: ``busy`` (a loop of matrix products), ``sleep`` (a loop of short sleeps), or ``none``.
+    """
+
+    sizes: tuple[int, ...]
+    flights: tuple[int, ...] = (1, 2, 4)
+    repeat: int = 20
+    compute: str = "busy"
+
+
+def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
+    """Fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
+    findings.threads = _threads(job)
+    groups = _groups(max(request.flights))
+    for collective, launcher in LAUNCHERS.items():
+        if not _offered(job, launcher):
+            findings.left_out.append(f"no {collective}: {job.backend} of this torch has none")
+            continue
+        for size in request.sizes:
+            launch, sent = _alone(job, launcher, size)
+            sample = Sample.of([ends[-1] for ends in _sample(job, launch, request.repeat)])
+            findings.tables.setdefault(collective, {})[sent] = sample
+            tell(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
+    if len(groups) > 1:
+        for size in request.sizes[::FLIGHT_EVERY]:
+            _together(job, request, size, groups, findings)
+            several = ", ".join(f"{count}: {show_time(t)}" for count, t in findings.together[size].items())
+            tell(f"at once, {show_bytes(size)}: {several}")
+    if request.compute != "none":
+        _slowing(job, request, findings)
+        tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")
+
+
+def _groups(count: int) -> list[Any]:
+    """Queues: the default process group, and others beside it."""
+    import torch.distributed as dist
+
+    return [dist.group.WORLD, *(dist.new_group() for _ in range(count - 1))]
+
+
+def _threads(job: Job) -> int | None:
+    """Worker threads of gloo, where this torch says; NCCL has one stream per communicator."""
+    import torch
+    import torch.distributed as dist
+
+    if job.backend == "nccl":
+        return 1
+    try:
+        return int(dist.group.WORLD._get_backend(torch.device("cpu")).options._threads)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+Launch = Callable[[], list[Any]]
+
+
+def _sample(job: Job, launch: Launch, repeat: int) -> list[tuple[float, ...]]:
+    """When each of the collectives that ``launch`` starts had ended on the slowest rank, repeat by repeat."""
+    first = _slowest(job, [_once(job, launch) for _ in range(WARM_UPS)])
+    count = max(min(repeat, int(POINT_SECONDS / max(first[-1][-1], 1e-9))), min(LEAST, repeat))
+    return _slowest(job, [_once(job, launch) for _ in range(count)])
+
+
+def _slowest(job: Job, own: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    return [tuple(map(max, zip(*row, strict=True))) for row in zip(*job.gather(own), strict=True)]
+
+
+def _once(job: Job, launch: Launch) -> tuple[float, ...]:
+    job.barrier()
+    begin = time.perf_counter()
+    works = launch()
+    ends = []
+    for work in works:
+        work.wait()
+        if job.device.type == "cuda":
+            import torch
+
+            torch.cuda.current_stream().synchronize()  # there wait() holds up the stream only
+        ends.append(time.perf_counter() - begin)
+    return tuple(ends)
+
+
+def _alone(job: Job, launcher: Callable[..., Any], size: int) -> tuple[Launch, int]:
+    """A launch of one collective of ``size`` bytes, and how many it really sends: a whole number per rank."""
+    part = None if launcher is _all_reduce else _buffer(job, -(-size // job.workers))
+    whole = _buffer(job, size if part is None else part.numel() * FLOAT * job.workers)
+    return lambda: [launcher(whole, part, None)], whole.numel() * FLOAT
+
+
+def _buffer(job: Job, size: int) -> Any:
+    import torch
+
+    return torch.zeros(max(1, -(-size // FLOAT)), dtype=torch.float32, device=job.device)
+
+
+def _all_reduce(whole: Any, part: Any, group: Any) -> Any:
+    import torch.distributed as dist
+
+    return dist.all_reduce(whole, group=group, async_op=True)
+
+
+def _reduce_scatter(whole: Any, part: Any, group: Any) -> Any:
+    import torch.distributed as dist
+
+    call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return call(part, whole, group=group, async_op=True)
+
+
+def _all_gather(whole: Any, part: Any, group: Any) -> Any:
+    import torch.distributed as dist
+
+    call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return call(whole, part, group=group, async_op=True)
+
+
+LAUNCHERS = {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_gather": _all_gather}
+
+
+def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
+    """Whether this backend has that collective: the one question that torch answers by an exception."""
+    try:
+        launcher(_buffer(job, FLOAT * job.workers), _buffer(job, FLOAT), None).wait()
+    except (RuntimeError, NotImplementedError) as error:
+        if "support" in str(error).lower() or "implement" in str(error).lower():
+            return False
+        raise
+    return True
+
+
+def _together(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
+    """Several all-reduces at once, each in a queue of its own, and the largest number in one queue."""
+    buffers = [_buffer(job, size) for _ in groups]
+
+    def launch(count: int, queues: Sequence[Any]) -> Launch:
+        return lambda: [_all_reduce(buffers[i], None, queues[i]) for i in range(count)]
+
+    times = {count: _sample(job, launch(count, groups), request.repeat) for count in request.flights}
+    findings.together[size] = {count: Sample.of([ends[-1] for ends in rows]).time for count, rows in times.items()}
+    same = _sample(job, launch(len(groups), [groups[0]] * len(groups)), request.repeat)
+    findings.queues[size] = tuple(Sample.of(column).time for column in zip(*same, strict=True))
+
+
+def _slowing(job: Job, request: Request, findings: Findings) -> None:
+    from osfmodel.runtime.beside import describe, slowdown
+
+    size = max((size for size in findings.tables["all_reduce"] if size <= 4 << 20), default=request.sizes[0])
+    alone = findings.tables["all_reduce"][size].time
+    findings.slowdown = slowdown(job, request.compute, _buffer(job, size), alone, findings.in_flight)
+    findings.slowed = f"{describe(job, request.compute)} with {show_bytes(size)}"

@@ -1,0 +1,234 @@
+"""A plan as what PyTorch DDP is given, and what DDP formed from it according to its own log.
+
+Where DDP knows ``bucket_cap_mb_list`` (torch 2.13) the plan is its arguments. Where it does not, a communication hook
+collects DDP's one-tensor buckets into the planned messages, at the price of a copy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from osfmodel.errors import OsfError, PlanError
+from osfmodel.plan import Plan
+from osfmodel.plans import single_cap
+from osfmodel.solve.caps import bucket_layout
+from osfmodel.targets import ddp
+from osfmodel.units import MIB
+from osfmodel.workload import Workload
+
+SHARDED = {
+    "FullyShardedDataParallel": "FSDP (HSDP, where it shards inside nodes only)",
+    "FSDPModule": "FSDP2 (HSDP, where its mesh has two dimensions), made by fully_shard",
+    "DeepSpeedEngine": "DeepSpeed",
+}
+"""Classes whose models communicate by themselves, and what they are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A plan to be carried out: ``label`` says which, ``arguments`` are DDP's; ``hook``: by a communication hook."""
+
+    label: str
+    plan: Plan
+    arguments: dict[str, Any] = field(default_factory=dict)
+    hook: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each planned bucket."""
+        return tuple(bucket.size for bucket in self.plan.buckets)
+
+
+def carried(label: str, plan: Plan, workload: Workload, hook: bool | None = None) -> Carried:
+    """How DDP carries ``plan`` out; ``hook`` None: by its arguments where they can say it.
+
+    Raises PlanError, naming the plan and what to do, where DDP has no way to.
+    """
+    _require_possible(label, plan, workload)
+    if label == "ddp" and not hook:
+        return Carried(label, plan)
+    cap = single_cap(label)
+    if cap is not None and not hook:
+        return Carried(label, plan, {"bucket_cap_mb": cap / MIB})
+    if hook or (hook is None and not has_list()):
+        _require_one_dtype(label, workload)
+        return Carried(label, plan, {"bucket_cap_mb": 1e-9}, hook=True)
+    return Carried(label, plan, {"bucket_cap_mb_list": [limit / MIB for limit in _limits(plan, workload)]})
+
+
+def _limits(plan: Plan, workload: Workload) -> tuple[int, ...]:
+    """A limit per bucket. With several dtypes the k-th serves the k-th bucket of each: the first that make the plan."""
+    kinds = dict(zip(workload.gradients.names, workload.gradients.dtypes, strict=True))
+    rows: dict[str, list[int]] = {}
+    for bucket in plan.buckets:
+        rows.setdefault(kinds[bucket.blocks[0].layer], []).append(bucket.size)
+    if len(rows) == 1:
+        return tuple(*rows.values())
+    places = [[row[k] for row in rows.values() if k < len(row)] for k in range(max(map(len, rows.values())))]
+    tries = [tuple(map(min, places)), tuple(map(max, places)), *map(tuple, rows.values())]
+    wanted = sorted(bucket.size for bucket in plan.buckets)
+    return next((limits for limits in tries if _sizes(limits, workload) == wanted), tries[0])
+
+
+def _sizes(limits: tuple[int, ...], workload: Workload) -> list[int]:
+    sizes = workload.gradients.sizes
+    return sorted(sum(sizes[i] for i in group) for group in bucket_layout(workload.gradients, limits))
+
+
+def has_list() -> bool:
+    """Whether the installed DDP takes a limit for each bucket."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters
+
+
+def _one_dtype(workload: Workload) -> bool:
+    return len(set(workload.gradients.dtypes)) < 2
+
+
+def _require_one_dtype(label: str, workload: Workload) -> None:
+    if not _one_dtype(workload):
+        raise PlanError(f"plan {label!r}: several dtypes need bucket_cap_mb_list, which this torch lacks: use 2.13")
+
+
+def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
+    wants = []
+    if plan.channels > 1:
+        wants.append(f"{plan.channels} channels")
+    if plan.forward_overlap:
+        wants.append("the next forward to overlap communication")
+    if plan.split:
+        wants.append("all-reduces split into reduce-scatter and all-gather")
+    if plan.credit is not None:
+        wants.append("sending by priority")
+    if any(bucket.release_time for bucket in plan.buckets):
+        wants.append("a clock that releases buckets, as Horovod has")
+    if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
+        wants.append("tensors cut in pieces")
+    instead = "run what `osf tune --for ddp` proposes, or --plan optimal"
+    if wants:
+        raise PlanError(f"DDP cannot carry out plan {label!r}, which wants {' and '.join(wants)}: {instead}")
+    try:
+        plan.require_valid(workload)
+        if _one_dtype(workload) and not ddp.forms(plan, workload):
+            raise PlanError("it sends tensors in another order than that in which they become ready")
+    except OsfError as error:
+        raise PlanError(f"DDP cannot carry out plan {label!r}: {error}; {instead}") from None
+
+
+def require_plain_model(model: Any) -> None:
+    """Raise PlanError, saying what to do instead, for a model that something else already wraps."""
+    for module in model.modules():
+        for kind in (cls.__name__ for cls in type(module).__mro__):
+            if kind in SHARDED:
+                raise PlanError(
+                    f"the model is wrapped by {SHARDED[kind]}, which communicates per wrapped module and has no buckets"
+                    " to plan: return the bare model to run it under DDP, or choose there which modules are wrapped"
+                )
+            if kind in ("DistributedDataParallel", "DataParallel"):
+                raise PlanError(f"the model is already wrapped by {kind}: return the bare model, osf run wraps it")
+
+
+class Messages:
+    """The hook: DDP's buckets, each one tensor, become the planned messages. ``sent`` are those of the last iteration.
+
+    In the first iteration DDP has other buckets (the whole model in one); all planned messages that are complete go
+    together then.
+    """
+
+    def __init__(self, sizes: Sequence[int], world: int) -> None:
+        self.ends, self.world = tuple(accumulate(sizes)), world
+        self.sent: list[int] = []
+        self._open: list[tuple[Any, Any]] = []
+        self._before, self._held = 0, 0
+
+    def __call__(self, state: object, bucket: Any) -> Any:
+        """DDP's communication hook: a future of the bucket's mean."""
+        import torch
+
+        buffer = bucket.buffer()
+        if not self._open and not self._before:
+            self.sent = []
+        devices = [buffer.device] if buffer.is_cuda else None
+        future = torch.futures.Future(devices=devices) if devices else torch.futures.Future()
+        self._open.append((buffer, future))
+        self._held += buffer.numel() * buffer.element_size()
+        if bucket.is_last() or self._before + self._held in self.ends:
+            self._send()
+        if bucket.is_last():
+            self._before = 0
+        return future
+
+    def _send(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        group, self._open = self._open, []
+        self.sent.append(self._held)
+        self._before, self._held = self._before + self._held, 0
+        flat = torch.cat([buffer for buffer, _ in group]).div_(self.world)
+
+        def arrived(done: Any) -> None:
+            done.wait()
+            for part, (_, future) in zip(flat.split([buffer.numel() for buffer, _ in group]), group, strict=True):
+                future.set_result(part)
+
+        dist.all_reduce(flat, async_op=True).get_future().then(arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """The buckets that DDP formed: bytes of each, and the positions of their parameters (() where it does not say).
+
+    ``rebuilt``: whether it formed them anew in the order in which gradients became ready.
+    """
+
+    sizes: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...] = ()
+    rebuilt: bool = True
+
+
+def formed_by(model: Any, messages: Messages | None) -> Formed:
+    """What DDP's own log says after some iterations; what was sent, where the hook formed the messages."""
+    log = model._get_ddp_logging_data()
+    rebuilt = bool(log.get("has_rebuilt_buckets"))
+    if messages is not None:
+        return Formed(tuple(messages.sent), rebuilt=rebuilt)
+    text = log["rebuilt_bucket_sizes" if rebuilt else "bucket_sizes"]
+    members = log.get("rebuilt_per_bucket_param_indices", "") if rebuilt else ""
+    groups = tuple(tuple(map(int, group.split())) for group in members.split(",") if group.strip())
+    return Formed(tuple(int(size) for size in text.split(",")), groups, rebuilt)
+
+
+def deviation(planned: Carried, formed: Formed, names: Sequence[str], workload: Workload) -> str:
+    """How the buckets formed differ from those planned, and why; nothing where they are the same.
+
+    ``names`` are those of the model's parameters in their order.
+    """
+    layers = [{block.layer for block in bucket.blocks} for bucket in planned.plan.buckets]
+    ordered = sorted if not _one_dtype(workload) else list  # DDP leaves open which dtype's last bucket comes first
+    same = ordered(formed.sizes) == ordered(planned.sizes)
+    if same and _one_dtype(workload) and formed.members and set().union(*layers) == set(names):
+        same = [{names[i] for i in group} for group in formed.members] == layers
+    if same and (formed.rebuilt or len(planned.sizes) < 2):
+        return ""
+    counts = f"{len(formed.sizes)} buckets that are not the {len(planned.sizes)} planned"
+    return f"DDP formed {counts}: {_why(formed, workload)}"
+
+
+def _why(formed: Formed, workload: Workload) -> str:
+    if not formed.rebuilt:
+        return (
+            "it did not rebuild them in ready order, as with find_unused_parameters and without static_graph, or where "
+            "not every parameter gets a gradient"
+        )
+    if not _one_dtype(workload):
+        return "the gradients have several dtypes, each of which DDP walks by itself with the same limits"
+    return (
+        "the gradients became ready in another order or with other sizes than the workload says (torch.compile does "
+        "that): profile the model as it is run"
+    )

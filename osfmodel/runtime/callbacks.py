@@ -1,0 +1,127 @@
+"""Callbacks that profile training in Lightning and in transformers' Trainer.
+
+Their classes derive from those of the frameworks, which is why they are made inside functions.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+from typing import Any
+
+from osfmodel import profiles
+from osfmodel.errors import DataError, UsageError
+from osfmodel.runtime.profiling import Profile, profile
+
+STEPS = 20
+"""Steps with hooks after which a callback lets training go on alone."""
+
+
+class Watch:
+    """Profiles the model it is given from ``start`` to ``stop``, which writes the workload to ``path``, if any."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self.path, self.options = path, {"steps": STEPS, **options}
+        self.profile: Profile | None = None
+        self.entered = False
+
+    def start(self, model: Any) -> None:
+        """Put the hooks on. Raises UsageError where several workers train: they communicate in backward."""
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise UsageError("several workers train, and communication would be in the times: profile with one")
+        self.profile = profile(model, **self.options).__enter__()
+        self.entered = True
+
+    def begin(self, batch: Any) -> None:
+        """The forward of a batch begins."""
+        if self.profile is not None and self.entered:
+            self.profile.begin(batch)
+
+    def look(self) -> None:
+        """An iteration ended: stop where it was the last that is wanted."""
+        if self.profile is not None and self.profile.done:
+            self.stop()
+
+    def stop(self, write: bool = True) -> None:
+        """Take the hooks off, and write the file; too few steps are a warning, for training is not to fail of that."""
+        if self.profile is None or not self.entered:
+            return
+        self.entered = False
+        self.profile.__exit__(None, None, None)
+        if write and self.path is not None:
+            try:
+                profiles.save(self.profile.workload, self.path)
+            except DataError as error:
+                warnings.warn(f"no profile of this training: {error}", stacklevel=2)
+
+
+def lightning_callback(path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+    """A callback for a Lightning Trainer; ``.watch.profile.workload`` after fit, and in the file ``path`` if given.
+
+    ``options`` are those of ``osfmodel.profile``; 20 steps where they do not say. Raises UsageError where Lightning is
+    not installed.
+    """
+    base = _base(("lightning.pytorch", "pytorch_lightning"), "Callback", "lightning")
+
+    class ProfileCallback(base):  # type: ignore[misc, valid-type]
+        """Begins an iteration with each training batch, since Lightning calls parts of a module, not the module."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.watch = Watch(path, **options)
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            """Hooks on."""
+            self.watch.start(pl_module)
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            """A forward begins."""
+            self.watch.look()
+            self.watch.begin(batch)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            """Hooks off."""
+            self.watch.stop()
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            """Hooks off; nothing is written."""
+            self.watch.stop(write=False)
+
+    return ProfileCallback()
+
+
+def transformers_callback(path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+    """A callback for the Trainer of transformers; as ``lightning_callback``."""
+    base = _base(("transformers",), "TrainerCallback", "transformers")
+
+    class ProfileCallback(base):  # type: ignore[misc, valid-type]
+        """Hooks are on from the begin of training to its end."""
+
+        def __init__(self) -> None:
+            self.watch = Watch(path, **options)
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """Hooks on."""
+            self.watch.start(named["model"])
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """Hooks off, once there is enough."""
+            self.watch.look()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            """Hooks off."""
+            self.watch.stop()
+
+    return ProfileCallback()
+
+
+def _base(modules: tuple[str, ...], name: str, package: str) -> Any:
+    for module in modules:
+        try:
+            return getattr(import_module(module), name)
+        except ImportError:
+            continue
+    raise UsageError(f"{package} is not installed: pip install {package}, or use osfmodel.profile in your own loop")

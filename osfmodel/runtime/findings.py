@@ -1,0 +1,206 @@
+"""What was measured of collectives, and the Cluster that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from statistics import median, quantiles
+
+from osfmodel.cluster import Cluster, Contention, Table
+from osfmodel.contention import fit_gain
+from osfmodel.effects import Effects
+from osfmodel.errors import DataError
+from osfmodel.source import Source
+from osfmodel.units import show_bytes
+
+TRANSFER = 0.5
+"""A gain is fitted at sizes whose time is transfer for this part or more: start-ups say nothing about the wires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Median seconds of the slowest rank, the interquartile range as a part of it, and of how many repeats."""
+
+    time: float
+    spread: float
+    count: int
+
+    @staticmethod
+    def of(times: Sequence[float]) -> Sample:
+        """Of the times of single repeats."""
+        middle = median(times)
+        low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (middle,) * 3
+        return Sample(middle, (high - low) / middle if middle else 0.0, len(times))
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is known so far; filled while measuring, so that an interruption leaves what was found.
+
+    tables:    collective -> bytes -> sample
+    together:  bytes -> how many at once, each in a queue of its own -> seconds until all have ended
+    queues:    bytes -> when each of several in one queue had ended, seconds
+    threads:   collectives that a queue runs at once as the library itself says; None where it does not
+    slowdown:  by which fraction computation took longer while collectives ran; None where not measured
+    left_out:  sentences on what was not measured, and why
+    """
+
+    tables: dict[str, dict[int, Sample]] = field(default_factory=dict)
+    together: dict[int, dict[int, float]] = field(default_factory=dict)
+    queues: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    threads: int | None = None
+    slowdown: float | None = None
+    slowed: str = "nothing"
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is enough for a cluster file: an all-reduce table."""
+        return len(self.tables.get("all_reduce", {})) > 1
+
+    @property
+    def in_flight(self) -> int:
+        """How many collectives one queue runs at once; as the library says where nothing was measured."""
+        return in_flight(list(self.queues.values())) if self.queues else self.threads or 1
+
+    @property
+    def gain(self) -> float | None:
+        """The gain of several at once, of which the wires decide; None where no size was measured that shows it."""
+        return gain(self.together)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Under which conditions: ranks, ranks per host, and words for backend and versions, network, stand-in."""
+
+    workers: int
+    per_host: int
+    backend: str
+    network: str
+    versions: str
+
+
+def in_flight(queues: Sequence[Sequence[float]]) -> int:
+    """How many of k equal collectives in one queue run at once, from when each of them had ended.
+
+    With w at once they end in groups of w, whether start-ups decide (a group takes as long as one alone) or the wires
+    do (w times as long): the i-th at ceil(i / w) / (k / w) of the whole. The w of least squares over all queues, among
+    the divisors of k; the smaller of two that are equally good.
+    """
+    count = min(map(len, queues))
+    candidates = [number for number in range(1, count + 1) if count % number == 0]
+
+    def loss(width: int) -> float:
+        ideal = [ceil((i + 1) / width) * width / count for i in range(count)]
+        ends = [sorted(queue)[:count] for queue in queues]
+        return sum((end / queue[-1] - wanted) ** 2 for queue in ends for end, wanted in zip(queue, ideal, strict=True))
+
+    return min(candidates, key=loss)
+
+
+def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
+    """The median over sizes of the gains fitted to each, where most of the time is transfer."""
+    alone = {size: times[1] for size, times in together.items() if len(times) > 1}
+    if not alone:
+        return None
+    found = []
+    for size, time in alone.items():
+        startup = min(other for smaller, other in alone.items() if smaller <= size)
+        if time - startup >= TRANSFER * time:
+            found.append(fit_gain(together[size], startup))
+    return median(found) if found else None
+
+
+def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
+    """The measured cluster: tables of this worker count. Raises DataError where too little was measured."""
+    if not findings.usable:
+        raise DataError("nothing to write: an all-reduce at two sizes or more is needed")
+    gain = findings.gain
+    return Cluster(
+        name,
+        "tabulated",
+        gpus_per_node=setting.per_host,
+        nodes=-(-setting.workers // setting.per_host),
+        tables=tuple(
+            Table(setting.workers, tuple(sorted(rows)), tuple(rows[size].time for size in sorted(rows)), collective)
+            for collective, rows in findings.tables.items()
+            if len(rows) > 1
+        ),
+        contention=() if gain is None else (Contention(setting.workers, gain),),
+        effects=Effects(compute_slowdown=max(findings.slowdown or 0.0, 0.0)),
+        in_flight=findings.in_flight,
+        source=Source("osf bench", conditions(findings, setting)),
+    )
+
+
+def conditions(findings: Findings, setting: Setting) -> str:
+    """In words: where this was measured, what, and how well it repeats."""
+    samples = [sample for rows in findings.tables.values() for sample in rows.values()]
+    worst = max(samples, key=lambda sample: sample.spread)
+    counts = sorted({sample.count for sample in samples})
+    repeats = "..".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    spread = median(sample.spread for sample in samples)
+    parts = [
+        f"{setting.workers} ranks, {setting.per_host} on each host",
+        f"backend {setting.backend} ({setting.versions}), network {setting.network}",
+        f"medians of {repeats} repeats of the slowest rank, a barrier before each",
+        f"interquartile range {spread:.1%} of the median (worst {worst.spread:.1%})",
+        _simultaneity(findings),
+        _slowing(findings),
+        *findings.left_out,
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _simultaneity(findings: Findings) -> str:
+    if not findings.queues:
+        source = "not measured" if findings.threads is None else "as the library says"
+        return f"{findings.in_flight} in flight in one queue, {source}"
+    said = "" if findings.threads in (None, findings.in_flight) else f" (the library says {findings.threads})"
+    sizes = ", ".join(show_bytes(size) for size in findings.together)
+    flights = sorted({count for times in findings.together.values() for count in times})
+    fitted = "no gain fitted: start-ups decide at these sizes" if findings.gain is None else "gain fitted to these"
+    several = f"{', '.join(map(str, flights))} at once at {sizes}, {fitted}"
+    return f"{findings.in_flight} in flight in one queue{said}; {several}"
+
+
+def _slowing(findings: Findings) -> str:
+    if findings.slowdown is None:
+        return "the slowing of computation was not measured"
+    return f"compute_slowdown {findings.slowdown:+.1%} measured on {findings.slowed} beside continuous all-reduces"
+
+
+def merged(known: Cluster, new: Cluster) -> Cluster:
+    """``known`` with what ``new`` measured for its worker count in the place of what was there for that.
+
+    ``in_flight`` and effects are those of ``new``. Raises DataError where they cannot be one cluster.
+    """
+    require_mergeable(known)
+    if known.gpus_per_node != new.gpus_per_node and max(known.nodes or 2, new.nodes or 2) > 1:
+        one = min((known, new), key=lambda cluster: cluster.nodes or 2)
+        if one.nodes != 1 or one.gpus_per_node > max(known.gpus_per_node, new.gpus_per_node):
+            raise DataError(
+                f"{known.name!r} has {known.gpus_per_node} ranks on a host, this was measured with {new.gpus_per_node}"
+            )
+    taken = {(table.collective, table.workers) for table in new.tables}
+    counts = {row.workers for row in new.contention}
+    conditions = f"{known.source.conditions}; then {new.source.conditions}"
+    return replace(
+        known,
+        gpus_per_node=max(known.gpus_per_node, new.gpus_per_node),
+        nodes=None if known.nodes is None else max(known.nodes, new.nodes or 1),
+        tables=tuple(t for t in known.tables if (t.collective, t.workers) not in taken) + new.tables,
+        contention=tuple(row for row in known.contention if row.workers not in counts) + new.contention,
+        effects=replace(known.effects, compute_slowdown=new.effects.compute_slowdown),
+        in_flight=new.in_flight,
+        source=replace(known.source, conditions=conditions),
+    )
+
+
+def require_mergeable(known: Cluster) -> None:
+    """Raise DataError for a cluster that is not made of tables."""
+    if known.cost_model != "tabulated":
+        raise DataError(
+            f"{known.name!r} is priced by {known.cost_model!r}: only tabulated clusters take further tables"
+        )

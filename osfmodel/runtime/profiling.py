@@ -1,0 +1,220 @@
+"""``with osf.profile(model) as p:`` around a few steps of any training loop; then ``p.workload``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+from osfmodel.errors import DataError, UsageError
+from osfmodel.runtime.clocks import clock_of, settle
+from osfmodel.runtime.conditions import Finding, Setting, agreement, conditions
+from osfmodel.runtime.recording import Recorder, Subject, step_of
+from osfmodel.runtime.steps import Step, Tensor, alike, layers_of, middle
+from osfmodel.source import Source
+from osfmodel.workload import Workload
+
+WARM_UP = 5
+"""Iterations that are not counted: allocators, autotuners and caches settle in the first few."""
+
+
+def profile(
+    model: Any,
+    *,
+    name: str | None = None,
+    batch_size: int | None = None,
+    warm_up: int = WARM_UP,
+    steps: int | None = None,
+    tensors: Mapping[str, Any] | None = None,
+) -> Profile:
+    """A context in which the iterations of a training loop are measured; ``.workload`` is the result.
+
+    Iterations end with the optimizer steps of ``model`` (any ``torch.optim`` one), or where the loop calls ``.step()``.
+    The first ``warm_up`` are not counted; then one goes without hooks, the next with, in turn, until ``steps`` with
+    hooks are measured (None: until the context ends). ``tensors`` are trainable tensors outside modules, by name;
+    ``batch_size`` is read off the model's first input where it is not given.
+
+    Raises UsageError for a model without trainable parameters, one that is compiled, or whose wrapper communicates.
+    """
+    return Profile(model, Setting(name or "", batch_size, warm_up, steps), tensors)
+
+
+class Profile:
+    """Measured iterations of a model, and the workload they make."""
+
+    def __init__(self, model: Any, setting: Setting, tensors: Mapping[str, Any] | None = None) -> None:
+        self.model = _plain(model)
+        self.setting = _sound(setting, self.model)
+        subject, self.tensors = _subject(self.model, tensors or {})
+        self.device = _device(subject.tensors)
+        self.recorder = Recorder(subject, clock_of(self.device), setting.warm_up, setting.steps)
+        self.optimizers: set[str] = set()
+        self.explicit = False
+        self.leaving = ExitStack()
+
+    def __enter__(self) -> Profile:
+        self.leaving.callback(self.recorder.finish)
+        self.leaving.enter_context(_watched_backward(self.recorder))
+        self._watch_optimizers()
+        for handle in (
+            self.model.register_forward_pre_hook(self._forward_begins, with_kwargs=True),
+            self.model.register_forward_hook(lambda *_: self.recorder.forward_ended()),
+        ):
+            self.leaving.callback(handle.remove)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        self.leaving.close()
+
+    def begin(self, batch: Any = None) -> None:
+        """Say that the forward of an iteration begins, in loops that do not call the model itself but its parts."""
+        self.explicit = True
+        self._begin(batch)
+
+    def step(self) -> None:
+        """Say that an iteration is over. Not needed where a ``torch.optim`` optimizer of the model makes a step."""
+        self.recorder.step()
+
+    @property
+    def done(self) -> bool:
+        """Whether as many steps as wanted were measured; more are not."""
+        return self.recorder.done
+
+    @property
+    def steps(self) -> list[Step]:
+        """The iterations noted after the warm-ups, with hooks and without."""
+        settle(self.device)
+        return [step_of(iteration) for iteration in self.recorder.kept]
+
+    @property
+    def workload(self) -> Workload:
+        """Medians over the steps measured. Raises DataError where there were too few."""
+        finding = self._finding()
+        steps = finding.counted
+        layers = layers_of(steps, self.tensors, self.recorder.activations, self.device.type == "cuda")
+        update_time = middle([step.total for step in steps]) - middle([step.backward_end for step in steps])
+        source = Source("measured by osf profile", conditions(self.setting, finding))
+        return Workload(self.setting.name, layers, self.setting.batch_size, update_time, source)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence where the layers do not add up to the step without hooks."""
+        sentence = agreement(self._finding())
+        return [sentence] if sentence else []
+
+    def _finding(self) -> Finding:
+        steps = self.steps
+        counted = alike(steps)
+        if not counted:
+            seen = self.recorder.seen
+            need = self.setting.warm_up + 2
+            hint = "" if seen else "; iterations end with the step of a torch.optim optimizer, or call .step() on this"
+            raise DataError(f"saw {seen} iterations with a backward: a profile needs {need} or more{hint}")
+        return Finding(steps, counted, self.tensors, self.device, sorted(self.optimizers))
+
+    def _begin(self, batch: Any) -> None:
+        import torch
+
+        if torch.is_grad_enabled():
+            if self.setting.batch_size is None:
+                self.setting = self.setting._replace(batch_size=first_size(batch))
+            self.recorder.begin()
+
+    def _forward_begins(self, _: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not self.explicit:
+            self._begin((inputs, named))
+
+    def _watch_optimizers(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        ours = {id(tensor) for tensor in self.recorder.subject.tensors.values()}
+
+        def updated(optimizer: Any, *_: Any) -> None:
+            if any(id(tensor) in ours for group in optimizer.param_groups for tensor in group["params"][:1]):
+                self.recorder.updated()
+                self.optimizers.add(type(optimizer).__name__)
+
+        self.leaving.callback(register_optimizer_step_post_hook(updated).remove)
+
+
+def _sound(setting: Setting, model: Any) -> Setting:
+    warm_up, steps = setting.warm_up, setting.steps
+    if warm_up < 0 or (steps is not None and steps < 1):
+        raise UsageError(f"cannot warm up {warm_up} times and measure {steps} steps: give 0 or more, and 1 or more")
+    return setting._replace(name=setting.name or type(model).__name__.lower())
+
+
+def first_size(batch: Any) -> int | None:
+    """Samples in a batch: the first dimension of the first tensor in it; None where there is no tensor."""
+    if hasattr(batch, "shape"):
+        return int(batch.shape[0]) if len(batch.shape) else None
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((size for part in parts if (size := first_size(part)) is not None), None)
+
+
+@contextmanager
+def _watched_backward(recorder: Recorder) -> Iterator[None]:
+    """torch.autograd.backward, which every ``loss.backward()`` calls, marked at its begin and its end."""
+    import torch
+
+    plain: Callable[..., Any] = torch.autograd.backward
+
+    def backward(*arguments: Any, **named: Any) -> Any:
+        recorder.backward_begins()
+        try:
+            return plain(*arguments, **named)
+        finally:
+            recorder.backward_ended()
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = plain
+
+
+def _plain(model: Any) -> Any:
+    """The module itself, out of DataParallel's and DDP's wrappers. Raises UsageError for what cannot be profiled."""
+    import torch
+
+    kind = type(model).__name__
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"a {kind} cannot be profiled: give a torch.nn.Module")
+    if kind == "OptimizedModule" or any(module._compiled_call_impl is not None for module in model.modules()):
+        raise UsageError("a compiled model hides its layers: profile the model as it was before torch.compile")
+    sharded = any(type(tensor).__name__ == "DTensor" for tensor in model.parameters())
+    if "FSDP" in kind or "FullySharded" in kind or sharded:
+        raise UsageError(f"{kind} communicates in forward and backward: profile the model before it is wrapped")
+    if kind == "DistributedDataParallel":
+        if model.process_group.size() > 1:
+            raise UsageError(f"{kind} communicates in backward: profile the model before it is wrapped")
+        return model.module
+    return model
+
+
+def _subject(model: Any, extra: Mapping[str, Any]) -> tuple[Subject, dict[str, Tensor]]:
+    """What to hook, and what is known of each tensor. A shared tensor belongs to the first module that has it."""
+    found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    known = {id(tensor) for tensor in found.values()}
+    found |= {name: tensor for name, tensor in extra.items() if tensor.requires_grad and id(tensor) not in known}
+    if not found:
+        raise UsageError(f"{type(model).__name__} has no trainable parameters: there is nothing to communicate")
+    owners = {name: name.rpartition(".")[0] for name in found if name not in extra}
+    modules = {name: model.get_submodule(name) for name in dict.fromkeys(owners.values())}
+    tensors = {
+        name: Tensor(owners.get(name, "(outside)"), tensor.numel() * tensor.element_size(), _dtype(tensor))
+        for name, tensor in found.items()
+    }
+    return Subject(modules, found), tensors
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _device(tensors: Mapping[str, Any]) -> Any:
+    devices = {tensor.device for tensor in tensors.values()}
+    if len(devices) > 1:
+        raise UsageError(f"parameters are on {', '.join(sorted(map(str, devices)))}: one device can be profiled")
+    return devices.pop()

@@ -1,0 +1,197 @@
+"""Hooks on a model and what they note, iteration by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from osfmodel.runtime.clocks import Mark, seconds
+from osfmodel.runtime.steps import LOSS, Ready, Step
+
+
+class Subject(NamedTuple):
+    """What gets hooks: modules that own tensors, by name, and the trainable tensors, by name."""
+
+    modules: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Iteration:
+    """Marks of the iteration under way; those of an earlier micro-batch are dropped when the next one begins."""
+
+    hooked: bool
+    start: Mark
+    ends: list[tuple[str, Mark]] = field(default_factory=list)
+    ready: list[tuple[str, Mark]] = field(default_factory=list)
+    forward_end: Mark | None = None
+    backward_start: Mark | None = None
+    backward_end: Mark | None = None
+    end: Mark | None = None
+    micro_batches: int = 1
+
+
+class Recorder:
+    """Notes iterations: after ``warm_up`` of them, by turns without and with hooks, until ``steps`` had hooks.
+
+    ``steps`` None goes on until ``finish``.
+    """
+
+    def __init__(self, subject: Subject, clock: Callable[[], Mark], warm_up: int, steps: int | None) -> None:
+        self.subject, self.clock = subject, clock
+        self.warm_up, self.wanted = warm_up, steps
+        self.seen = self.depth = self.hooked_steps = self.batch = self.saved = 0
+        self.current: Iteration | None = None
+        self.kept: list[Iteration] = []
+        self.activations: dict[str, int] | None = None
+        self.handles: list[Any] = []
+        self.watching = ExitStack()
+
+    @property
+    def done(self) -> bool:
+        """Whether as many steps as wanted were noted."""
+        return self.wanted is not None and self.hooked_steps >= self.wanted
+
+    def begin(self) -> None:
+        """A forward begins: of a new iteration where the last had its update, of its next micro-batch, or a part."""
+        if self.current is not None and self.current.end is not None:
+            self.close()
+        if self.done:
+            return
+        if self.current is None:
+            self.current = self._attached()
+        elif self.current.backward_end is not None or self.current.ready:
+            micro_batches = self.current.micro_batches + 1
+            self.current = Iteration(self.current.hooked, self.clock(), micro_batches=micro_batches)
+
+    def _attached(self) -> Iteration:
+        """Put hooks on or take them off, then start the clock."""
+        number = self.seen - self.warm_up
+        hooked = number % 2 == 1 or (self.seen == 0 and self.warm_up > 0)  # the very first counts activations
+        if hooked != bool(self.handles):
+            self._detach()
+            if hooked:
+                self._attach()
+        if self.seen == 0 and self.warm_up:
+            self._watch_activations()
+        return Iteration(hooked, self.clock())
+
+    def _attach(self) -> None:
+        for name, module in self.subject.modules.items():
+            self.handles.append(module.register_forward_hook(partial(self._module_ended, name)))
+        for name, tensor in self.subject.tensors.items():
+            if tensor.requires_grad:  # it may have been frozen since
+                self.handles.append(tensor.register_post_accumulate_grad_hook(partial(self._gradient_ready, name)))
+
+    def _detach(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def _module_ended(self, name: str, *_: Any) -> None:
+        now = self.current
+        if now is None or now.backward_start is not None:
+            return  # recomputed by activation checkpointing: part of backward
+        now.ends.append((name, self.clock()))
+        self._keep_saved(name)
+
+    def _gradient_ready(self, name: str, _: Any) -> None:
+        if self.current is not None:
+            self.current.ready.append((name, self.clock()))
+
+    def forward_ended(self) -> None:
+        """The model returned."""
+        if self.current is not None and self.current.backward_start is None:
+            self.current.forward_end = self.clock()
+        self._keep_saved(LOSS)
+        self.watching.close()
+
+    def backward_begins(self) -> None:
+        """The outermost call of backward begins."""
+        self.depth += 1
+        if self.current is not None and self.depth == 1 and self.current.backward_start is None:
+            self._keep_saved(LOSS)
+            self.watching.close()
+            self.current.backward_start = self.clock()
+
+    def backward_ended(self) -> None:
+        """It returned."""
+        self.depth -= 1
+        if self.current is not None and self.depth == 0:
+            self.current.backward_end = self.clock()
+
+    def updated(self) -> None:
+        """An optimizer made its step."""
+        now = self.current
+        if now is not None and (now.backward_end is not None or now.ready):
+            now.end = self.clock()
+
+    def step(self) -> None:
+        """The iteration is over, with or without an update."""
+        now = self.current
+        if now is not None and (now.end or now.backward_end or now.ready):
+            now.end = now.end or now.backward_end or now.ready[-1][1]
+            self.close()
+
+    def close(self) -> None:
+        """File the iteration under way."""
+        now, self.current = self.current, None
+        if now is None:
+            return
+        self.seen += 1
+        if self.seen > self.warm_up and (now.ready or not now.hooked):
+            self.kept.append(now)
+            self.hooked_steps += now.hooked
+        if self.done:
+            self._detach()
+
+    def finish(self) -> None:
+        """Take everything off."""
+        if self.current is not None and self.current.end is not None:
+            self.close()
+        self.watching.close()
+        self._detach()
+
+    def _watch_activations(self) -> None:
+        """Count what autograd keeps during this one forward, a warm-up, each storage once and no parameter."""
+        import torch
+
+        known = {tensor.untyped_storage().data_ptr() for tensor in self.subject.tensors.values()}
+        self.activations = {}
+
+        def pack(tensor: Any) -> Any:
+            if tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in known:
+                    known.add(storage.data_ptr())
+                    self.saved += storage.nbytes()
+            return tensor
+
+        self.watching.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor))
+
+    def _keep_saved(self, module: str) -> None:
+        if self.saved and self.activations is not None:
+            self.activations[module] = self.activations.get(module, 0) + self.saved
+            self.saved = 0
+
+
+def step_of(iteration: Iteration) -> Step:
+    """The marks as seconds after the forward began. On a GPU all events must have passed."""
+    start = iteration.start
+    ready = dict(iteration.ready)  # a gradient that came twice is ready the second time
+    in_order = sorted(ready.items(), key=lambda item: item[1].host)
+    last = in_order[-1][1] if in_order else start
+    backward_end = iteration.backward_end or last
+    forward_end = iteration.backward_start or iteration.forward_end or start
+    return Step(
+        iteration.hooked,
+        tuple((name, seconds(start, mark)) for name, mark in iteration.ends),
+        tuple(Ready(name, seconds(start, mark), mark.host - start.host) for name, mark in in_order),
+        seconds(start, forward_end),
+        seconds(start, backward_end),
+        seconds(start, iteration.end or backward_end),
+        iteration.micro_batches,
+    )

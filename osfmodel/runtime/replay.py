@@ -1,0 +1,180 @@
+"""A model that behaves like a workload: computation stands in, everything that communicates is real.
+
+Each layer is one node of a real autograd chain with one real parameter of the right size, so gradients, hooks, buckets
+and collectives are those of any model and come in the workload's order. On a CPU a layer computes by sleeping (and
+spinning for the last moment), until its time since the start of the iteration has come: what the host does in hooks
+meanwhile is not added to the computation, as it is not where the host runs ahead of a device. On a GPU it spins a
+kernel, one layer after the other. Nothing here was run on a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from osfmodel.errors import DataError, UsageError
+from osfmodel.workload import Layer, Workload
+
+SPIN = 50e-6
+"""Seconds before a deadline at which sleeping turns into spinning: what Linux oversleeps by default (timer slack)."""
+CALIBRATION = 10**8
+"""Clock cycles spun to find out how fast a GPU's clock goes."""
+
+
+def wait_until(deadline: float) -> None:
+    """Return at ``deadline`` on the monotonic clock (``time.perf_counter``), or at once where it has passed."""
+    left = deadline - time.perf_counter()
+    if left > SPIN:
+        time.sleep(left - SPIN)
+    while time.perf_counter() < deadline:
+        pass
+
+
+class SleepingPace:
+    """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`."""
+
+    def __init__(self) -> None:
+        self.deadline = 0.0
+
+    def start(self) -> None:
+        """Begin to count at the present moment: an iteration begins, or its update does."""
+        self.deadline = time.perf_counter()
+
+    def compute(self, seconds: float) -> None:
+        """Stand in for so many seconds of computation."""
+        self.deadline += seconds
+        wait_until(self.deadline)
+
+
+class SpinningPace:
+    """Computation on a GPU: a kernel that spins for so long on the current stream. The host does not wait."""
+
+    def __init__(self) -> None:
+        self.cycles_per_second = _gpu_clock()
+
+    def start(self) -> None:
+        """The stream itself keeps the order."""
+
+    def compute(self, seconds: float) -> None:
+        """Stand in for so many seconds of computation."""
+        import torch
+
+        cycles = round(seconds * self.cycles_per_second)
+        if cycles:
+            torch.cuda._sleep(cycles)
+
+
+def _gpu_clock() -> float:
+    """Cycles per second of the spinning kernel, the fastest of three tries."""
+    import torch
+
+    found: list[float] = []
+    for _ in range(3):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        torch.cuda._sleep(CALIBRATION)
+        end.record()
+        torch.cuda.synchronize()
+        found.append(CALIBRATION / (float(begin.elapsed_time(end)) / 1e3))
+    return max(found)
+
+
+def pace_of(device: str) -> SleepingPace | SpinningPace:
+    """How computation is stood in for on ``device``."""
+    return SleepingPace() if device == "cpu" else SpinningPace()
+
+
+def dtype_of(layer: Layer) -> Any:
+    """The torch dtype of a layer. Raises UsageError for one whose gradients cannot be all-reduced as they are."""
+    import torch
+
+    dtype = getattr(torch, layer.dtype, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UsageError(f"layer {layer.name!r} is {layer.dtype!r}, which torch has no gradients of: give float32 etc.")
+    return dtype
+
+
+def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, SleepingPace | SpinningPace]:
+    """(model, pace): a torch module that replays ``workload``, called with one number, and what keeps its time.
+
+    ``pace.start()`` is to be called when an iteration starts. Raises UsageError for a dtype that torch does not know,
+    DataError for a gradient that is not a whole number of elements.
+    """
+    import torch
+
+    pace = pace_of(device)
+    node = _node(pace)
+    parameters = [_parameter(layer, device) for layer in workload.layers]
+
+    class Replay(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tensors = torch.nn.ParameterList(tensor for tensor in parameters if tensor is not None)
+
+        def forward(self, carried: Any) -> Any:
+            # Parameters travel in ``tensors``, not in ``parameters``: DDP may hand over a copy.
+            left = iter(self.tensors)
+            for layer in workload.layers:
+                tensor = next(left) if layer.gradient_bytes else None
+                carried = node.apply(carried, tensor, layer.forward_time, layer.backward_time)
+            return carried
+
+    return Replay(), pace
+
+
+def _parameter(layer: Layer, device: str) -> Any:
+    """The parameter of a layer; None for a layer without any."""
+    import torch
+
+    if not layer.gradient_bytes:
+        return None
+    dtype = dtype_of(layer)
+    count, rest = divmod(layer.gradient_bytes, torch.empty((), dtype=dtype).element_size())
+    if rest:
+        raise DataError(f"layer {layer.name!r} has {layer.gradient_bytes} bytes: no whole number of {layer.dtype}")
+    return torch.nn.Parameter(torch.zeros(count, dtype=dtype, device=device))
+
+
+def _node(pace: SleepingPace | SpinningPace) -> Any:
+    """The autograd function of one layer: it takes its time in forward, and in backward until its gradient is there."""
+    import torch
+
+    class Node(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, carried: Any, tensor: Any, forward_time: float, backward_time: float) -> Any:
+            ctx.tensor, ctx.backward_time = tensor, backward_time
+            pace.compute(forward_time)
+            return carried.clone()
+
+        @staticmethod
+        def backward(ctx: Any, carried: Any) -> Any:
+            gradient = None if ctx.tensor is None else torch.ones_like(ctx.tensor)
+            pace.compute(ctx.backward_time)
+            return carried, gradient, None, None
+
+    return Node
+
+
+def replay_step(workload: Workload, pace: SleepingPace | SpinningPace, device: str) -> Callable[[Any], Any]:
+    """(model) -> loss: one iteration of a replay, wrapped by DDP or not, with the workload's update."""
+    import torch
+
+    start = torch.zeros((), device=device, requires_grad=True)
+
+    def step(model: Any) -> Any:
+        pace.start()
+        loss = model(start)
+        loss.backward()
+        pace.start()
+        pace.compute(workload.update_time)
+        for tensor in model.parameters():
+            tensor.grad = None
+        return loss.detach()
+
+    return step
+
+
+def replay_layers(workload: Workload) -> list[str]:
+    """The layer behind each parameter of a replay, in the order of ``model.parameters()``."""
+    return [layer.name for layer in workload.layers if layer.gradient_bytes]

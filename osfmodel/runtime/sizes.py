@@ -1,0 +1,47 @@
+"""At which sizes collectives are measured: powers of two, or those that the plans of a workload send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from osfmodel.errors import UsageError
+from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
+from osfmodel.workload import Workload
+
+SPACING = 1.25
+"""Sizes that differ by less are measured once: a line between two neighbours is as good."""
+CAPS = tuple(1 << power for power in range(20, 28))
+"""Limits on buckets, 1 to 128 MiB, whose buckets count among the sizes of a workload, beside DDP's default."""
+
+
+def powers(smallest: int, largest: int) -> tuple[int, ...]:
+    """The powers of two between these, and both ends."""
+    inside = [1 << power for power in range(63) if smallest < 1 << power < largest]
+    return (smallest, *inside, largest)
+
+
+def sizes_for(workload: Workload) -> tuple[int, ...]:
+    """Tensors, buckets of DDP's default and of single caps, and the whole. Raises UsageError where nothing is sent."""
+    gradients = workload.gradients
+    if not len(gradients):
+        raise UsageError(f"{workload.name!r} has no gradients: there is nothing to measure for it")
+    layouts = [bucket_layout(gradients, limits) for limits in (DDP_LIMITS, *([cap] for cap in CAPS))]
+    buckets = {sum(gradients.sizes[i] for i in bucket) for layout in layouts for bucket in layout}
+    return spread_out([*gradients.sizes, *buckets, workload.gradient_bytes])
+
+
+def spread_out(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Those of ``sizes`` that are ``SPACING`` apart, the ends included, and powers of two where there is a gap.
+
+    One size gets half of it as company, for a table needs two.
+    """
+    *smaller, last = sorted(set(sizes))
+    kept: list[int] = []
+    for size in smaller:
+        if (not kept or size >= SPACING * kept[-1]) and (not kept or size * SPACING <= last):
+            kept.append(size)
+    kept = [*(kept or [max(last // 2, 1)]), last]
+    between = [1 << power for power in range(63)]
+    filled = {size for low, high in pairwise(kept) for size in between if low * SPACING < size < high / SPACING}
+    return tuple(sorted({*kept, *filled}))

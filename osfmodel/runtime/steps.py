@@ -1,0 +1,137 @@
+"""Measured iterations -> layers. Plain arithmetic on times: nothing here knows PyTorch or reads a clock.
+
+All times of a step are seconds after its forward began, so medians over steps keep their order, and the differences of
+neighbouring medians, which are the times of the layers, add up exactly to the median step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from osfmodel.workload import Layer
+
+INPUT, LOSS = "(input)", "(loss)"
+"""Layers without parameters: backward after the last gradient; forward after the last module that has tensors."""
+UNEVEN = 1.5
+"""Steps longer than this many medians are counted as outliers; they stay in, for medians do not mind a few."""
+
+
+class Tensor(NamedTuple):
+    """A parameter: the module that owns it first, and its gradient's bytes and element type."""
+
+    module: str
+    gradient_bytes: int
+    dtype: str
+
+
+class Ready(NamedTuple):
+    """A gradient was accumulated: when, and when the host came by (the same on a CPU)."""
+
+    name: str
+    time: float
+    enqueue_time: float
+
+
+class Step(NamedTuple):
+    """One iteration. ``ends`` are the calls of modules as they ended; ``total`` is the end of the update.
+
+    Steps without hooks have neither ``ends`` nor ``ready``.
+    """
+
+    hooked: bool
+    ends: tuple[tuple[str, float], ...]
+    ready: tuple[Ready, ...]
+    forward_end: float
+    backward_end: float
+    total: float
+    micro_batches: int = 1
+
+    @property
+    def order(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Which modules and which gradients came, in order."""
+        return tuple(name for name, _ in self.ends), tuple(ready.name for ready in self.ready)
+
+
+def alike(steps: Sequence[Step]) -> list[Step]:
+    """The hooked steps of the commonest order: only of these can medians be taken tensor by tensor."""
+    hooked = [step for step in steps if step.hooked]
+    if not hooked:
+        return []
+    (commonest, _), *_ = Counter(step.order for step in hooked).most_common(1)
+    return [step for step in hooked if step.order == commonest]
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median."""
+    return median(values)
+
+
+def spread(values: Sequence[float]) -> float:
+    """The distance between the quartiles over the median; 0 for one value."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return (high - low) / middle(values) if middle(values) else 0.0
+
+
+def uneven(values: Sequence[float]) -> int:
+    """How many are longer than UNEVEN medians."""
+    return sum(value > UNEVEN * middle(values) for value in values)
+
+
+def layers_of(
+    steps: Sequence[Step], tensors: Mapping[str, Tensor], activations: Mapping[str, int] | None, device_clock: bool
+) -> tuple[Layer, ...]:
+    """Layers in the reverse of the order in which gradients became ready, with medians over ``steps``, all alike.
+
+    ``activations`` are bytes by module. A module's forward counts for the one of its tensors that stands last, so that
+    it comes after all of them; tensors whose gradient never came are left out.
+    """
+    forward_end = middle([step.forward_end for step in steps])
+    names = [ready.name for ready in steps[0].ready]
+    carriers = {tensors[name].module: name for name in reversed(names)}
+    forward = forward_times(steps, carriers, forward_end)
+    backward = backward_times(steps, forward_end)
+    saved = {carriers.get(module, LOSS): 0 for module in activations or ()}
+    for module, size in (activations or {}).items():
+        saved[carriers.get(module, LOSS)] += size
+
+    def layer(name: str, number: int | None) -> Layer:
+        tensor = Tensor("", 0, "float32") if number is None else tensors[name]
+        enqueue = None
+        if number is not None and device_clock:
+            enqueue = middle([step.ready[number].enqueue_time for step in steps])
+        size = None if activations is None else saved.get(name, 0)
+        times = (forward.get(name, 0.0), backward.get(name, 0.0))
+        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue)
+
+    made = [layer(name, number) for number, name in enumerate(names)]
+    return (layer(INPUT, None), *reversed(made), layer(LOSS, None))
+
+
+def forward_times(steps: Sequence[Step], carriers: Mapping[str, str], forward_end: float) -> dict[str, float]:
+    """Seconds by layer: from the end of one module to the end of the next, for the next; what is left, for LOSS."""
+    times: dict[str, float] = {}
+    before = 0.0
+    for number, (module, _) in enumerate(steps[0].ends):
+        end = min(middle([step.ends[number][1] for step in steps]), forward_end)
+        if module in carriers:  # the time of a module without a gradient is the next one's
+            times[carriers[module]] = times.get(carriers[module], 0.0) + max(0.0, end - before)
+            before = max(before, end)
+    times[LOSS] = forward_end - before
+    return times
+
+
+def backward_times(steps: Sequence[Step], forward_end: float) -> dict[str, float]:
+    """Seconds by layer: from one gradient to the next; what comes after the last, for INPUT."""
+    times: dict[str, float] = {}
+    before = forward_end
+    for number, ready in enumerate(steps[0].ready):
+        time = max(before, middle([step.ready[number].time for step in steps]))
+        times[ready.name] = time - before
+        before = time
+    times[INPUT] = max(0.0, middle([step.backward_end for step in steps]) - before)
+    return times

@@ -1,0 +1,165 @@
+"""What is trained: a replay of a workload, or a user's model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from osfmodel.errors import JobError, UsageError
+from osfmodel.runtime.buckets import require_plain_model
+from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
+from osfmodel.runtime.subjects import from_factory, mapped
+from osfmodel.workload import Layer, Workload
+
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+"""Of the SGD that trains a model: real updates, whatever the model."""
+SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model and how to train it.
+
+    begin:  () -> step; puts the model back to its first state, and step(wrapped model) -> loss is one iteration
+    names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
+    real:   whether it is a user's model
+    notes:  what to be careful about
+    """
+
+    model: Any = field(repr=False)
+    workload: Workload
+    begin: Callable[[], Callable[[Any], Any]] = field(repr=False)
+    names: list[str] = field(repr=False)
+    real: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def replayed(workload: Workload, device: str) -> Subject:
+    """A replay of ``workload``. Raises UsageError or DataError where torch has no such tensors."""
+    model, pace = replay_model(workload, device)
+    step = replay_step(workload, pace, device)
+    return Subject(model, workload, lambda: step, replay_layers(workload))
+
+
+def trained(factory: str, device: str, workload: Workload | None = None) -> Subject:
+    """The model of ``PACKAGE.MODULE:FACTORY`` with the workload that was profiled of it, or else a rough one.
+
+    The factory is one of ``osf profile`` (``runtime.subjects``). Raises UsageError where there is none of that name,
+    DataError where it fails or returns something else, JobError where a step fails, PlanError for a wrapped model.
+    """
+    import torch
+
+    torch.manual_seed(SEED)
+    model, batch, loss, optimizer = from_factory(factory)(None)
+    require_plain_model(model)
+    model, batch = model.to(device), mapped(batch, lambda tensor: tensor.to(device))
+    _share(model)
+    found = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
+    if not found:
+        raise UsageError(f"{factory} returns a model without a parameter that needs a gradient")
+    begin = _beginner(model, lambda wrapped: loss_of(wrapped, batch, loss), optimizer)
+    known = workload or _observed(factory, model, begin)
+    return Subject(model, known, begin, [name for name, _ in found], True, _notes(model))
+
+
+def loss_of(model: Any, batch: Any, loss: Callable[..., Any]) -> Any:
+    """The loss of ``model``, wrapped by DDP or not, on a batch."""
+    if isinstance(batch, tuple | list):
+        inputs, targets = batch
+        return loss(_output(model, inputs), targets)
+    return loss(_output(model, batch))
+
+
+def _output(model: Any, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def _share(model: Any) -> None:
+    """Give all ranks rank 0's parameters and buffers, as DDP would once for each time that it wraps the model."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        for value in model.state_dict().values():
+            dist.broadcast(value, 0)
+
+
+def _beginner(model: Any, loss: Callable[[Any], Any], given: Any) -> Callable[[], Callable[[Any], Any]]:
+    """What starts a run: parameters, buffers, optimizer and random numbers as they were at first."""
+    import torch
+
+    optimizer = given or torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    first = deepcopy(model.state_dict())
+    settings = deepcopy(optimizer.state_dict())
+
+    def begin() -> Callable[[Any], Any]:
+        model.load_state_dict(first)
+        optimizer.load_state_dict(deepcopy(settings))
+        torch.manual_seed(SEED)
+        return step
+
+    def step(wrapped: Any) -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(wrapped)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return begin
+
+
+def _notes(model: Any) -> tuple[str, ...]:
+    if any(type(module).__name__ == "OptimizedModule" for module in model.modules()):
+        return ("the model is compiled: gradients of a compiled graph become ready together, not layer by layer",)
+    return ()
+
+
+def _observed(factory: str, model: Any, begin: Callable[[], Callable[[Any], Any]]) -> Workload:
+    """A rough profile: the order in which gradients become ready, and when, in the last of three steps."""
+    ready: dict[str, float] = {}
+    step, hooks = begin(), []
+
+    def hook(name: str) -> Callable[[Any], None]:
+        return lambda tensor: ready.__setitem__(name, time.perf_counter())
+
+    for name, tensor in model.named_parameters():
+        if tensor.requires_grad:
+            hooks.append(tensor.register_post_accumulate_grad_hook(hook(name)))
+    try:
+        for _ in range(3):
+            ready.clear()
+            start = time.perf_counter()
+            step(model)
+    except Exception as error:
+        raise JobError(f"{factory}: a step without DDP failed: {type(error).__name__}: {error}") from None
+    finally:
+        for handle in hooks:
+            handle.remove()
+    return _workload(factory, model, ready, start)
+
+
+def _workload(factory: str, model: Any, ready: dict[str, float], start: float) -> Workload:
+    """All that comes before the first gradient counts as forward: nothing here tells them apart."""
+    tensors = dict(model.named_parameters())
+    layers, before = [], start
+    for position, (name, moment) in enumerate(ready.items()):
+        size = tensors[name].numel() * tensors[name].element_size()
+        spent, before = moment - before, moment
+        kind = str(tensors[name].dtype).removeprefix("torch.")
+        layers.append(Layer(name, 0 if position else spent, spent if position else 0, size, kind))
+    if not layers:
+        raise UsageError(f"{factory}: no parameter got a gradient from the loss")
+    return Workload(factory, tuple(reversed(layers)))
+
+
+def agreed(subject: Subject) -> Subject:
+    """With rank 0's workload on every rank: each may have observed its own."""
+    import torch.distributed as dist
+
+    found = [subject.workload]
+    dist.broadcast_object_list(found, 0)
+    return replace(subject, workload=found[0])

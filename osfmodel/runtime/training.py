@@ -1,0 +1,213 @@
+"""Train for real under one plan after the other, and measure it.
+
+Plans take turns, repeat by repeat, in one process group, so that what drifts meanwhile meets them all. A sample is the
+time of one whole iteration on rank 0 (forward, backward, communication, update), which the collectives keep in step
+with the others.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from osfmodel.errors import OsfError
+from osfmodel.measurement import Measurement
+from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
+from osfmodel.runtime.ranks import Place, Watch, explained
+from osfmodel.runtime.trainees import Subject
+from osfmodel.source import Source
+
+LEAST_WARM_UPS = 3
+"""DDP has its buckets from the second iteration on, with static_graph from the third."""
+SAME_LOSS = 1e-4
+"""Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """iterations: that are measured for each plan and repeat, after ``warm_ups``
+    options: further arguments of DDP, the same for every plan
+    """
+
+    iterations: int = 20
+    repeats: int = 3
+    warm_ups: int = LEAST_WARM_UPS
+    options: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets that DDP formed.
+
+    ``deviation`` says how those differ from the plan, and why; nothing where they do not.
+    """
+
+    planned: Carried
+    repeat: int
+    samples: tuple[float, ...]
+    formed: Formed
+    deviation: str
+
+
+def run_all(
+    subject: Subject, plans: Sequence[Carried], settings: Settings, place: Place, watch: Watch
+) -> Iterator[Ran]:
+    """Every plan in every repeat, each as soon as it is measured. Raises JobError."""
+    for repeat in range(1, settings.repeats + 1):
+        for planned in plans:
+            doing = f"in repeat {repeat} of plan {planned.label!r}"
+            yield _run(subject, planned, settings, place, (watch, doing, repeat))
+
+
+def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, turn: tuple[Watch, str, int]) -> Ran:
+    watch, doing, repeat = turn
+    samples: list[float] = []
+    try:
+        model, messages = wrapped(subject.model, planned, settings, place)
+        step = subject.begin()
+        _meet(place)
+        for _ in range(settings.warm_ups + settings.iterations):
+            watch.beat(doing)
+            begin = time.perf_counter()
+            step(model)
+            _finish(place)
+            samples.append(time.perf_counter() - begin)
+        formed = formed_by(model, messages)
+    except OsfError:
+        raise
+    except Exception as error:  # whatever the model or torch raises
+        raise explained(error, doing) from None
+    del model, step
+    gc.collect()  # DDP's hooks end with it, and it is part of a cycle
+    note = deviation(planned, formed, subject.names, subject.workload)
+    return Ran(planned, repeat, tuple(samples[settings.warm_ups :]), formed, note)
+
+
+def wrapped(model: Any, planned: Carried, settings: Settings, place: Place) -> tuple[Any, Messages | None]:
+    """The model under DDP with the plan, and the hook that carries it out where it takes one."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    arguments: dict[str, Any] = {**settings.options, **planned.arguments}
+    if place.device != "cpu":
+        arguments["device_ids"] = [place.local_rank]
+    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
+        arguments["init_sync"] = False  # all ranks have rank 0's parameters already
+    made = DistributedDataParallel(model, **arguments)
+    if not planned.hook:
+        return made, None
+    messages = Messages(planned.sizes, place.world)
+    made.register_comm_hook(None, _hook(messages))
+    return made, messages
+
+
+def _hook(messages: Messages) -> Callable[[object, Any], Any]:
+    """A function, as DDP asks for; it checks annotations, so that it has none."""
+
+    def carry(state, bucket):  # type: ignore[no-untyped-def]
+        return messages(state, bucket)
+
+    return carry
+
+
+def _meet(place: Place) -> None:
+    import torch.distributed as dist
+
+    dist.barrier(device_ids=None if place.device == "cpu" else [place.local_rank])
+
+
+def _finish(place: Place) -> None:
+    if place.device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def loss_difference(
+    subject: Subject, plans: Sequence[Carried], settings: Settings, place: Place, watch: Watch
+) -> dict[str, float]:
+    """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
+
+    All start from the same parameters and the same seed. Raises JobError.
+    """
+    import torch
+    import torch.distributed as dist
+
+    found: dict[str, float] = {}
+    reference: list[float] = []
+    for planned in plans:
+        losses = _losses(subject, planned, settings, place, watch)
+        reference = reference or losses
+        pairs = zip(losses, reference, strict=True)
+        apart = max(abs(one - other) / max(abs(other), 1e-30) if one != other else 0.0 for one, other in pairs)
+        largest = torch.tensor(apart, dtype=torch.float64, device=place.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        found[planned.label] = float(largest)
+    return found
+
+
+def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place, watch: Watch) -> list[float]:
+    doing = f"while the losses of plan {planned.label!r} were compared"
+    try:
+        model, _ = wrapped(subject.model, planned, settings, place)
+        step = subject.begin()
+        losses = []
+        for _ in range(settings.warm_ups + settings.iterations):
+            watch.beat(doing)
+            losses.append(float(step(model)))
+    except OsfError:
+        raise
+    except Exception as error:  # whatever the model or torch raises
+        raise explained(error, doing) from None
+    del model, step
+    gc.collect()
+    return losses
+
+
+def conditions_of(subject: Subject, settings: Settings, place: Place) -> dict[str, str]:
+    """Under what all plans of a run are measured, in words."""
+    import torch
+
+    stated = {
+        "backend": place.backend,
+        "torch": str(torch.__version__),
+        "device": "CPU" if place.device == "cpu" else torch.cuda.get_device_name(),
+        "in_flight": str(_in_flight(place)),
+        "what": "a model" if subject.real else "a replay",
+        "repeats": str(settings.repeats),
+    }
+    return stated | {name: str(value) for name, value in settings.options.items() if value}
+
+
+def _in_flight(place: Place) -> int:
+    """Collectives that the backend runs at once: gloo's worker threads, one stream of NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    if place.backend != "gloo":
+        return 1
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    return int(getattr(getattr(backend, "options", None), "_threads", 2))
+
+
+def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Measurement:
+    """What was measured of one plan in one repeat; ``first`` has what all share, and stands in for the samples."""
+    label = ran.planned.label
+    own = {
+        "repeat": str(ran.repeat),
+        "buckets": " ".join(map(str, ran.formed.sizes)),
+        "buckets_as_planned": "no: " + ran.deviation if ran.deviation else "yes",
+        "carried_by": "a communication hook" if ran.planned.hook else ", ".join(ran.planned.arguments) or "the default",
+    }
+    if label in losses:
+        own["loss_difference"] = f"{losses[label]:.3g}"
+    return replace(first, plan=label, samples=ran.samples, conditions=first.conditions + tuple(own.items()))
+
+
+def source_of(place: Place, settings: Settings, notes: Sequence[str]) -> Source:
+    """Where the figures are from."""
+    said = f"{settings.iterations} iterations after {settings.warm_ups} of warm-up, on rank 0, plans taking turns"
+    return Source("measured with osf run", "; ".join([f"{place.world} workers, {place.backend}, {said}", *notes]))

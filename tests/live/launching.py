@@ -1,0 +1,65 @@
+"""Start several ranks of ``osf`` as a launcher would, and never leave one behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.conftest import ROOT
+
+LIMIT = 90
+"""Seconds after which a rank that has not ended is killed, and the test fails."""
+
+
+class Ended(NamedTuple):
+    """A rank that has ended: its exit code, and what it wrote."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(words: list[str], world: int, folder: Path, **changes: str) -> list[subprocess.Popen[str]]:
+    """One process per rank that meet at a free port; ``changes`` replace environment variables."""
+    port = str(free_port())
+    started = []
+    for rank in range(world):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **place, **changes}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "osfmodel", *words],
+                cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+        )  # fmt: skip
+    return started
+
+
+def finish(started: list[subprocess.Popen[str]]) -> list[Ended]:
+    """Wait for all of them, within LIMIT; one that does not end is killed and shows as such."""
+    ended = []
+    for process in started:
+        try:
+            stdout, stderr = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            stdout, stderr = process.communicate()
+        ended.append(Ended(process.returncode, stdout, stderr))
+    return ended
+
+
+def ranks(words: list[str], world: int, folder: Path, **changes: str) -> list[Ended]:
+    """``start`` and ``finish``."""
+    return finish(start(words, world, folder, **changes))

@@ -1,0 +1,165 @@
+"""From samples to a Cluster: widths of queues, gains, tables, merging, and what the file says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import osfmodel as osf
+from osfmodel import Cluster, DataError, Layer, Link, Table, Workload
+from osfmodel.cluster import Contention
+from osfmodel.contention import time_together
+from osfmodel.errors import UsageError
+from osfmodel.pricing import pricing_of
+from osfmodel.runtime.findings import Findings, Sample, Setting, cluster_of, gain, in_flight, merged
+from osfmodel.runtime.sizes import SPACING, powers, sizes_for
+
+SETTING = Setting(4, 1, "gloo", "interface eth0", "torch 2.13.0")
+
+
+def queue(width, count, startup, transfer):
+    """When each of ``count`` equal collectives in one queue ends, ``width`` at once sharing wires that one fills."""
+    full = startup + width * transfer
+    return [full * (i // width + 1) for i in range(count)]
+
+
+def found(**changes):
+    sizes = (1024, 65536, 1 << 20, 1 << 22)
+    alone = {1024: 0.005, 65536: 0.006, 1 << 20: 0.02, 1 << 22: 0.07}
+    tables = {kind: {size: Sample(alone[size], 0.02, 20) for size in sizes} for kind in ("all_reduce", "all_gather")}
+    together = {
+        size: {count: time_together(alone[size], 0.005, 1.5, count) for count in (1, 2, 4)} for size in (1024, 1 << 22)
+    }
+    queues = {size: tuple(queue(2, 4, 0.005, 0.001)) for size in (1024, 1 << 22)}
+    return replace(Findings(tables, together, queues, 2, 0.25, "products"), **changes)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize(("startup", "transfer"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_the_width_of_a_queue_shows_whether_start_ups_or_the_wires_decide(width, startup, transfer):
+    """Also with a tenth of noise on every completion."""
+    rng = np.random.default_rng(3)
+    ends = queue(width, 4, startup, transfer)
+    noisy = [sorted(end * factor for end, factor in zip(ends, rng.normal(1, 0.1, 4), strict=True)) for _ in range(5)]
+    assert in_flight([ends]) == in_flight(noisy) == width
+
+
+def test_one_collective_in_a_queue_says_nothing_of_its_width():
+    assert in_flight([[1.0]]) == 1
+    assert Findings(threads=2).in_flight == 2
+    assert Findings().in_flight == 1
+
+
+@pytest.mark.parametrize("true", [1.0, 1.3, 2.0])
+def test_the_gain_that_made_the_times_is_found(true):
+    """At sizes that are start-up for the most part nothing is fitted, here one that would say 1.0."""
+    times = {
+        1 << 10: {1: 0.010, 2: 0.020, 4: 0.040},
+        1 << 22: {count: time_together(0.070, 0.010, true, count) for count in (1, 2, 4)},
+    }
+    assert gain(times) == pytest.approx(true, rel=1e-4)
+
+
+def test_no_gain_without_several_at_once_or_without_transfer():
+    assert gain({}) is None
+    assert gain({1024: {1: 0.1}}) is None
+    assert gain({1024: {1: 0.1, 2: 0.1}, 2048: {1: 0.11, 2: 0.12}}) is None
+
+
+def test_samples_are_medians_with_their_quartiles():
+    assert Sample.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Sample(3.0, 2 / 3, 5)
+    assert Sample.of([2.0]) == Sample(2.0, 0.0, 1)
+
+
+def test_a_cluster_holds_what_was_measured(tmp_path):
+    cluster = cluster_of(found(), SETTING, "mine")
+    osf.save(cluster, tmp_path / "mine.json")
+    assert osf.load_cluster(tmp_path / "mine.json") == cluster
+    assert [(table.collective, table.workers) for table in cluster.tables] == [("all_reduce", 4), ("all_gather", 4)]
+    assert cluster.tables[0].times == (0.005, 0.006, 0.02, 0.07)
+    assert (cluster.gpus_per_node, cluster.nodes, cluster.in_flight) == (1, 4, 2)
+    assert cluster.effects.compute_slowdown == 0.25
+    pricing = pricing_of(cluster, 4)
+    assert (pricing.in_flight, pricing.effects.compute_slowdown) == (2, 0.25)
+    assert pricing.gain == pytest.approx(1.5, rel=1e-4)
+    for word in (
+        "4 ranks, 1 on each host",
+        "gloo (torch 2.13.0)",
+        "eth0",
+        "20 repeats",
+        "2.0%",
+        "2 in flight",
+        "+25.0%",
+    ):
+        assert word in cluster.source.conditions
+
+
+def test_a_cluster_says_what_was_not_measured():
+    poor = found(together={}, queues={}, slowdown=None, left_out=["no all_gather: none here"])
+    cluster = cluster_of(poor, SETTING, "mine")
+    assert (cluster.in_flight, cluster.contention, cluster.effects.compute_slowdown) == (2, (), 0)
+    for word in ("as the library says", "slowing of computation was not measured", "no all_gather: none here"):
+        assert word in cluster.source.conditions
+    assert "the library says 2" in cluster_of(found(queues={1: (1.0, 2.0)}), SETTING, "mine").source.conditions
+    assert cluster_of(found(slowdown=-0.01), SETTING, "mine").effects.compute_slowdown == 0
+
+
+def test_too_little_is_no_cluster():
+    with pytest.raises(DataError, match="two sizes"):
+        cluster_of(Findings({"all_reduce": {1024: Sample(1.0, 0.0, 1)}}), SETTING, "mine")
+
+
+def test_merging_adds_a_worker_count_or_replaces_it():
+    four = cluster_of(found(), SETTING, "mine")
+    two = cluster_of(found(slowdown=0.5), replace(SETTING, workers=2), "other")
+    both = merged(four, two)
+    assert (both.name, both.nodes, both.effects.compute_slowdown) == ("mine", 4, 0.5)
+    assert sorted({table.workers for table in both.tables}) == [2, 4]
+    assert len(both.tables) == 4
+    assert [row.workers for row in both.contention] == [4, 2]
+    assert "4 ranks" in both.source.conditions
+    assert "2 ranks" in both.source.conditions
+    again = merged(both, replace(two, contention=(Contention(2, 1.25),)))
+    assert len(again.tables) == 4
+    assert [row.gain for row in again.contention if row.workers == 2] == [1.25]
+
+
+def test_merging_refuses_what_is_no_one_cluster():
+    four = cluster_of(found(), SETTING, "mine")
+    dense = cluster_of(found(), Setting(8, 4, "gloo", "eth0", "torch"), "dense")
+    with pytest.raises(DataError, match="1 ranks on a host, this was measured with 4"):
+        merged(four, dense)
+    with pytest.raises(DataError, match="only tabulated clusters"):
+        merged(Cluster("c", "ring", between_nodes=Link(1.0, 1.0)), four)
+    one_host = cluster_of(found(), Setting(2, 2, "gloo", "lo", "torch"), "one")
+    assert merged(dense, one_host).gpus_per_node == merged(one_host, dense).gpus_per_node == 4
+
+
+def test_sizes_are_powers_or_those_of_a_workload():
+    assert powers(1000, 5000) == (1000, 1024, 2048, 4096, 5000)
+    workload = osf.load_workload("resnet50-v100")
+    sizes = sizes_for(workload)
+    assert sizes[0] == min(workload.gradients.sizes)
+    assert sizes[-1] == workload.gradient_bytes
+    ratios = [large / small for small, large in pairwise(sizes)]
+    assert min(ratios) >= SPACING
+    assert max(ratios) <= 2 * SPACING
+    near = [min(abs(size / measured - 1) for measured in sizes) for size in workload.gradients.sizes]
+    assert max(near) < SPACING - 1
+    assert len(sizes_for(Workload("one", (Layer("a", 1.0, 1.0, 4),)))) == 2
+    with pytest.raises(UsageError, match="no gradients"):
+        sizes_for(Workload("none", (Layer("a", 1.0, 1.0, 0),)))
+
+
+def test_tables_of_two_sizes_are_enough():
+    cluster = cluster_of(
+        Findings(
+            {"all_reduce": {1: Sample(1.0, 0.0, 1), 2: Sample(2.0, 0.0, 1)}, "all_gather": {1: Sample(1.0, 0.0, 1)}}
+        ),
+        SETTING,
+        "two",
+    )
+    assert cluster.tables == (Table(4, (1, 2), (1.0, 2.0)),)
