@@ -87,12 +87,16 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Measured times of one collective for one worker count: ``times[k]`` seconds for ``sizes[k]`` bytes."""
+    """Measured times of one collective for one worker count: ``times[k]`` seconds for ``sizes[k]`` bytes.
+
+    ``startups[k]`` seconds of them are start-up, which passes beside that of others in flight, where that was measured.
+    """
 
     workers: int
     sizes: tuple[int, ...]
     times: tuple[float, ...]
     collective: str = "all_reduce"
+    startups: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"the {self.collective} table for {self.workers!r} workers"
@@ -108,6 +112,12 @@ class Table:
         for before, after in zip(self.sizes, self.sizes[1:], strict=False):
             if before >= after:
                 raise DataError(f"{where}: size {after} follows {before}, but sizes must increase")
+        if len(self.startups) not in (0, len(self.times)):
+            raise DataError(f"{where} has {len(self.times)} times and {len(self.startups)} start-ups")
+        for startup, time in zip(self.startups, self.times, strict=False):
+            require_time(startup, f"a start-up in {where}")
+            if startup > time:
+                raise DataError(f"{where}: a start-up of {startup!r} s is longer than its time, {time!r} s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ KEYS = {
     "latencies": "latency_s",
     "sizes": "bytes",
     "times": "time_s",
+    "startups": "startup_s",
     "gpu_bandwidth": "gpu_bytes_per_s",
     "nic_bandwidth": "nic_bytes_per_s",
     "launch_latency": "launch_latency_s",

@@ -27,6 +27,7 @@ class Pricing:
     effects: of a real run, apart from what is in the costs
     uncertainty: relative error that prices of this model had on tables held out; 0 where they are measured or stated
     in_flight: collectives that the library runs at once for each channel of a plan
+    startups: collective -> seconds of start-up of a message, where that was measured
     """
 
     costs: Mapping[str, Cost]
@@ -35,6 +36,7 @@ class Pricing:
     effects: Effects = field(default=NO_EFFECTS)
     uncertainty: float = 0
     in_flight: int = 1
+    startups: Mapping[str, Cost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_count(self.in_flight, "collectives in flight", least=1)
@@ -53,7 +55,10 @@ class Pricing:
 
     def slower(self, factor: float) -> Pricing:
         """The same on a network that takes ``factor`` times as long."""
-        return replace(self, costs={kind: cost.slower(factor) for kind, cost in self.costs.items()})
+        costs, startups = (
+            {kind: cost.slower(factor) for kind, cost in prices.items()} for prices in (self.costs, self.startups)
+        )
+        return replace(self, costs=costs, startups=startups)
 
     def cost(self, collective: str = "all_reduce") -> Cost:
         """Seconds of a message. Raises CostError where that collective has no price here."""
@@ -64,13 +69,16 @@ class Pricing:
     def split(self, collective: str, size: int) -> tuple[float, float]:
         """(start-up, transfer) of a message: what a vanishing message on the same line costs, and the rest.
 
-        Of a minimum of lines, the line that is cheapest at ``size``; of a table, the least time at or below it.
+        As measured, where it was. Else, of a minimum of lines, the line that is cheapest at ``size``; of a table, the
+        least time at or below it.
         """
         return self.splitter(collective)(size)
 
     def splitter(self, collective: str) -> Callable[[int], tuple[float, float]]:
         """:meth:`split` of one collective, for many sizes."""
         cost = self.cost(collective)
+        if collective in self.startups:
+            return _measured(cost, self.startups[collective])
         return _lines(cost) if isinstance(cost, AffineCost) else _table(cost)
 
     def share(self, flows: int) -> float:
@@ -86,6 +94,15 @@ def _lines(cost: AffineCost) -> Callable[[int], tuple[float, float]]:
     def split(size: int) -> tuple[float, float]:
         startup, per_byte = min(cost.pieces, key=lambda piece: piece[0] + piece[1] * size)
         return startup, per_byte * size
+
+    return split
+
+
+def _measured(cost: Cost, startups: Cost) -> Callable[[int], tuple[float, float]]:
+    def split(size: int) -> tuple[float, float]:
+        whole: float = cost(size)
+        startup: float = min(whole, startups(size))
+        return startup, whole - startup
 
     return split
 
@@ -119,7 +136,18 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
     stated = cluster.effects
     if stated.launch_latency and workers > 1:
         costs = {kind: cost.plus(stated.launch_latency) for kind, cost in costs.items()}
+    startups = _startups(cluster, workers)
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
     gain = measured[0].gain if measured else 1
     uncertainty = COST_MODELS[cluster.cost_model].uncertainty
-    return Pricing(costs, workers, gain, stated.apart_from_cost, uncertainty, cluster.in_flight if workers > 1 else 1)
+    in_flight = cluster.in_flight if workers > 1 else 1
+    return Pricing(costs, workers, gain, stated.apart_from_cost, uncertainty, in_flight, startups)
+
+
+def _startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
+    """Those that were measured beside the tables that are the prices; the launch latency is start-up, too."""
+    return {
+        table.collective: TableCost(table.sizes, table.startups, 0.0).plus(cluster.effects.launch_latency)
+        for table in cluster.tables
+        if table.startups and table.workers == workers and cluster.cost_model == "tabulated"
+    }

@@ -216,7 +216,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         between_nodes=Link(1.0, 2.0, 3.0),
         in_node=Link(0.1, 0.2, 0.3),
         fits=(AlphaBeta(2, 0.5, 0.25, "all_gather"),),
-        tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter"),),
+        tables=(Table(4, (1, 2), (0.5, 0.75), "reduce_scatter", (0.5, 0.25)),),
         effects=osf.Effects(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
         nccl=NcclShape("hopper", "nvswitch", 3e11, 4e10, True, 1.5, 2.5),
         pieces=(Pieces(4, (0.5, 0.75), (2.0, 1.0), "all_gather"),),

@@ -23,7 +23,7 @@ LEAST = 5
 POINT_SECONDS = 4.0
 """At a size, so much time is spent on further repeats; a slow network gets fewer."""
 FLIGHT_EVERY = 4
-"""Several at once are measured at each fourth size."""
+"""Pairs are measured at every size, more at once, and in one queue, at each fourth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,24 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
             findings.tables.setdefault(collective, {})[sent] = sample
             tell(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
     if len(groups) > 1:
-        for size in request.sizes[::FLIGHT_EVERY]:
-            _together(job, request, size, groups, findings)
-            several = ", ".join(f"{count}: {show_time(t)}" for count, t in findings.together[size].items())
-            tell(f"at once, {show_bytes(size)}: {several}")
+        _several(job, request, groups, findings, tell)
     if request.compute != "none":
         _slowing(job, request, findings)
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")
+
+
+def _several(
+    job: Job, request: Request, groups: Sequence[Any], findings: Findings, tell: Callable[[str], None]
+) -> None:
+    """Pairs at every size, more at once at some."""
+    for number, size in enumerate(findings.tables["all_reduce"]):
+        thorough = number % FLIGHT_EVERY == 0
+        for count in sorted({2, *request.flights} - {1}) if thorough else (2,):
+            _together(job, request, size, groups[:count], findings)
+        if thorough:
+            _in_one_queue(job, request, size, groups, findings)
+        times = ", ".join(f"{count}: {show_time(time)}" for count, time in findings.together[size].items())
+        tell(f"at once, {show_bytes(size)}: {times}")
 
 
 def _groups(count: int) -> list[Any]:
@@ -159,16 +170,21 @@ def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
 
 
 def _together(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
-    """Several all-reduces at once, each in a queue of its own, and the largest number in one queue."""
+    """As many all-reduces at once as there are ``groups``, each in its own; one alone is known already."""
+    ends = _sample(job, _launch(job, size, groups), request.repeat)
+    times = findings.together.setdefault(size, {1: findings.tables["all_reduce"][size].time})
+    times[len(groups)] = Sample.of([row[-1] for row in ends]).time
+
+
+def _in_one_queue(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
+    """As many all-reduces as there are ``groups``, all in the first: when each of them had ended."""
+    ends = _sample(job, _launch(job, size, [groups[0]] * len(groups)), request.repeat)
+    findings.queues[size] = tuple(Sample.of(column).time for column in zip(*ends, strict=True))
+
+
+def _launch(job: Job, size: int, groups: Sequence[Any]) -> Launch:
     buffers = [_buffer(job, size) for _ in groups]
-
-    def launch(count: int, queues: Sequence[Any]) -> Launch:
-        return lambda: [_all_reduce(buffers[i], None, queues[i]) for i in range(count)]
-
-    times = {count: _sample(job, launch(count, groups), request.repeat) for count in request.flights}
-    findings.together[size] = {count: Sample.of([ends[-1] for ends in rows]).time for count, rows in times.items()}
-    same = _sample(job, launch(len(groups), [groups[0]] * len(groups)), request.repeat)
-    findings.queues[size] = tuple(Sample.of(column).time for column in zip(*same, strict=True))
+    return lambda: [_all_reduce(buffer, None, group) for buffer, group in zip(buffers, groups, strict=True)]
 
 
 def _slowing(job: Job, request: Request, findings: Findings) -> None:

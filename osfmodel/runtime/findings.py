@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import median, quantiles
 
+from osfmodel import contention
 from osfmodel.cluster import Cluster, Contention, Table
-from osfmodel.contention import fit_gain
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError
 from osfmodel.source import Source
@@ -108,8 +108,33 @@ def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
     for size, time in alone.items():
         startup = min(other for smaller, other in alone.items() if smaller <= size)
         if time - startup >= TRANSFER * time:
-            found.append(fit_gain(together[size], startup))
+            found.append(contention.fit_gain(together[size], startup))
     return median(found) if found else None
+
+
+def startup(alone: float, pair: float, gain: float) -> float:
+    """Of a collective that takes ``alone`` seconds, the start-up with which the model gives a pair at once its time.
+
+    A pair takes s + (T - s) 2 / X(2). So s = T where two take no longer than one, and 0 where they take as long as the
+    wires need for both (or longer). All of T where the gain lets two transfers go as fast as one.
+    """
+    stretch = 2 / contention.together(gain, 2)
+    return min(max((stretch * alone - pair) / (stretch - 1), 0.0), alone) if stretch > 1 else alone
+
+
+def _startups(findings: Findings, sizes: Sequence[int], collective: str) -> tuple[float, ...]:
+    """Of the all-reduces at these sizes, if pairs were measured at all of them."""
+    if collective != "all_reduce" or not all(2 in findings.together.get(size, {}) for size in sizes):
+        return ()
+    alone = findings.tables[collective]
+    return tuple(startup(alone[size].time, findings.together[size][2], findings.gain or 1.0) for size in sizes)
+
+
+def _table(findings: Findings, workers: int, collective: str) -> Table:
+    rows = findings.tables[collective]
+    sizes = tuple(sorted(rows))
+    times = tuple(rows[size].time for size in sizes)
+    return Table(workers, sizes, times, collective, _startups(findings, sizes, collective))
 
 
 def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
@@ -123,7 +148,7 @@ def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
         gpus_per_node=setting.per_host,
         nodes=-(-setting.workers // setting.per_host),
         tables=tuple(
-            Table(setting.workers, tuple(sorted(rows)), tuple(rows[size].time for size in sorted(rows)), collective)
+            _table(findings, setting.workers, collective)
             for collective, rows in findings.tables.items()
             if len(rows) > 1
         ),
@@ -158,7 +183,8 @@ def _simultaneity(findings: Findings) -> str:
         source = "not measured" if findings.threads is None else "as the library says"
         return f"{findings.in_flight} in flight in one queue, {source}"
     said = "" if findings.threads in (None, findings.in_flight) else f" (the library says {findings.threads})"
-    sizes = ", ".join(show_bytes(size) for size in findings.together)
+    most = max(map(len, findings.together.values()))
+    sizes = ", ".join(show_bytes(size) for size, times in findings.together.items() if len(times) == most)
     flights = sorted({count for times in findings.together.values() for count in times})
     fitted = "no gain fitted: start-ups decide at these sizes" if findings.gain is None else "gain fitted to these"
     several = f"{', '.join(map(str, flights))} at once at {sizes}, {fitted}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 
 import osfmodel as osf
-from osfmodel import Cluster, DataError, Layer, Link, Table, Workload
+from osfmodel import Cluster, DataError, Layer, Link, Plan, Table, Workload
 from osfmodel.cluster import Contention
 from osfmodel.contention import time_together
+from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
+from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import pricing_of
-from osfmodel.runtime.findings import Findings, Sample, Setting, cluster_of, gain, in_flight, merged
+from osfmodel.runtime.findings import Findings, Sample, Setting, cluster_of, gain, in_flight, merged, startup
 from osfmodel.runtime.sizes import SPACING, powers, sizes_for
 
 SETTING = Setting(4, 1, "gloo", "interface eth0", "torch 2.13.0")
@@ -61,6 +64,39 @@ def test_the_gain_that_made_the_times_is_found(true):
         1 << 22: {count: time_together(0.070, 0.010, true, count) for count in (1, 2, 4)},
     }
     assert gain(times) == pytest.approx(true, rel=1e-4)
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.5])
+@pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
+def test_a_pair_tells_start_up_from_transfer(gain, part):
+    """Pairs faster than hidden start-ups allow, or slower than the wires need, are taken as one or the other."""
+    pair = time_together(2.0, 2.0 * part, gain, 2)
+    assert startup(2.0, pair, gain) == pytest.approx(2.0 * part)
+    assert startup(2.0, 1.9, gain) == 2.0
+    assert startup(2.0, 4.5, gain) == 0
+
+
+def test_start_ups_from_pairs_predict_four_at_once_over_gloo(data_folder):
+    """Held out: four at once on two channels, which the pairs that the start-ups come from have not seen."""
+    measured = json.loads((data_folder / "emulated/ddp_gloo_4hosts_1gbit.json").read_text())
+    alone = {row["bytes"]: row["seconds"] for row in measured["all_reduce_seconds"]}
+    pairs = {row["bytes_each"]: row["seconds"] for row in measured["two_at_once_seconds"]}
+    fours = {row["bytes_each"]: row["seconds"] for row in measured["four_at_once_seconds"]}
+    tables = {"all_reduce": {size: Sample(alone[size], 0.0, 1) for size in pairs}}
+    together = {size: {1: alone[size], 2: pairs[size]} for size in pairs}
+    cluster = cluster_of(Findings(tables, together, {1024: tuple(queue(2, 4, 1.0, 0.0))}), SETTING, "gloo")
+    blind = replace(cluster, tables=(replace(cluster.tables[0], startups=()),))
+    errors = {}
+    for wires in (cluster, blind):
+        errors[wires] = [abs(four_at_once(wires, size) / fours[size] - 1) for size in fours]
+    assert max(errors[cluster]) < 0.12
+    assert max(errors[blind]) > 0.3
+
+
+def four_at_once(cluster, size):
+    workload = Workload("w", (Layer("a", 0.0, 1e-9, 4 * size),))
+    plan = Plan("w", tuple(Bucket((Block("a", size * k, size),)) for k in range(4)))
+    return predict_timeline(workload, plan, pricing_of(cluster, 4)).iteration_time
 
 
 def test_no_gain_without_several_at_once_or_without_transfer():
