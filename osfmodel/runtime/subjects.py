@@ -132,8 +132,9 @@ def resized(batch: Any, size: int) -> Any:
 def from_torchvision(name: str) -> Maker:
     """A maker of torchvision's classification model of that name, images of its own size. Raises UsageError."""
     models = _package("torchvision.models", "torchvision")
-    if name not in models.list_models(module=models):
-        raise UsageError(f"torchvision has no classification model {name!r}: {_near(name, models.list_models())}")
+    known = models.list_models(module=models)
+    if name not in known:
+        raise UsageError(f"torchvision has no classification model {name!r}: {_near(name, known)}; or give a factory")
     weights = list(models.get_model_weights(name))
     side = weights[0].transforms().crop_size[0] if weights else 224
 
@@ -170,7 +171,7 @@ def from_transformers(name: str, sequence: int = SEQUENCE) -> Maker:
         settings = transformers.AutoConfig
         config = settings.for_model(name) if known else settings.from_pretrained(name)
     except Exception as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:200]
         raise UsageError(f"transformers finds no model type, folder or configuration {name!r}: {reason}") from None
     auto = next((kind for kind in LABEL_KINDS if _supports(transformers, kind, config)), None)
     if auto is None:
