@@ -8,6 +8,7 @@ what happened; a process that failed ends at once, since tearing down a broken p
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -103,7 +104,8 @@ def _not_met(place: Place, limit: float, error: Exception) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]
+    without_place = re.sub(r"^\[\S+:\d+\] ", "", lines[0]) if lines else type(error).__name__
+    return without_place[:150].rstrip(". ")
 
 
 def require_agreement(what: str) -> None:

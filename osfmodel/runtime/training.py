@@ -176,6 +176,7 @@ def conditions_of(subject: Subject, settings: Settings, place: Place) -> dict[st
         "torch": str(torch.__version__),
         "device": "CPU" if place.device == "cpu" else torch.cuda.get_device_name(),
         "in_flight": str(_in_flight(place)),
+        "threads": str(torch.get_num_threads()),
         "what": "a model" if subject.real else "a replay",
         "repeats": str(settings.repeats),
     }
