@@ -67,7 +67,7 @@ def bench_command(
     \b
     Example:
       torchrun --nproc-per-node 8 -m osfmodel bench -o my-cluster.json
-      torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --for bert-base-h100 -o my-cluster.json
+      torchrun --nnodes 4 --nproc-per-node 8 ... -m osfmodel bench --for resnet50-v100 -o my-cluster.json
       torchrun --nproc-per-node 4 -m osfmodel bench --merge my-cluster.json
     """
     target = output or merge
