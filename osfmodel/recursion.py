@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from osfmodel.cost import Cost
 from osfmodel.effects import NO_EFFECTS, Effects
@@ -46,13 +46,29 @@ def predict_timeline(
         end = start + _price(bucket, cost, effects)
         compute.disturbed(start, end)
         communication.append(Span("all_reduce", "channel 0", layers, start, end))
-    finish = max(compute.clock(compute.end), end)
-    spans = compute.spans() + communication
-    for kind, time in (("copy", effects.copy_out * workload.gradient_bytes), ("update", workload.update_time)):
-        if time:
-            spans.append(Span(kind, "compute", (), finish, finish + time))
-            finish = finish + time
-    return Timeline(tuple(spans), workload.compute_time, finish)
+    arrivals = [span.end for span in communication]
+    last, finish = aftermath(workload, plan, effects, compute.clock(compute.end), arrivals)
+    return Timeline((*compute.spans(), *communication, *last), workload.compute_time, finish)
+
+
+def aftermath(
+    workload: Workload, plan: Plan, effects: Effects, computed: float, arrivals: Sequence[float]
+) -> tuple[list[Span], float]:
+    """What follows backward before the iteration is over, and when it is: copies out of the buckets, and the update.
+
+    Bucket by bucket, in the order of the plan, its arrival is awaited and its gradients copied back (reducer.cpp,
+    ``finalize_backward``), so early buckets are copied while later ones are still on their way.
+    """
+    finish = max([computed, *arrivals]) if not effects.copy_out else computed
+    spans: list[Span] = []
+    for bucket, arrival in zip(plan.buckets, arrivals, strict=True) if effects.copy_out else ():
+        start = max(finish, arrival)
+        finish = start + effects.copy_out * bucket.size
+        spans.append(Span("copy", "compute", tuple(block.layer for block in bucket.blocks), start, finish))
+    if workload.update_time:
+        spans.append(Span("update", "compute", (), finish, finish + workload.update_time))
+        finish = finish + workload.update_time
+    return spans, finish
 
 
 def communication_finish(release_times: Iterable[float], durations: Iterable[float]) -> float:

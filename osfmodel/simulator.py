@@ -21,6 +21,7 @@ from heapq import heappop, heappush
 
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
+from osfmodel.recursion import aftermath
 from osfmodel.schedule import Operation, Task, schedule
 from osfmodel.timeline import Span, Timeline
 from osfmodel.workload import Workload
@@ -35,14 +36,18 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     finish = _run(compute, network, 1 / (1 + slowdown) if slowdown else 1)
     spans = compute.spans + network.spans
     if not plan.forward_overlap:
-        for kind, time in (
-            ("copy", pricing.effects.copy_out * workload.gradient_bytes),
-            ("update", workload.update_time),
-        ):
-            if time:
-                spans.append(Span(kind, "compute", (), finish, finish + time))
-                finish = finish + time
+        computed = compute.spans[-1].end
+        last, finish = aftermath(workload, plan, pricing.effects, computed, _arrivals(operations, network, plan))
+        spans += last
     return Timeline(tuple(spans), workload.compute_time, finish, "simulator")
+
+
+def _arrivals(operations: Sequence[Operation], network: _Network, plan: Plan) -> list[float]:
+    """When each bucket of the plan has arrived: its last operation has ended."""
+    if not plan.split:
+        return network.ends
+    ended = {op.after: end for op, end in zip(operations, network.ends, strict=True) if op.after >= 0}
+    return [ended[number] for number in range(len(plan.buckets))]
 
 
 def _run(compute: _Compute, network: _Network, disturbed: float) -> float:
@@ -141,6 +146,7 @@ class _Network:
         self.urgent: list[int] = []
         self.flows: list[_Flow] = []
         self.spans: list[Span] = []
+        self.ends: list[float] = [0] * len(operations)
 
     def computed(self, task: int) -> None:
         """A task has ended."""
@@ -158,6 +164,7 @@ class _Network:
         for flow in ended:
             operation = self.operations[flow.number]
             self.spans.append(Span(operation.kind, f"channel {flow.channel}", operation.layers, flow.start, now))
+            self.ends[flow.number] = now
             self.free.append(flow.channel)
             if self.credit is not None:
                 self.credit += operation.size

@@ -123,22 +123,25 @@ def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Time
         elif objective.forward_overlap:
             tails.setdefault(task.layers[0], total - begin)
     if not objective.forward_overlap:
-        after = pricing.effects.copy_out * workload.gradient_bytes + workload.update_time
-        tails = dict.fromkeys(ready, after)
-        total += after
+        # Each bucket is copied out once it is there, after those before it; of that, a layer's own share is counted.
+        copy_out, update = pricing.effects.copy_out, workload.update_time
+        tails = {
+            layer.name: copy_out * layer.gradient_bytes + update for layer in workload.layers if layer.name in ready
+        }
+        total += copy_out * workload.gradient_bytes + update
     return Times(ready, tails, total)
 
 
-def lines_of(cost: Cost, total: int, extra: float = 0) -> tuple[Line, ...]:
+def lines_of(cost: Cost, total: int) -> tuple[Line, ...]:
     """The lines of a cost up to ``total`` bytes: of a minimum of lines each everywhere, of a table one per stretch."""
     if isinstance(cost, AffineCost):
-        return tuple(Line(latency + extra, slope, 0, total) for latency, slope in cost.pieces)
-    lines = [Line(cost.times[0] + extra, 0, 0, min(cost.sizes[0], total))]
+        return tuple(Line(latency, slope, 0, total) for latency, slope in cost.pieces)
+    lines = [Line(cost.times[0], 0, 0, min(cost.sizes[0], total))]
     ends = [*cost.sizes[1:], max(total, cost.sizes[-1] + 1)]
     for start, end, time in zip(cost.sizes, ends, cost.times, strict=True):
         if start < total:
             slope = (cost(end) - time) / (end - start)
-            lines.append(Line(time + extra - slope * start, slope, start, min(end, total)))
+            lines.append(Line(time - slope * start, slope, start, min(end, total)))
     return tuple(lines)
 
 

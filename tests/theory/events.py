@@ -63,8 +63,16 @@ def tasks_of(workload, plan, pricing, period):
     if not plan.forward_overlap:
         forward = [Work(("f", period, one.name), "forward", one.forward_time, set()) for one in workload.layers]
         every = {(int(plan.split), period, number) for number in range(len(plan.buckets))}
-        copy = Work(("c", period, ""), "copy", effects.copy_out * total, every)
-        return [*forward, *backward, copy, Work(("u", period, ""), "update", workload.update_time, set())]
+        copies = [
+            Work(
+                ("c", period, k),
+                "copy",
+                effects.copy_out * sum(b.bytes for b in bucket.blocks),
+                {(int(plan.split), period, k)},
+            )
+            for k, bucket in enumerate(plan.buckets)
+        ]
+        return [*forward, *backward, *copies, Work(("u", period, ""), "update", workload.update_time, every)]
     for layer in workload.layers:
         holds = [k for k, bucket in enumerate(plan.buckets) if layer.name in [b.layer for b in bucket.blocks]]
         needs = {(int(plan.split), period, number) for number in holds}
@@ -164,7 +172,8 @@ class World:
         flying, task = self.flying(), self.computing()
         moving = [send for send in flying if send.latent == 0]
         share = law(self.pricing.gain, len(moving)) if moving else Fraction(1)
-        speed = 1 / (1 + Fraction(self.pricing.effects.compute_slowdown)) if flying else Fraction(1)
+        slowed = flying and not (task and task.kind == "copy")
+        speed = 1 / (1 + Fraction(self.pricing.effects.compute_slowdown)) if slowed else Fraction(1)
         steps = [send.latent for send in flying if send.latent > 0] + [send.left / share for send in moving]
         steps += [task.left / speed] if task else []
         releases = [self.base + send.release - self.now for send in self.current()]

@@ -30,16 +30,19 @@ def simulate(workload, plan, cost, effects):
         names.append(layer.name)
     now, position, left, done = Fraction(0), 0, work[0], set()
     waiting, busy_until = list(plan.buckets), None
-    finish = Fraction(0)
+    computed, sent, arrivals = Fraction(0), [], []
     while position < len(work) or waiting or busy_until is not None:
         while position < len(work) and left == 0:
             done.add(names[position])
             position += 1
+            computed = now
             left = work[position] if position < len(work) else Fraction(0)
         if busy_until is not None and busy_until <= now:
-            finish, busy_until = now, None
+            arrivals.append(now)
+            busy_until = None
         if busy_until is None and waiting and {block.layer for block in waiting[0].blocks} <= done:
             bucket = waiting.pop(0)
+            sent.append(bucket.size)
             fused = effects.fusion_copy * bucket.size if len(bucket.blocks) > 1 else 0
             busy_until = now + cost(bucket.size) + effects.launch_latency + fused
             continue
@@ -52,8 +55,10 @@ def simulate(workload, plan, cost, effects):
         if position < len(work):
             left -= step * rate
         now += step
-    copies = effects.copy_out * sum(layer.gradient_bytes for layer in workload.layers)
-    return max(now, finish) + copies + workload.update_time
+    finish = computed
+    for arrival, size in zip(arrivals, sent, strict=True):  # copied back in order, each once it is there
+        finish = max(finish, arrival) + effects.copy_out * size
+    return finish + workload.update_time
 
 
 small = st.integers(0, 6).map(Fraction)
