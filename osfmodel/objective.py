@@ -31,6 +31,11 @@ class Objective:
         )
 
     @property
+    def collectives(self) -> tuple[str, ...]:
+        """What carries a bucket, one after the other."""
+        return ("reduce_scatter", "all_gather") if self.split else ("all_reduce",)
+
+    @property
     def plain(self) -> bool:
         """One collective at a time and a barrier before the update: what stock frameworks do."""
         return self == PLAIN

@@ -84,7 +84,14 @@ def _table() -> dict[str, NamedPlan]:
     for name, solver in SOLVERS.items():
         table[name] = NamedPlan(_by_solver(solver), solver.meaning, solver.caveats)
     for name, scheduler in SCHEDULERS.items():
-        table[name] = NamedPlan(_by_scheduler(scheduler), *scheduler[2:4], *scheduler[1:2], *scheduler[4:])
+        table[name] = NamedPlan(
+            _by_scheduler(scheduler),
+            scheduler.meaning,
+            scheduler.caveats,
+            scheduler.objective,
+            scheduler.chooses,
+            scheduler.costly,
+        )
     expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
     if len(table) != expected:
         raise AssertionError("two plans have the same name: rename a solver or a target")

@@ -22,7 +22,9 @@ from osfmodel.objective import Objective
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """costs:   collective -> seconds of a message, for the ``workers`` at hand
+    """A launch latency given with ``effects`` becomes part of every cost and start-up, where solvers and bounds see it.
+
+    costs:   collective -> seconds of a message, for the ``workers`` at hand
     gain:    X(n) for many flows, 1 or more
     effects: of a real run, apart from what is in the costs
     uncertainty: relative error that prices of this model had on tables held out; 0 where they are measured or stated
@@ -42,6 +44,12 @@ class Pricing:
         require_count(self.in_flight, "collectives in flight", least=1)
         if not self.gain >= 1:
             raise CostError(f"the gain of simultaneous collectives is {self.gain!r}: it must be 1 or more")
+        launch = self.effects.launch_latency
+        if launch:
+            for name in ("costs", "startups"):
+                prices: Mapping[str, Cost] = getattr(self, name)
+                object.__setattr__(self, name, {kind: cost.plus(launch) for kind, cost in prices.items()})
+            object.__setattr__(self, "effects", self.effects.apart_from_cost)
 
     @staticmethod
     def of(cost: Cost, effects: Effects = NO_EFFECTS, workers: int = 1) -> Pricing:
@@ -121,10 +129,9 @@ def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
 def pricing_of(cluster: Cluster, workers: int) -> Pricing:
     """Everything that ``workers`` workers of ``cluster`` pay.
 
-    The launch latency becomes part of every cost, so that solvers and bounds see it; one worker alone does not pay it.
-
-    Where reduce-scatter or all-gather has no price of its own it is half of an all-reduce. The gain of several in
-    flight is that of the nearest worker count for which one was measured, 1 where none was. Raises as ``cost_of``.
+    One worker alone launches nothing. Where reduce-scatter or all-gather has no price of its own it is half of an
+    all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 where
+    none was. Raises as ``cost_of``.
     """
     whole = cost_of(cluster, workers)
     costs = {"all_reduce": whole}
@@ -133,21 +140,19 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
             costs[half] = cost_of(cluster, workers, half)
         except CostError:
             costs[half] = whole.slower(0.5)
-    stated = cluster.effects
-    if stated.launch_latency and workers > 1:
-        costs = {kind: cost.plus(stated.launch_latency) for kind, cost in costs.items()}
+    effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost
     startups = _startups(cluster, workers)
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
     gain = measured[0].gain if measured else 1
     uncertainty = COST_MODELS[cluster.cost_model].uncertainty
     in_flight = cluster.in_flight if workers > 1 else 1
-    return Pricing(costs, workers, gain, stated.apart_from_cost, uncertainty, in_flight, startups)
+    return Pricing(costs, workers, gain, effects, uncertainty, in_flight, startups)
 
 
 def _startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
     """Those that were measured beside the tables that are the prices; the launch latency is start-up, too."""
     return {
-        table.collective: TableCost(table.sizes, table.startups, 0.0).plus(cluster.effects.launch_latency)
+        table.collective: TableCost(table.sizes, table.startups, 0.0)
         for table in cluster.tables
         if table.startups and table.workers == workers and cluster.cost_model == "tabulated"
     }

@@ -79,7 +79,7 @@ def _backward(workload: Workload, plan: Plan, pricing: Pricing) -> list[Task]:
 
 
 def _operation(plan: Plan, bucket: Bucket, ready: Mapping[str, int], pricing: Pricing, workload: Workload) -> Operation:
-    kind = "reduce_scatter" if plan.split else "all_reduce"
+    kind = plan.objective.collectives[0]
     layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
     latency, transfer = pricing.split(kind, bucket.size)
     if len(bucket.blocks) > 1:
@@ -88,7 +88,7 @@ def _operation(plan: Plan, bucket: Bucket, ready: Mapping[str, int], pricing: Pr
     return Operation(
         kind=kind,
         layers=layers,
-        latency=latency + pricing.effects.launch_latency,
+        latency=latency,
         transfer=transfer,
         ready=max(ready[layer] for layer in layers),
         after=-1,
@@ -104,10 +104,9 @@ def _gathers(workload: Workload, plan: Plan, scatters: Sequence[Operation], pric
     gathers = []
     for number in needed:
         latency, transfer = pricing.split("all_gather", scatters[number].size)
-        launch = pricing.effects.launch_latency
         gathers.append(
             replace(
-                scatters[number], kind="all_gather", latency=latency + launch, transfer=transfer, after=number,
+                scatters[number], kind="all_gather", latency=latency, transfer=transfer, after=number,
                 release_time=0,
             )
         )  # fmt: skip

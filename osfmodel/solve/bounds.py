@@ -88,10 +88,9 @@ def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) ->
     The theorem there is for prices on a line; here it is used with lines that lie nowhere above the price.
     """
     jobs = Jobs.of(workload, objective)
-    kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
-    launch, largest = pricing.effects.launch_latency, workload.gradient_bytes
+    largest = workload.gradient_bytes
     bound: float = workload.compute_time
-    lines = [minorants(pricing.cost(kind).plus(launch), largest) for kind in kinds] if largest else []
+    lines = [minorants(pricing.cost(kind), largest) for kind in objective.collectives] if largest else []
     for number in range(max(map(len, lines), default=0)):
         chosen = [some[min(number, len(some) - 1)] for some in lines]
         startups, slopes = zip(*chosen, strict=True)
@@ -103,8 +102,7 @@ def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) ->
 
 def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:
     """The least time in which so many bytes can cross the wires under these rules."""
-    kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
-    costs = [pricing.cost(kind).plus(pricing.effects.launch_latency) for kind in kinds]
+    costs = [pricing.cost(kind) for kind in objective.collectives]
     channels, together = objective.channels, pricing.together(objective.channels)
     serials, transfers = [_serial(cost) for cost in costs], [_transfer(cost) for cost in costs]
     startup = _startup(costs[0])  # what is sent first is of the first kind

@@ -51,7 +51,7 @@ class Meter:
         """When each chunk has arrived."""
         if self.objective.channels > 1:
             return self._together(chunks)
-        kind = "reduce_scatter" if self.objective.split else "all_reduce"
+        kind = self.objective.collectives[0]
         end: float = 0
         ends = []
         for chunk in chunks:
@@ -65,17 +65,16 @@ class Meter:
         return ends
 
     def price(self, kind: str, size: int) -> tuple[float, float]:
-        """(start-up, transfer), the launch in the start-up."""
+        """(start-up, transfer)."""
         found = self.prices.get((kind, size))
         if found is None:
-            startup, transfer = self.pricing.split(kind, size)
-            found = self.prices[kind, size] = (startup + self.pricing.effects.launch_latency, transfer)
+            found = self.prices[kind, size] = self.pricing.split(kind, size)
         return found
 
     def _together(self, chunks: Sequence[Chunk]) -> list[float]:
         """Several in flight: start-ups side by side, transfers at X(n) / n each, sent in this order."""
         count, ready = len(chunks), self.jobs.ready
-        kind = "reduce_scatter" if self.objective.split else "all_reduce"
+        kind = self.objective.collectives[0]
         queue = [(number, *self.price(kind, chunk.bytes)) for number, chunk in enumerate(chunks)]
         if self.objective.split:
             queue += [(number + count, *self.price("all_gather", chunks[number].bytes)) for number in gathering(chunks)]

@@ -57,10 +57,11 @@ def runs(problem: Problem, pricing: Pricing, channels: int) -> Runs:
 
 def _search(problem: Problem, pricing: Pricing, channels: int) -> Runs:
     frontier: list[list[_State]] = [[_State((0,) * channels, 0, None)]]
+    split = pricing.splitter("all_reduce")
     exact = True
     for i in range(1, len(problem.prefix)):
         states = [
-            _State((served(problem.ready[i - 1], *price(pricing, size), state.ends), *state.ends[:-1]), i, state)
+            _State((served(problem.ready[i - 1], *split(size), state.ends), *state.ends[:-1]), i, state)
             for j in range(problem.earliest[i], i)
             for size in [problem.prefix[i] - problem.prefix[j]]
             for state in frontier[j]
@@ -70,12 +71,6 @@ def _search(problem: Problem, pricing: Pricing, channels: int) -> Runs:
         frontier.append(kept[:WIDEST])
     best = min(frontier[-1], key=lambda state: state.ends[0])
     return Runs(best.ends[0], _trace(best), exact)
-
-
-def price(pricing: Pricing, size: int) -> tuple[float, float]:
-    """(start-up, transfer) of one all-reduce, with what a launch takes."""
-    startup, transfer = pricing.split("all_reduce", size)
-    return startup + pricing.effects.launch_latency, transfer
 
 
 def served(ready: float, startup: float, transfer: float, ends: Sequence[float]) -> float:

@@ -111,7 +111,7 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
     jobs = Jobs.of(workload, objective)
     yield from _windowed(workload, jobs, pricing, objective)
     yield priority.plan(workload, jobs, pricing, TRIES)
-    cost = pricing.cost().plus(pricing.effects.launch_latency)
+    cost = pricing.cost()
     if objective.channels == 2 or (objective.channels > 1 and len(gradients) <= FEW):
         problem = merge.Problem.of(gradients, Limits())
         placed = merge.Problem(jobs.ready, problem.prefix, problem.earliest)
@@ -128,7 +128,7 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
 
 
 def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
-    cost = pricing.cost().plus(pricing.effects.launch_latency)
+    cost = pricing.cost()
     lines = windows.minorants(cost, workload.gradient_bytes)
     lines = list(cost.pieces) if isinstance(cost, AffineCost) else lines[:: 1 + len(lines) // LINES]
     if objective.channels > 1:

@@ -47,7 +47,7 @@ def plan(workload: Workload, jobs: Jobs, pricing: Pricing, tries: int | None = N
 
     With ``tries``, no more than so many k are tried, and there may be a faster one.
     """
-    cost = pricing.cost().plus(pricing.effects.launch_latency)
+    cost = pricing.cost()
     problem = Problem.of(workload.gradients, Limits())
     return grouped_plan(workload, groups(Problem(jobs.ready, problem.prefix, problem.earliest), jobs, cost, tries))
 

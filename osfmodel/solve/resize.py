@@ -59,11 +59,10 @@ class Sized(NamedTuple):
 
 def setting_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> Setting:
     """Everything that sequences of one workload share, under one objective. Raises CostError as Pricing.cost."""
-    total, launch = workload.gradient_bytes, pricing.effects.launch_latency
-    kinds = ("reduce_scatter", "all_gather") if objective.split else ("all_reduce",)
+    total = workload.gradient_bytes
     return Setting(
         times=times_of(workload, pricing, objective),
-        lines=tuple(lines_of(pricing.cost(kind), total, launch) for kind in kinds),
+        lines=tuple(lines_of(pricing.cost(kind), total) for kind in objective.collectives),
         places={layer.name: place for place, layer in enumerate(workload.layers)},
         dtypes={layer.name: layer.dtype for layer in workload.layers},
         fusion_copy=pricing.effects.fusion_copy,
