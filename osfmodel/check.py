@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -19,7 +19,7 @@ from osfmodel.measurements import load_measurements
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.side_by_side import Beside, side_by_side
+from osfmodel.side_by_side import Beside, shared, side_by_side
 from osfmodel.workload import Workload
 
 
@@ -97,13 +97,13 @@ class Checked:
 
 
 class Run(NamedTuple):
-    """What a run says it was: names, or files beside the one that it is in, and by what its times were scaled."""
+    """What a run says it was: names, or files beside the one that it is in, and the conditions that times depend on."""
 
     workload: str
     cluster: str
     plan: str
     workers: int
-    scale: str | None
+    conditions: tuple[tuple[str, str], ...]
 
 
 def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
@@ -159,10 +159,11 @@ def _beside(name: str, folder: Path) -> str | Path:
 
 def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
     """What a run names. A replay whose computation was scaled is predicted as it was run."""
-    workload = profiles.load_workload(_beside(run.workload, folder))
-    if run.scale is not None:
-        workload = workload.scaled(_factor(run.scale))
+    workload, stated = profiles.load_workload(_beside(run.workload, folder)), dict(run.conditions)
+    if "scale" in stated:
+        workload = workload.scaled(_factor(stated["scale"]))
     pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers)
+    pricing = replace(pricing, effects=pricing.effects.under(stated))
     given = run.plan.endswith(".json")
     return workload, pricing, profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
 
@@ -179,7 +180,7 @@ def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
     try:
-        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, stated.get("scale")))
+        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, shared(run)))
         return row_of(run, workload, pricing, plan)
     except OsfError as error:
         return not_predicted(run, str(error))

@@ -24,7 +24,7 @@ class Effects:
     launch_latency:      seconds added to every collective
     hook_time:           seconds of the compute stream per bucket before it can be sent
     copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
-    copy_out:            seconds per byte of the compute stream, back into gradients, after the last collective
+    copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
     compute_slowdown:    by which fraction computation takes longer while a collective runs
     straggler_deviation: standard deviation of compute time between workers, as a fraction of it
@@ -44,8 +44,19 @@ class Effects:
 
     @property
     def apart_from_cost(self) -> Effects:
-        """All but the launch latency, for an engine whose cost has that in it already."""
+        """All but the launch latency, where prices have that in them already, or nothing is launched."""
         return replace(self, launch_latency=0)
+
+    def under(self, conditions: Mapping[str, str]) -> Effects:
+        """Those that show in a run of ``osf run`` with these conditions.
+
+        A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between; and
+        with ``gradient_as_bucket_view`` gradients live in the buckets, so that nothing is copied.
+        """
+        found = self
+        if conditions.get("what") == "a replay" and conditions.get("device") == "CPU":
+            found = replace(found, copy_in=0, hook_time=0, compute_slowdown=0)
+        return replace(found, copy_in=0, copy_out=0) if "gradient_as_bucket_view" in conditions else found
 
     @property
     def active(self) -> Mapping[str, float]:
@@ -97,7 +108,7 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "one worker with and without DDP: torch copies and divides each gradient (reducer.cpp)",
         ),
         "copy_out": Effect(
-            "compute stream, bucket back into gradients after the last collective (DDP)",
+            "compute stream, each bucket back into gradients, after backward and its collective (DDP)",
             "s/byte",
             None,
             "one worker with and without DDP; none with gradient_as_bucket_view",

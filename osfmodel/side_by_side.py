@@ -44,8 +44,13 @@ class Beside:
     workload: str
     cluster: str
     workers: int
-    scale: str | None
+    conditions: tuple[tuple[str, str], ...]
     turns: tuple[Turns, ...]
+
+    @property
+    def scale(self) -> str | None:
+        """By what a replay's computation was scaled."""
+        return dict(self.conditions).get("scale")
 
     @property
     def default(self) -> Turns:
@@ -69,9 +74,13 @@ def side_by_side(runs: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Besi
     """
     groups: dict[object, list[tuple[Measurement, Row]]] = {}
     for run, row in zip(runs, rows, strict=True):
-        shared = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_TURN)
-        groups.setdefault((run.workload, run.cluster, run.workers, shared), []).append((run, row))
+        groups.setdefault((run.workload, run.cluster, run.workers, shared(run)), []).append((run, row))
     return tuple(_beside(group) for group in groups.values() if DEFAULT in (plans := _plans(group)) and len(plans) > 1)
+
+
+def shared(run: Measurement) -> tuple[tuple[str, str], ...]:
+    """The conditions of a run that plans run by turns have in common."""
+    return tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_TURN)
 
 
 def _plans(group: Sequence[tuple[Measurement, Row]]) -> list[str]:
@@ -81,7 +90,7 @@ def _plans(group: Sequence[tuple[Measurement, Row]]) -> list[str]:
 def _beside(group: Sequence[tuple[Measurement, Row]]) -> Beside:
     first = group[0][0]
     turns = tuple(_turns(plan, [pair for pair in group if pair[0].plan == plan]) for plan in _plans(group))
-    return Beside(first.workload, first.cluster, first.workers, dict(first.conditions).get("scale"), turns)
+    return Beside(first.workload, first.cluster, first.workers, shared(first), turns)
 
 
 def _turns(plan: str, pairs: Sequence[tuple[Measurement, Row]]) -> Turns:

@@ -15,7 +15,7 @@ import click
 
 from osfmodel import documents, profiles
 from osfmodel.cli.app import WORKLOAD, print_text
-from osfmodel.cluster import Cluster
+from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
 from osfmodel.runtime import bench, findings
@@ -37,6 +37,7 @@ from osfmodel.units import parse_bytes, parse_time
     "--max-size", "--max", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size."
 )
 @click.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
+@click.option("--collective", "collectives", multiple=True, type=click.Choice(COLLECTIVES), help="Default: all three.")
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Samples at each size, at most.")
 @click.option(
     "--compute", type=click.Choice(["busy", "sleep", "none"]), default="busy", show_default=True,
@@ -53,6 +54,7 @@ def bench_command(
     smallest: str,
     largest: str,
     in_flight: str,
+    collectives: tuple[str, ...],
     repeat: int,
     compute: str,
     network: str | None,
@@ -79,7 +81,9 @@ def bench_command(
     writes = place("bench", least=2)["RANK"] == "0"
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
-    request = bench.Request(sizes, _flights(in_flight), repeat, compute)
+    # A cluster file prices all-reduces; the others are measured beside them.
+    chosen = tuple(kind for kind in COLLECTIVES if kind in ("all_reduce", *(collectives or COLLECTIVES)))
+    request = bench.Request(sizes, _flights(in_flight), repeat, compute, chosen)
     found = Findings()
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
     setting = Setting(2, 1, "", network or _interface(), "")

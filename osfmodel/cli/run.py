@@ -195,6 +195,9 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
     subject = _subject(asked, place)
     watch.patience += 2 * subject.workload.compute_time
     cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
+    if cluster is not None:
+        stated = training.conditions_of(subject, settings, place)
+        cluster = replace(cluster, effects=cluster.effects.under(stated))
     plans = [_carried(name, asked, subject.workload, cluster, place.world) for name in asked.plans]
     losses: dict[str, float] = {}
     if asked.verify:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from osfmodel.cluster import COLLECTIVES
+from osfmodel.runtime.copies import copying
 from osfmodel.runtime.findings import Findings, Sample
 from osfmodel.runtime.job import Job
 from osfmodel.units import show_bytes, show_time
@@ -22,8 +24,11 @@ LEAST = 5
 """Repeats at each size, however long they take."""
 POINT_SECONDS = 4.0
 """At a size, so much time is spent on further repeats; a slow network gets fewer."""
+SEVERAL_SECONDS = 2.0
+LEAST_SEVERAL = 3
+"""The same for several at once, which take longer."""
 FLIGHT_EVERY = 4
-"""Pairs are measured at every size, more at once, and in one queue, at each fourth."""
+"""More than two at once, each in a queue of its own, are measured at each fourth size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,15 @@ class Request:
     flights: tuple[int, ...] = (1, 2, 4)
     repeat: int = 20
     compute: str = "busy"
+    collectives: tuple[str, ...] = COLLECTIVES
 
 
 def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
     """Fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
     findings.threads = _threads(job)
     groups = _groups(max(request.flights))
-    for collective, launcher in LAUNCHERS.items():
+    for collective in request.collectives:
+        launcher = LAUNCHERS[collective]
         if not _offered(job, launcher):
             findings.left_out.append(f"no {collective}: {job.backend} of this torch has none")
             continue
@@ -54,6 +61,8 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
             tell(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
     if len(groups) > 1:
         _several(job, request, groups, findings, tell)
+    findings.copies = copying(job)
+    tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     if request.compute != "none":
         _slowing(job, request, findings)
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")
@@ -62,15 +71,17 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
 def _several(
     job: Job, request: Request, groups: Sequence[Any], findings: Findings, tell: Callable[[str], None]
 ) -> None:
-    """Pairs at every size, more at once at some."""
+    """Several at every size, in one queue where the library runs some of a queue at once, and more queues at some."""
     for number, size in enumerate(findings.tables["all_reduce"]):
         thorough = number % FLIGHT_EVERY == 0
-        for count in sorted({2, *request.flights} - {1}) if thorough else (2,):
+        pairs = (2,) if findings.threads in (None, 1) else ()
+        for count in sorted({2, *request.flights} - {1}) if thorough else pairs:
             _together(job, request, size, groups[:count], findings)
-        if thorough:
+        if thorough or findings.threads != 1:
             _in_one_queue(job, request, size, groups, findings)
-        times = ", ".join(f"{count}: {show_time(time)}" for count, time in findings.together[size].items())
-        tell(f"at once, {show_bytes(size)}: {times}")
+        told = [f"{count}: {show_time(time)}" for count, time in findings.together.get(size, {}).items()]
+        told += [f"{len(queue)} in one queue: {show_time(queue[-1])}" for queue in [findings.queues.get(size)] if queue]
+        tell(f"at once, {show_bytes(size)}: {', '.join(told)}")
 
 
 def _groups(count: int) -> list[Any]:
@@ -96,10 +107,12 @@ def _threads(job: Job) -> int | None:
 Launch = Callable[[], list[Any]]
 
 
-def _sample(job: Job, launch: Launch, repeat: int) -> list[tuple[float, ...]]:
+def _sample(
+    job: Job, launch: Launch, repeat: int, seconds: float = POINT_SECONDS, least: int = LEAST
+) -> list[tuple[float, ...]]:
     """When each of the collectives that ``launch`` starts had ended on the slowest rank, repeat by repeat."""
     first = _slowest(job, [_once(job, launch) for _ in range(WARM_UPS)])
-    count = max(min(repeat, int(POINT_SECONDS / max(first[-1][-1], 1e-9))), min(LEAST, repeat))
+    count = max(min(repeat, int(seconds / max(first[-1][-1], 1e-9))), min(least, repeat))
     return _slowest(job, [_once(job, launch) for _ in range(count)])
 
 
@@ -171,14 +184,14 @@ def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
 
 def _together(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
     """As many all-reduces at once as there are ``groups``, each in its own; one alone is known already."""
-    ends = _sample(job, _launch(job, size, groups), request.repeat)
+    ends = _sample(job, _launch(job, size, groups), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     times = findings.together.setdefault(size, {1: findings.tables["all_reduce"][size].time})
     times[len(groups)] = Sample.of([row[-1] for row in ends]).time
 
 
 def _in_one_queue(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
     """As many all-reduces as there are ``groups``, all in the first: when each of them had ended."""
-    ends = _sample(job, _launch(job, size, [groups[0]] * len(groups)), request.repeat)
+    ends = _sample(job, _launch(job, size, [groups[0]] * len(groups)), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     findings.queues[size] = tuple(Sample.of(column).time for column in zip(*ends, strict=True))
 
 

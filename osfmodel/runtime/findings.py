@@ -11,6 +11,7 @@ from osfmodel import contention
 from osfmodel.cluster import Cluster, Contention, Table
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError
+from osfmodel.runtime.copies import Copies
 from osfmodel.source import Source
 from osfmodel.units import show_bytes
 
@@ -43,6 +44,7 @@ class Findings:
     queues:    bytes -> when each of several in one queue had ended, seconds
     threads:   collectives that a queue runs at once as the library itself says; None where it does not
     slowdown:  by which fraction computation took longer while collectives ran; None where not measured
+    copies:    of gradients into and out of buckets; None where not measured
     left_out:  sentences on what was not measured, and why
     """
 
@@ -52,6 +54,7 @@ class Findings:
     threads: int | None = None
     slowdown: float | None = None
     slowed: str = "nothing"
+    copies: Copies | None = None
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -112,22 +115,31 @@ def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
     return median(found) if found else None
 
 
-def startup(alone: float, pair: float, gain: float) -> float:
-    """Of a collective that takes ``alone`` seconds, the start-up with which the model gives a pair at once its time.
+def startup(alone: float, whole: float, count: int, speed: float) -> float:
+    """Of a collective that takes ``alone`` seconds, the start-up with which the model gives ``count`` of them theirs.
 
-    A pair takes s + (T - s) 2 / X(2). So s = T where two take no longer than one, and 0 where they take as long as the
-    wires need for both (or longer). All of T where the gain lets two transfers go as fast as one.
+    ``speed``: X(w) of the w that are in flight at once. All together take s + (T - s) count / X(w). So s = T where they
+    take no longer than one, and 0 where they take as long as the wires need for all (or longer). All of T where the
+    gain lets all transfers go as fast as one.
     """
-    stretch = 2 / contention.together(gain, 2)
-    return min(max((stretch * alone - pair) / (stretch - 1), 0.0), alone) if stretch > 1 else alone
+    stretch = count / speed
+    return min(max((stretch * alone - whole) / (stretch - 1), 0.0), alone) if stretch > 1 else alone
 
 
 def _startups(findings: Findings, sizes: Sequence[int], collective: str) -> tuple[float, ...]:
-    """Of the all-reduces at these sizes, if pairs were measured at all of them."""
-    if collective != "all_reduce" or not all(2 in findings.together.get(size, {}) for size in sizes):
+    """Of the all-reduces at these sizes, if several were measured at all of them: in one queue that runs some at once
+    (more of them, so noise weighs less), or else pairs in two."""
+    if collective != "all_reduce":
         return ()
-    alone = findings.tables[collective]
-    return tuple(startup(alone[size].time, findings.together[size][2], findings.gain or 1.0) for size in sizes)
+    alone, gain = findings.tables[collective], findings.gain or 1.0
+    if findings.in_flight > 1 and all(size in findings.queues for size in sizes):
+        queues = findings.queues
+        speed = contention.together(gain, findings.in_flight)
+        return tuple(startup(alone[size].time, max(queues[size]), len(queues[size]), speed) for size in sizes)
+    if all(2 in findings.together.get(size, {}) for size in sizes):
+        speed = contention.together(gain, 2)
+        return tuple(startup(alone[size].time, findings.together[size][2], 2, speed) for size in sizes)
+    return ()
 
 
 def _table(findings: Findings, workers: int, collective: str) -> Table:
@@ -153,10 +165,17 @@ def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
             if len(rows) > 1
         ),
         contention=() if gain is None else (Contention(setting.workers, gain),),
-        effects=Effects(compute_slowdown=max(findings.slowdown or 0.0, 0.0)),
+        effects=_effects(findings),
         in_flight=findings.in_flight,
-        source=Source("osf bench", conditions(findings, setting)),
+        source=Source("measured by osf bench", conditions(findings, setting)),
     )
+
+
+def _effects(findings: Findings) -> Effects:
+    slowdown = max(findings.slowdown or 0.0, 0.0)
+    if findings.copies is None:
+        return Effects(compute_slowdown=slowdown)
+    return Effects(copy_in=findings.copies.into, copy_out=findings.copies.out, compute_slowdown=slowdown)
 
 
 def conditions(findings: Findings, setting: Setting) -> str:
@@ -218,7 +237,7 @@ def merged(known: Cluster, new: Cluster) -> Cluster:
         nodes=None if known.nodes is None else max(known.nodes, new.nodes or 1),
         tables=tuple(t for t in known.tables if (t.collective, t.workers) not in taken) + new.tables,
         contention=tuple(row for row in known.contention if row.workers not in counts) + new.contention,
-        effects=replace(known.effects, compute_slowdown=new.effects.compute_slowdown),
+        effects=new.effects,
         in_flight=new.in_flight,
         source=replace(known.source, conditions=conditions),
     )

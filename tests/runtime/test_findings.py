@@ -12,7 +12,7 @@ import pytest
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Layer, Link, Plan, Table, Workload
 from osfmodel.cluster import Contention
-from osfmodel.contention import time_together
+from osfmodel.contention import time_together, together
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.plan import Block, Bucket
@@ -70,10 +70,12 @@ def test_the_gain_that_made_the_times_is_found(true):
 @pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
 def test_a_pair_tells_start_up_from_transfer(gain, part):
     """Pairs faster than hidden start-ups allow, or slower than the wires need, are taken as one or the other."""
+    speed = together(gain, 2)
     pair = time_together(2.0, 2.0 * part, gain, 2)
-    assert startup(2.0, pair, gain) == pytest.approx(2.0 * part)
-    assert startup(2.0, 1.9, gain) == 2.0
-    assert startup(2.0, 4.5, gain) == 0
+    four = 2.0 * part + 2.0 * (1 - part) * 4 / speed
+    assert startup(2.0, pair, 2, speed) == pytest.approx(startup(2.0, four, 4, speed)) == pytest.approx(2.0 * part)
+    assert startup(2.0, 1.9, 2, speed) == 2.0
+    assert startup(2.0, 4.5, 2, speed) == 0
 
 
 def test_start_ups_from_pairs_predict_four_at_once_over_gloo(data_folder):

@@ -1,0 +1,61 @@
+"""What DDP's own copies cost: of gradients into buckets before they are sent, and out of them after.
+
+All ranks copy at once, since in training they do; those of one host share its memory. As the reducer does it: into the
+bucket by a product with 1 / ranks, which is written there, out of it by a copy (reducer.cpp).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, NamedTuple
+
+from osfmodel.runtime.job import Job
+
+TENSOR, TENSORS = 1 << 18, 64
+"""Elements of each tensor (1 MiB), and how many: together more than caches hold."""
+ROUNDS = 7
+
+
+class Copies(NamedTuple):
+    """Seconds per byte into buckets, and out of them."""
+
+    into: float
+    out: float
+
+
+def copying(job: Job) -> Copies:
+    """The median over rounds of the slowest rank. Raises RuntimeError as torch does."""
+    import torch
+
+    gradients, views = ([torch.zeros(TENSOR, device=job.device) for _ in range(TENSORS)] for _ in range(2))
+    part = 1 / job.workers
+
+    def into() -> None:
+        for gradient, view in zip(gradients, views, strict=True):
+            torch.mul(gradient, part, out=view)
+
+    def out() -> None:
+        for gradient, view in zip(gradients, views, strict=True):
+            gradient.copy_(view)
+
+    size = TENSORS * TENSOR * gradients[0].element_size()
+    return Copies(*(_slowest(job, call) / size for call in (into, out)))
+
+
+def _slowest(job: Job, call: Callable[[], Any]) -> float:
+    """Seconds of ``call`` on the slowest rank, all starting together; the first round is not counted."""
+    own = [_once(job, call) for _ in range(ROUNDS + 1)][1:]
+    return float(median(map(max, zip(*job.gather(own), strict=True))))
+
+
+def _once(job: Job, call: Callable[[], Any]) -> float:
+    job.barrier()
+    begin = time.perf_counter()
+    call()
+    if job.device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
