@@ -92,7 +92,7 @@ FLOORS = [
     ("runtime.steps", "runtime.clocks"),
     ("runtime.recording", "runtime.conditions"),
     ("runtime.profiling",),
-    ("runtime.driving", "runtime.callbacks", "runtime.choice"),
+    ("runtime.driving", "runtime.callbacks", "runtime.choice", "runtime.session"),
     ("runtime.live",),
     ("cli.app",),
     ("cli.tune_live",),

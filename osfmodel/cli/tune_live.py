@@ -82,10 +82,10 @@ def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
     _require_sensible(params)
     seconds = parse_time(params["timeout"])
     require_torch("osf tune --live")
-    from osfmodel.runtime import live
+    from osfmodel.runtime import live, session
     from osfmodel.runtime.training import Settings
 
-    asked = live.Asked(
+    asked = session.Asked(
         params["workload_name"],
         params["live"],
         params["cluster_name"],
@@ -98,7 +98,7 @@ def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
     if place.world < 2:
         raise UsageError("osf tune --live needs 2 ranks or more: there is 1, which has nothing to communicate")
     settings = Settings(params["iterations"], params["repeat"])
-    voice = live.Voice(_progress(place.rank == 0), _line)
+    voice = session.Voice(_progress(place.rank == 0), _line)
     found = together(place, seconds, partial(live.tune_live, asked, settings, place, voice))
     if found is not None:
         print_text(_shown(found, asked.folder))

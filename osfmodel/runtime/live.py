@@ -7,16 +7,15 @@ need of them is sent to them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import AffineCost
-from osfmodel.errors import DataError, OsfError, StoppedError, UsageError
+from osfmodel.errors import DataError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
@@ -26,13 +25,13 @@ from osfmodel.runtime.choice import Choice
 from osfmodel.runtime.driving import Driving, measure
 from osfmodel.runtime.findings import Findings, cluster_of
 from osfmodel.runtime.job import Job
-from osfmodel.runtime.ranks import Place, Watch, explained, require_agreement
+from osfmodel.runtime.ranks import Place, Watch, require_agreement
+from osfmodel.runtime.session import PLANNING, Asked, Session, Voice, doing_so, span
 from osfmodel.runtime.sizes import sizes_for
-from osfmodel.runtime.subjects import from_factory, is_factory
+from osfmodel.runtime.subjects import from_factory
 from osfmodel.runtime.surroundings import setting_of, unmet
 from osfmodel.runtime.trainees import Subject, replayed, trained
 from osfmodel.runtime.training import Ran, Settings
-from osfmodel.solve import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
 from osfmodel.tune import Tuning, tune
 from osfmodel.units import show_time
@@ -44,48 +43,12 @@ WORKLOAD, CLUSTER, TUNED, RUNS, PLAN, CONFIG = (
 PARTIAL = "cluster.partial.json"
 LITTLE = 0.01
 """A predicted gain below this part of the default's time is called little before anything runs."""
-PLANNING = 1800.0
-"""Seconds that the other ranks wait for a decision of rank 0: large models are planned for minutes."""
 KEPT = """\
 # {verdict}
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 model = DDP(model)  # the default buckets; add device_ids=[...] as usual
 """
-
-Made = TypeVar("Made")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be tuned, and where to keep what is found.
-
-    subject:  a workload, which is replayed, or PACKAGE.MODULE:FACTORY
-    cluster:  prices that are known already; None: measure them
-    workload: the profile of the model that is known already; None: measure it
-    scale:    replay computation so many times as slow
-    limit:    seconds for each collective
-    """
-
-    subject: str
-    folder: str
-    cluster: str | None = None
-    workload: str | None = None
-    scale: float = 1.0
-    limits: Limits = Limits()
-    limit: float = 60.0
-
-    @property
-    def real(self) -> bool:
-        """Whether the subject is a user's model."""
-        return is_factory(self.subject)
-
-
-class Voice(NamedTuple):
-    """How rank 0 speaks meanwhile: of progress (heard on a terminal), and in lines that are always to be heard."""
-
-    progress: Callable[[str], None]
-    line: Callable[[str], None]
 
 
 class Live(NamedTuple):
@@ -96,44 +59,6 @@ class Live(NamedTuple):
     lines: str
 
 
-@dataclass(slots=True)
-class _Session:
-    asked: Asked
-    place: Place
-    watch: Watch
-    voice: Voice
-    decisions: Any
-    kept: list[str] = field(default_factory=list)
-
-    @property
-    def first(self) -> bool:
-        return self.place.rank == 0
-
-    def path(self, name: str) -> Path:
-        return Path(self.asked.folder) / name
-
-    def decided(self, make: Callable[[], Made], doing: str) -> Made:
-        """What rank 0 makes, on every rank; where that fails, its error on every rank."""
-        import torch.distributed as dist
-
-        # Nothing tells of progress meanwhile; a rank 0 that is gone is noticed at once all the same.
-        with _doing(self.watch, doing), _patient(self.watch, PLANNING):
-            outcome: list[Any] = [_outcome(make) if self.first else None]
-            dist.broadcast_object_list(outcome, 0, group=self.decisions)
-        value, error = outcome[0]
-        if error is not None:
-            raise error
-        made: Made = value
-        return made
-
-    def keep(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file on rank 0, and let every later failure say that it is there."""
-        write(self.path(name))
-        if name not in self.kept:
-            self.kept.append(name)
-        self.watch.kept = f"; in {self.asked.folder} there are {', '.join(self.kept)}"
-
-
 def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watch: Watch) -> Live | None:
     """All steps, on every rank of a job that has met; what came of it on rank 0, None on the others.
 
@@ -142,7 +67,8 @@ def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watc
     import torch.distributed as dist
 
     require_agreement(repr((asked, settings)))
-    here = _Session(asked, place, watch, voice, dist.new_group(backend="gloo", timeout=_span(PLANNING)))
+    control, planning = (dist.new_group(backend="gloo", timeout=span(time)) for time in (asked.limit, PLANNING))
+    here = Session(asked, place, watch, voice, control, planning)
     _require_usable(here)
     workload = _workload(here)
     cluster = _cluster(here, workload)
@@ -151,44 +77,7 @@ def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watc
     return _kept(here, tuning, runs) if here.first and tuning is not None else None
 
 
-def _span(seconds: float) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=seconds)
-
-
-def _outcome(make: Callable[[], Any]) -> tuple[Any, OsfError | None]:
-    try:
-        return make(), None
-    except StoppedError:
-        raise  # this rank ends now; the others notice
-    except OsfError as error:
-        return None, error
-
-
-@contextmanager
-def _doing(watch: Watch, doing: str) -> Iterator[None]:
-    """Tell whatever torch or a model raises meanwhile in one line."""
-    watch.beat(doing)
-    try:
-        yield
-    except OsfError:
-        raise
-    except Exception as error:
-        raise explained(error, doing) from None
-
-
-@contextmanager
-def _patient(watch: Watch, seconds: float) -> Iterator[None]:
-    watch.patience += seconds
-    try:
-        yield
-    finally:
-        watch.beat(watch.doing)
-        watch.patience -= seconds
-
-
-def _require_usable(here: _Session) -> None:
+def _require_usable(here: Session) -> None:
     """Everything that can be said before something is measured; rank 0 makes the folder."""
 
     def make() -> None:
@@ -204,7 +93,7 @@ def _require_usable(here: _Session) -> None:
     here.decided(make, "while the folder was made")
 
 
-def _workload(here: _Session) -> Workload:
+def _workload(here: Session) -> Workload:
     """The workload before it is scaled: the one given, or rank 0's of a model that all ranks profile at once."""
     asked = here.asked
     given = asked.workload or (None if asked.real else asked.subject)
@@ -216,20 +105,20 @@ def _workload(here: _Session) -> Workload:
     return workload
 
 
-def _start_over(here: _Session, workload: Workload) -> None:
+def _start_over(here: Session, workload: Workload) -> None:
     """What an earlier session found does not go with what this one finds."""
     if not workload.gradients:
         raise UsageError(f"{workload.name!r} has no gradients: there is nothing to tune")
-    clusters = () if here.asked.cluster else (CLUSTER,)
+    clusters = () if here.asked.cluster else (CLUSTER, PARTIAL)
     try:
-        for name in (*clusters, PARTIAL, TUNED, RUNS, PLAN, CONFIG):
+        for name in (*clusters, TUNED, RUNS, PLAN, CONFIG):
             here.path(name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"--live {here.asked.folder}: {error.strerror or error}") from None
     here.keep(WORKLOAD, lambda path: profiles.save(workload, path))
 
 
-def _profiled(here: _Session) -> Callable[[], Workload]:
+def _profiled(here: Session) -> Callable[[], Workload]:
     """Profile the model on this rank, while the others do the same."""
     import torch.distributed as dist
 
@@ -240,8 +129,8 @@ def _profiled(here: _Session) -> Callable[[], Workload]:
         if number == count:
             here.voice.progress(f"profiled {count} steps of the model")
 
-    with _doing(here.watch, doing):
-        dist.barrier(group=here.decisions)
+    with doing_so(here.watch, doing):
+        dist.barrier(group=here.control)
         maker, name = from_factory(here.asked.subject), here.asked.subject.partition(":")[2]
         measured = measure(name, maker, None, Driving(device=here.place.device), tell)
     for warning in measured.warnings if here.first else ():
@@ -249,7 +138,7 @@ def _profiled(here: _Session) -> Callable[[], Workload]:
     return lambda: measured.workload
 
 
-def _cluster(here: _Session, workload: Workload) -> Cluster:
+def _cluster(here: Session, workload: Workload) -> Cluster:
     given = here.asked.cluster
     if given is not None:
         cluster = here.decided(lambda: profiles.load_cluster(given), "while the cluster was read")
@@ -259,12 +148,12 @@ def _cluster(here: _Session, workload: Workload) -> Cluster:
     return cluster
 
 
-def _benched(here: _Session, workload: Workload) -> Callable[[], Cluster]:
+def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     """Measure the wires between the ranks, at the sizes that plans of ``workload`` send."""
     doing = "while the cluster was measured"
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
     found = Findings()
-    with _doing(here.watch, doing):
+    with doing_so(here.watch, doing):
         job = _job(here, lambda: here.watch.beat(doing))
         setting = setting_of(job, unmet(None))
         try:
@@ -278,17 +167,15 @@ def _benched(here: _Session, workload: Workload) -> Callable[[], Cluster]:
     return lambda: cluster_of(found, setting, "live")
 
 
-def _job(here: _Session, beat: Callable[[], None]) -> Job:
+def _job(here: Session, beat: Callable[[], None]) -> Job:
     import torch
-    import torch.distributed as dist
 
     place = here.place
-    control = dist.new_group(backend="gloo", timeout=_span(here.asked.limit))
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return Job(place.rank, place.world, per_host, place.backend, torch.device(place.device), control, beat)
+    return Job(place.rank, place.world, per_host, place.backend, torch.device(place.device), here.control, beat)
 
 
-def _planned(here: _Session, workload: Workload, cluster: Cluster) -> tuple[Tuning | None, list[Carried]]:
+def _planned(here: Session, workload: Workload, cluster: Cluster) -> tuple[Tuning | None, list[Carried]]:
     """What rank 0 recommends from prices alone, and what is to be run for it: the tuned plan between two defaults."""
     tunings: list[Tuning] = []
 
@@ -298,14 +185,14 @@ def _planned(here: _Session, workload: Workload, cluster: Cluster) -> tuple[Tuni
         here.keep(TUNED, lambda path: profiles.save(plan, path))
         return plan, tunings[0].config["bucket_cap_mb_list"]
 
-    plan, caps = here.decided(make, "while the plan was made")
+    plan, caps = here.decided(make, "while the plan was made", planning=True)
     default = Carried("ddp", realise(DdpKnobs(), workload, AffineCost(((0.0, 0.0),))))
     for tuning in tunings:
         _announce(here, tuning)
     return tunings[0] if tunings else None, [default, Carried(TUNED, plan, {"bucket_cap_mb_list": caps}), default]
 
 
-def _announce(here: _Session, tuning: Tuning) -> None:
+def _announce(here: Session, tuning: Tuning) -> None:
     """What is predicted, before anything runs."""
     (outcome,) = tuning.outcomes
     for note in tuning.warnings:
@@ -319,10 +206,10 @@ def _announce(here: _Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: _Session, settings: Settings, workload: Workload, plans: Sequence[Carried]) -> list[Ran]:
+def _runs(here: Session, settings: Settings, workload: Workload, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
-    with _doing(here.watch, "while the model was made"):
+    with doing_so(here.watch, "while the model was made"):
         subject = _subject(here, workload)
     here.watch.patience += 2 * workload.compute_time
     first = training.first_of(subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else asked.scale)
@@ -339,7 +226,7 @@ def _runs(here: _Session, settings: Settings, workload: Workload, plans: Sequenc
     return found
 
 
-def _subject(here: _Session, workload: Workload) -> Subject:
+def _subject(here: Session, workload: Workload) -> Subject:
     device = here.place.device
     return trained(here.asked.subject, device, workload) if here.asked.real else replayed(workload, device)
 
@@ -350,7 +237,7 @@ def _second(run: Measurement) -> Measurement:
     return replace(run, conditions=tuple({**stated, "repeat": f"{stated['repeat']} again"}.items()))
 
 
-def _kept(here: _Session, tuning: Tuning, runs: Sequence[Ran]) -> Live:
+def _kept(here: Session, tuning: Tuning, runs: Sequence[Ran]) -> Live:
     """Choose, and write down the choice."""
     choice = choice_of(runs)
     default = runs[0].planned.plan
