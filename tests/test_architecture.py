@@ -82,7 +82,7 @@ FLOORS = [
     ("check",),
     ("runtime",),
     ("runtime.job", "runtime.findings", "runtime.sizes"),
-    ("runtime.beside",),
+    ("runtime.beside", "runtime.surroundings"),
     ("runtime.bench",),
     ("runtime.ranks", "runtime.replay", "runtime.buckets", "runtime.subjects"),
     ("runtime.trainees",),
@@ -92,15 +92,17 @@ FLOORS = [
     ("runtime.steps", "runtime.clocks"),
     ("runtime.recording", "runtime.conditions"),
     ("runtime.profiling",),
-    ("runtime.driving", "runtime.callbacks"),
+    ("runtime.driving", "runtime.callbacks", "runtime.choice", "runtime.session"),
+    ("runtime.live",),
     ("cli.app",),
+    ("cli.tune_live",),
     ("cli.predict", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
-SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run"}
+SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live"}
 
 
 def modules() -> dict[str, Path]:

@@ -133,24 +133,28 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """WORKLOAD, --cluster and their variations, the same for predict and tune."""
-    command = click.option(
-        "--cost-model",
-        type=click.Choice(list(COST_MODELS)),
-        metavar="MODEL",
-        help="Price collectives with this model instead ('osf list cost-models').",
-    )(command)
-    command = click.option(
-        "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
-        help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
-    )(command)  # fmt: skip
-    command = click.option(
-        "--cluster", "cluster_name", required=True, metavar="CLUSTER", type=CLUSTER,
-        help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
-        "hierarchical:8,5us,200GB/s,50us,25Gbps.",
-    )(command)  # fmt: skip
-    return click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD)(command)
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "--cost-model",
+            type=click.Choice(list(COST_MODELS)),
+            metavar="MODEL",
+            help="Price collectives with this model instead ('osf list cost-models').",
+        )(command)
+        command = click.option(
+            "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
+            help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
+        )(command)  # fmt: skip
+        command = click.option(
+            "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
+            help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
+            "hierarchical:8,5us,200GB/s,50us,25Gbps.",
+        )(command)  # fmt: skip
+        return click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD)(command)
+
+    return decorated
 
 
 def parse_workers(text: str, cluster: Cluster) -> list[int]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
 from osfmodel.runtime import bench, findings
 from osfmodel.runtime.findings import Findings, Setting
-from osfmodel.runtime.job import Job, joined, place
+from osfmodel.runtime.job import joined, place
 from osfmodel.runtime.sizes import powers, sizes_for
+from osfmodel.runtime.surroundings import setting_of, unmet
 from osfmodel.units import parse_bytes, parse_time
 
 
@@ -86,10 +85,10 @@ def bench_command(
     request = bench.Request(sizes, _flights(in_flight), repeat, compute, chosen)
     found = Findings()
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
-    setting = Setting(2, 1, "", network or _interface(), "")
+    setting = unmet(network)
     try:
         with _terminable(writes), joined("bench", backend, seconds) as job:
-            setting = _setting(job, setting)
+            setting = setting_of(job, setting)
             (agreed, *_) = job.gather(request)
             bench.measure(job, agreed, found, _progress(writes))
     except BaseException:
@@ -136,21 +135,6 @@ def _flights(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
         raise UsageError(f"--in-flight {text!r}: write counts from 1 to 64 such as 1,2,4")
     return tuple(sorted({1, *map(int, parts)}))
-
-
-def _interface() -> str:
-    names = [os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
-    chosen = next((name for name in names if name), None)
-    return "interface as the library chose" if chosen is None else f"interface {chosen}"
-
-
-def _setting(job: Job, setting: Setting) -> Setting:
-    import torch
-
-    versions = f"torch {torch.__version__}"
-    if job.backend == "nccl":
-        versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
-    return replace(setting, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
 
 
 def _progress(writes: bool) -> Callable[[str], None]:

@@ -22,7 +22,7 @@ from osfmodel.predict import Comparison, compare
 
 
 @click.command(name="predict")
-@subject_options
+@subject_options()
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see above.")
 @click.option(
     "--plan",

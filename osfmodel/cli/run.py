@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,25 +16,24 @@ from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, print_text, warn
 from osfmodel.cluster import Cluster
 from osfmodel.cost import AffineCost
-from osfmodel.errors import OsfError, UsageError
+from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan, named_plan, single_cap
 from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
+from osfmodel.runtime.subjects import is_factory
 from osfmodel.units import parse_time, show_time
 from osfmodel.workload import Workload
 
 if TYPE_CHECKING:
     from osfmodel.runtime.buckets import Carried
-    from osfmodel.runtime.ranks import Place, Watch
     from osfmodel.runtime.trainees import Subject
     from osfmodel.runtime.training import Settings
 
 UNPRICED = ("wfbp", "single", "ddp")
 """Plans that can be made without knowing what a message costs."""
-MARGIN = 10.0
-"""Seconds without progress, beyond torch's own time limit and two iterations' computation, that end a rank."""
 
 
 class Asked(NamedTuple):
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     @property
     def real(self) -> bool:
         """Whether the subject is a user's model."""
-        return ":" in self.subject and not Path(self.subject).is_file()
+        return is_factory(self.subject)
 
 
 @click.command(name="run")
@@ -107,8 +107,7 @@ def run_command(
     )
     _require_sensible(asked)
     limit = parse_time(timeout)
-    _require_torch()
-    from osfmodel.runtime.ranks import place_of
+    require_torch("osf run")
     from osfmodel.runtime.training import Settings
 
     options = {
@@ -117,7 +116,17 @@ def run_command(
         "gradient_as_bucket_view": gradient_as_bucket_view,
     }
     settings = Settings(iterations, repeat, warm_up, options)
-    return _together(asked, settings, place_of(os.environ, backend), limit)
+    place = place_of(os.environ, backend)
+    runs = together(place, limit, partial(_measured, asked, settings, place))
+    return 0 if place.rank else _shown(runs)
+
+
+def _shown(runs: Sequence[Measurement]) -> int:
+    """What came of it, and the exit code."""
+    print_text(_summary(runs))
+    for note in dict.fromkeys(_notes(runs)):
+        warn(note)
+    return 1 if any(_apart(run) for run in runs) else 0
 
 
 def _require_sensible(asked: Asked) -> None:
@@ -149,47 +158,9 @@ def _unpriced(plan: str) -> bool:
     return plan in UNPRICED or single_cap(plan) is not None
 
 
-def _require_torch() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise UsageError("osf run needs PyTorch: pip install 'osfmodel[torch]'")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are pages of stack; what matters is said here
-
-
-def _together(asked: Asked, settings: Settings, place: Place, limit: float) -> int:
-    """Meet, run, part. A rank that fails from here on ends at once, with a line that says which it is."""
-    from osfmodel.runtime.ranks import Watch, end_now, join
-
-    with Watch(place.rank, limit + MARGIN) as watch:
-        try:
-            watch.beat(f"while {place.world} workers were to meet at {place.address}")
-            join(place, limit)
-            runs = _measured(asked, settings, place, watch)
-            _part()
-        except OsfError as error:
-            end_now(place.rank, f"{error}{watch.kept if watch.kept not in str(error) else ''}", error.exit_code)
-        except Exception as error:
-            end_now(place.rank, f"{type(error).__name__} {watch.doing}: {error}{watch.kept}", 1)
-    if place.rank:
-        return 0
-    print_text(_summary(runs))
-    for note in dict.fromkeys(_notes(runs)):
-        warn(note)
-    return 1 if any(_apart(run) for run in runs) else 0
-
-
-def _part() -> None:
-    import torch.distributed as dist
-
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
     """Run everything; rank 0 keeps a file of what is finished."""
     from osfmodel.runtime import training
-    from osfmodel.runtime.ranks import require_agreement
 
     require_agreement(repr((asked, settings)))
     subject = _subject(asked, place)
@@ -247,22 +218,12 @@ def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried
 
 def _first(asked: Asked, settings: Settings, place: Place, subject: Subject) -> Measurement:
     """What all runs share; files are named from where the measurement file will lie."""
-    from osfmodel.runtime.training import conditions_of, source_of
+    from osfmodel.runtime.training import first_of
 
-    stated = conditions_of(subject, settings, place)
-    if not asked.real:
-        stated["scale"] = f"{asked.scale:g}"
     named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
-    return Measurement(
-        workload=_beside(named, asked.output),
-        cluster=_beside(asked.cluster or "unmeasured", asked.output),
-        plan="ddp",
-        workers=place.world,
-        samples=(1.0,),
-        warm_ups=settings.warm_ups,
-        conditions=tuple(stated.items()),
-        source=source_of(place, settings, subject.notes),
-    )
+    wires = asked.cluster or "unmeasured"
+    names = _beside(named, asked.output), _beside(wires, asked.output)
+    return first_of(subject, settings, place, names, None if asked.real else asked.scale)
 
 
 def _beside(name: str, output: str) -> str:

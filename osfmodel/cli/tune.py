@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
 from osfmodel.objective import Objective
 from osfmodel.output import Tuned
 from osfmodel.solve import Limits
@@ -14,10 +17,8 @@ from osfmodel.units import parse_bytes
 
 
 @click.command(name="tune")
-@subject_options
-@click.option(
-    "--workers", required=True, metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them."
-)
+@subject_options(cluster_required=False)
+@click.option("--workers", metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them.")
 @click.option(
     "--for",
     "target",
@@ -31,6 +32,7 @@ from osfmodel.units import parse_bytes
 @click.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
 @click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
+@live_options
 @output_options
 def tune_command(
     workload_name: str,
@@ -47,17 +49,28 @@ def tune_command(
     style: str | None,
     as_json: bool,
     output: str | None,
+    **live: Any,
 ) -> None:
     """Find the settings that make a framework carry out the best plan, and print the lines to paste.
+
+    Needs --cluster and --workers. With --live FOLDER, under torchrun, it measures the cluster (unless given) and the
+    model (WORKLOAD may be PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and
+    keeps the better.
 
     \b
     Example:
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for ddp
       osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
+      torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects)
+    ctx = click.get_current_context()
+    refuse_mixtures(ctx)
     limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
+    if live["live"] is not None:
+        tune_live_command(ctx.params, limits)
+        return
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects)
     tuning = tune(
         workload,
         cluster,

@@ -32,6 +32,7 @@ class Job:
     backend:  ``gloo`` or ``nccl``
     device:   where tensors live
     control:  a process group over CPU, beside the one that is measured, for barriers and results
+    beat:     is called at every barrier and gathering: something goes on
     """
 
     rank: int
@@ -40,17 +41,20 @@ class Job:
     backend: str
     device: Any
     control: Any
+    beat: Callable[[], None] = lambda: None
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         import torch.distributed as dist
 
+        self.beat()
         dist.barrier(group=self.control)
 
     def gather(self, value: Any) -> list[Any]:
         """What every rank has, on every rank."""
         import torch.distributed as dist
 
+        self.beat()
         found = [None] * self.workers
         dist.all_gather_object(found, value, group=self.control)
         return found

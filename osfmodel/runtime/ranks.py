@@ -14,20 +14,26 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from importlib.util import find_spec
+from typing import Any, NoReturn, TypeVar
 
-from osfmodel.errors import JobError, StoppedError, UsageError
+from osfmodel.errors import JobError, OsfError, StoppedError, UsageError
 from osfmodel.units import show_time
 
 GRACE = 3.0
 """Seconds that the main thread has to end by itself after a signal, and a collective beyond its own time limit."""
+MARGIN = 10.0
+"""Seconds without progress, beyond torch's own time limit, that end a rank."""
 TICK = 0.2
 """Seconds between two looks of the watching thread."""
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl", "socket", "store")
 """What torch's messages say where it is the others that are missing, in lower case."""
+
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,13 @@ class Place:
     address: str
     backend: str = "gloo"
     device: str = "cpu"
+
+
+def require_torch(command: str) -> None:
+    """Raise UsageError where PyTorch is not installed; where it is, keep what it logs to what is wrong."""
+    if find_spec("torch") is None:
+        raise UsageError(f"{command} needs PyTorch: pip install 'osfmodel[torch]'")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are pages of stack; what matters is said here
 
 
 def place_of(environment: Mapping[str, str], backend: str | None = None) -> Place:
@@ -202,3 +215,28 @@ class Watch:
         for number in numbers:
             if self.signalled is None and number in self._before:
                 self.signalled = signal.Signals(number).name, now
+
+
+def together(place: Place, limit: float, work: Callable[[Watch], Made]) -> Made:
+    """Meet, do ``work``, part. A rank that fails from here on ends at once, with a line that says which it is.
+
+    ``limit``: seconds for meeting and for each collective.
+    """
+    with Watch(place.rank, limit + MARGIN) as watch:
+        try:
+            watch.beat(f"while {place.world} workers were to meet at {place.address}")
+            join(place, limit)
+            made = work(watch)
+            _part()
+        except OsfError as error:
+            end_now(place.rank, f"{error}{watch.kept if watch.kept not in str(error) else ''}", error.exit_code)
+        except Exception as error:
+            end_now(place.rank, f"{type(error).__name__} {watch.doing}: {error}{watch.kept}", 1)
+    return made
+
+
+def _part() -> None:
+    import torch.distributed as dist
+
+    dist.barrier()
+    dist.destroy_process_group()

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.errors import DataError, OsfError, UsageError
@@ -31,6 +32,11 @@ class Training(NamedTuple):
 
 Maker = Callable[[int | None], Training]
 """Makes a fresh training for a batch size; None where the maker is to choose."""
+
+
+def is_factory(text: str) -> bool:
+    """Whether ``text`` is written PACKAGE.MODULE:FACTORY, and is no file."""
+    return ":" in text and not Path(text).is_file()
 
 
 def from_factory(text: str) -> Maker:

@@ -194,6 +194,22 @@ def _in_flight(place: Place) -> int:
     return int(getattr(getattr(backend, "options", None), "_threads", 2))
 
 
+def first_of(
+    subject: Subject, settings: Settings, place: Place, names: tuple[str, str], scale: float | None
+) -> Measurement:
+    """What all runs share. ``names``: of workload and cluster, as the file says them; ``scale``: of a replay."""
+    stated = conditions_of(subject, settings, place) | ({} if scale is None else {"scale": f"{scale:g}"})
+    return Measurement(
+        *names,
+        plan="ddp",
+        workers=place.world,
+        samples=(1.0,),
+        warm_ups=settings.warm_ups,
+        conditions=tuple(stated.items()),
+        source=source_of(place, settings, subject.notes),
+    )
+
+
 def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Measurement:
     """What was measured of one plan in one repeat; ``first`` has what all share, and stands in for the samples."""
     label = ran.planned.label

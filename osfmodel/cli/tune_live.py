@@ -1,0 +1,155 @@
+"""``osf tune --live``: what the command line adds to the steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from osfmodel.cli.app import print_text
+from osfmodel.errors import UsageError
+from osfmodel.runtime.ranks import place_of, require_torch, together
+from osfmodel.runtime.subjects import is_factory
+from osfmodel.solve import Limits
+from osfmodel.units import parse_time, show_time
+
+if TYPE_CHECKING:
+    from osfmodel.runtime.live import Live
+
+ONLY_LIVE = ("known_workload", "scale", "iterations", "repeat", "backend", "timeout")
+NOT_LIVE = {
+    "workers": "it is the number of ranks",
+    "cost_model": "the cluster is measured",
+    "effects": "the cluster is measured",
+    "channels": "DDP has one collective at a time",
+    "forward_overlap": "DDP has a barrier",
+    "split": "DDP has all-reduces only",
+    "style": "files go to FOLDER",
+    "as_json": "files go to FOLDER",
+    "output": "files go to FOLDER",
+}
+"""Options that --live does not take, and why."""
+
+
+def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--live and what goes with it."""
+    for option in (
+        click.option("--timeout", default="60s", metavar="TIME", help="Live: for meeting and each collective (60s)."),
+        click.option(
+            "--backend", type=click.Choice(["gloo", "nccl"]), help="Live: default nccl with a GPU, else gloo."
+        ),
+        click.option("--repeat", type=click.IntRange(1), default=3, metavar="R", help="Live: turns per plan (3)."),
+        click.option("--iterations", type=click.IntRange(1), default=20, metavar="N", help="Live: in each turn (20)."),
+        click.option("--scale", type=float, default=1.0, metavar="X", help="Live: replay computation X times as slow."),
+        click.option(
+            "--workload", "known_workload", metavar="FILE", help="Live: the profile of the model of FACTORY, if known."
+        ),
+        click.option(
+            "--live", metavar="FOLDER", help="Under torchrun: measure, tune, train, keep the better; files to FOLDER."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def refuse_mixtures(ctx: click.Context) -> None:
+    """Raise UsageError for options that do not go with --live, or only with it; MissingParameter as click does."""
+    given = [name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
+    spelled = {param.name: max(param.opts, key=len) for param in ctx.command.params}
+    live = ctx.params["live"]
+    if live is not None:
+        for name in given:
+            if name in NOT_LIVE:
+                raise UsageError(f"{spelled[name]} does not go with --live: {NOT_LIVE[name]}")
+        if ctx.params["target"] != "ddp":
+            raise UsageError(f"--for {ctx.params['target']} does not go with --live, which trains with DDP: --for ddp")
+        return
+    for name in given:
+        if name in ONLY_LIVE:
+            raise UsageError(f"{spelled[name]} is for --live FOLDER")
+    for param in ctx.command.params:
+        if param.name in ("cluster_name", "workers") and ctx.params[param.name] is None:
+            raise click.MissingParameter(ctx=ctx, param=param)
+
+
+def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
+    """Run it on this rank, and show on rank 0 what came of it."""
+    _require_sensible(params)
+    seconds = parse_time(params["timeout"])
+    require_torch("osf tune --live")
+    from osfmodel.runtime import live, session
+    from osfmodel.runtime.training import Settings
+
+    asked = session.Asked(
+        params["workload_name"],
+        params["live"],
+        params["cluster_name"],
+        params["known_workload"],
+        params["scale"],
+        limits,
+        seconds,
+    )
+    place = place_of(os.environ, params["backend"])
+    if place.world < 2:
+        raise UsageError("osf tune --live needs 2 ranks or more: there is 1, which has nothing to communicate")
+    settings = Settings(params["iterations"], params["repeat"])
+    voice = session.Voice(_progress(place.rank == 0), _line)
+    found = together(place, seconds, partial(live.tune_live, asked, settings, place, voice))
+    if found is not None:
+        print_text(_shown(found, asked.folder))
+
+
+def _require_sensible(params: dict[str, Any]) -> None:
+    """Everything that can be said before anyone meets."""
+    subject, scale = params["workload_name"], params["scale"]
+    if not 0 < scale < 1e6:
+        raise UsageError(f"--scale {scale}: write a factor above 0, such as 8 or 0.5")
+    if is_factory(subject) and scale != 1:
+        raise UsageError("--scale is for replays: a model takes the time that it takes")
+    if params["known_workload"] and not is_factory(subject):
+        raise UsageError("--workload is the profile of a model: a replay has its WORKLOAD already")
+    folder = Path(params["live"])
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--live {folder}: there is a file of that name, and a folder is needed")
+
+
+def _line(text: str) -> None:
+    click.echo(f"osf: {text}", err=True)
+
+
+def _progress(first: bool) -> Callable[[str], None]:
+    """A line on a terminal, of rank 0; silence on a pipe."""
+    if not first or sys.stderr is None or not sys.stderr.isatty():
+        return lambda text: None
+    return _line
+
+
+def _shown(found: Live, folder: str) -> str:
+    """Predicted and measured of both plans, the verdict, and the lines to paste."""
+    (outcome,) = found.tuning.outcomes
+    choice = found.choice
+    rows = [
+        ("", "predicted", "measured", "turns"),
+        _row("default", outcome.default_time, choice.default_time, [*choice.default, *choice.again]),
+        _row("tuned", outcome.tuned_time, choice.tuned_time, choice.tuned),
+        (
+            "speed-up",
+            f"{outcome.default_time / outcome.tuned_time:.3f}",
+            f"{choice.default_time / choice.tuned_time:.3f}",
+            f"noise {choice.noise:.1%}",
+        ),
+    ]
+    table = "".join(
+        f"{name:<10}{predicted:<14}{measured:<14}{turns}".rstrip() + "\n" for name, predicted, measured, turns in rows
+    )
+    return f"{table}\n{choice.verdict}\nPlan, lines to paste and evidence are in {folder}.\n\n{found.lines}"
+
+
+def _row(name: str, predicted: float, measured: float, turns: Any) -> tuple[str, str, str, str]:
+    span = f"{len(turns)} from {show_time(min(turns))} to {show_time(max(turns))}"
+    return name, show_time(predicted), show_time(measured), span

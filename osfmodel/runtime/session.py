@@ -1,0 +1,136 @@
+"""A session of several ranks in which rank 0 decides, keeps files, and tells the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from osfmodel.errors import OsfError, StoppedError
+from osfmodel.runtime.ranks import Place, Watch, explained
+from osfmodel.runtime.subjects import is_factory
+from osfmodel.solve import Limits
+
+PLANNING = 1800.0
+"""Seconds that the other ranks wait for a decision of rank 0: large models are planned for minutes."""
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be tuned, and where to keep what is found.
+
+    subject:  a workload, which is replayed, or PACKAGE.MODULE:FACTORY
+    cluster:  prices that are known already; None: measure them
+    workload: the profile of the model that is known already; None: measure it
+    scale:    replay computation so many times as slow
+    limit:    seconds for each collective
+    """
+
+    subject: str
+    folder: str
+    cluster: str | None = None
+    workload: str | None = None
+    scale: float = 1.0
+    limits: Limits = Limits()
+    limit: float = 60.0
+
+    @property
+    def real(self) -> bool:
+        """Whether the subject is a user's model."""
+        return is_factory(self.subject)
+
+
+class Voice(NamedTuple):
+    """How rank 0 speaks meanwhile: of progress (heard on a terminal), and in lines that are always to be heard."""
+
+    progress: Callable[[str], None]
+    line: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """One rank of a session: what is asked, who this is, and the groups over which rank 0 tells what it decided.
+
+    control: bounded as every collective; planning: for what takes rank 0 long
+    kept:    the files that are there
+    """
+
+    asked: Asked
+    place: Place
+    watch: Watch
+    voice: Voice
+    control: Any
+    planning: Any
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0."""
+        return self.place.rank == 0
+
+    def path(self, name: str) -> Path:
+        """A file of the folder."""
+        return Path(self.asked.folder) / name
+
+    def decided(self, make: Callable[[], Made], doing: str, planning: bool = False) -> Made:
+        """What rank 0 makes, on every rank; where that fails, its error on every rank. ``planning``: it takes long."""
+        import torch.distributed as dist
+
+        # Nothing tells of progress meanwhile; a rank 0 that is gone is noticed at once all the same.
+        with doing_so(self.watch, doing), _patient(self.watch, PLANNING if planning else 0.0):
+            outcome: list[Any] = [_outcome(make) if self.first else None]
+            dist.broadcast_object_list(outcome, 0, group=self.planning if planning else self.control)
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        made: Made = value
+        return made
+
+    def keep(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file on rank 0, and let every later failure say that it is there."""
+        write(self.path(name))
+        if name not in self.kept:
+            self.kept.append(name)
+        self.watch.kept = f"; in {self.asked.folder} there are {', '.join(self.kept)}"
+
+
+def span(seconds: float) -> Any:
+    """As torch wants its time limits."""
+    from datetime import timedelta
+
+    return timedelta(seconds=seconds)
+
+
+def _outcome(make: Callable[[], Any]) -> tuple[Any, OsfError | None]:
+    try:
+        return make(), None
+    except StoppedError:
+        raise  # this rank ends now; the others notice
+    except OsfError as error:
+        return None, error
+
+
+@contextmanager
+def doing_so(watch: Watch, doing: str) -> Iterator[None]:
+    """Tell whatever torch or a model raises meanwhile in one line."""
+    watch.beat(doing)
+    try:
+        yield
+    except OsfError:
+        raise
+    except Exception as error:
+        raise explained(error, doing) from None
+
+
+@contextmanager
+def _patient(watch: Watch, seconds: float) -> Iterator[None]:
+    watch.patience += seconds
+    try:
+        yield
+    finally:
+        watch.beat(watch.doing)
+        watch.patience -= seconds

@@ -1,0 +1,30 @@
+"""What a cluster file says of where it was measured: ranks, backend, versions, network."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from osfmodel.runtime.findings import Setting
+from osfmodel.runtime.job import Job
+
+
+def unmet(network: str | None) -> Setting:
+    """What can be said before the ranks have met; ``network`` None: the interface that the library is told to use."""
+    return Setting(2, 1, "", network or _interface(), "")
+
+
+def _interface() -> str:
+    names = [os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+    chosen = next((name for name in names if name), None)
+    return "interface as the library chose" if chosen is None else f"interface {chosen}"
+
+
+def setting_of(job: Job, setting: Setting) -> Setting:
+    """``setting`` with what the ranks that met are."""
+    import torch
+
+    versions = f"torch {torch.__version__}"
+    if job.backend == "nccl":
+        versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
+    return replace(setting, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)

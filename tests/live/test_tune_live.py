@@ -1,0 +1,262 @@
+"""osf tune --live with two ranks on gloo: what it writes, what it recommends, and how it ends when something breaks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.check import check
+from osfmodel.cli import main
+from osfmodel.measurements import load_measurements
+from osfmodel.runtime.choice import Choice
+from osfmodel.runtime.ranks import NEEDED
+from tests.conftest import ROOT
+from tests.live.launching import finish, ranks, start
+
+if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+SHORT = ["--iterations", "3", "--repeat", "2", "--timeout", "20s", "--backend", "gloo"]
+FILES = ["cluster.json", "config.py", "plan.json", "runs.json", "tuned.json", "workload.json"]
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A workload of six tensors, two milliseconds an iteration."""
+    layers = [osf.Layer(f"layer{i}", 1e-4, 2e-4, 4 * (1000 + 9000 * i)) for i in range(6)]
+    workload = osf.Workload("tiny", tuple(layers), update_time=1e-4)
+    osf.save(workload, tmp_path / "tiny.json")
+    return workload
+
+
+def assert_consistent(folder, ended):
+    """What every session leaves, whatever it measured."""
+    assert [one.code for one in ended] == [0, 0], ended
+    assert ended[1].stdout == ""
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    runs = load_measurements(folder / "runs.json")
+    assert [run.plan for run in runs] == ["ddp", "tuned.json", "ddp"] * 2
+    assert [run.condition("repeat") for run in runs] == ["1", "1", "1 again", "2", "2", "2 again"]
+    assert {run.condition("buckets_as_planned") for run in runs} == {"yes"}
+    (checked,) = check([str(folder / "runs.json")])
+    assert all(row.predicted is not None for row in checked.rows), checked
+    (beside,) = checked.beside
+    assert [turns.repeats for turns in beside.turns] == [4, 2]
+    times = [run.iteration_time for run in runs]
+    choice = Choice(times[0::3], times[1::3], times[2::3])
+    plan, tuned = osf.load_plan(folder / "plan.json"), osf.load_plan(folder / "tuned.json")
+    sizes = [bucket.size for bucket in (plan if choice.take_tuned else tuned).buckets]
+    assert (not choice.take_tuned) or plan == tuned
+    formed = {run.plan: run.condition("buckets") for run in runs}
+    chosen = formed["tuned.json" if choice.take_tuned else "ddp"]
+    assert [bucket.size for bucket in plan.buckets] == [int(size) for size in chosen.split()]
+    assert formed["tuned.json"] == " ".join(map(str, sizes))
+    lines = (folder / "config.py").read_text()
+    compile(lines, "config.py", "exec")
+    assert lines.startswith(f"# {choice.verdict}\n")
+    assert ("bucket_cap_mb_list" in lines) == choice.take_tuned
+    assert choice.verdict in ended[0].stdout
+    assert ended[0].stdout.endswith(lines)
+    for word in ("predicted", "measured", "speed-up"):
+        assert word in ended[0].stdout
+
+
+def test_a_workload_on_measured_wires(tiny, tmp_path):
+    ended = ranks(["tune", "tiny.json", "--live", "found", "--scale", "0.5", *SHORT], 2, tmp_path)
+    folder = tmp_path / "found"
+    assert_consistent(folder, ended)
+    assert osf.load_workload(folder / "workload.json") == tiny
+    cluster = osf.load_cluster(folder / "cluster.json")
+    assert {table.workers for table in cluster.tables} == {2}
+    assert "sleeps" in cluster.source.conditions
+    (run, *_) = load_measurements(folder / "runs.json")
+    assert (run.workload, run.cluster, run.condition("scale")) == ("workload.json", "cluster.json", "0.5")
+
+
+def test_a_model_on_known_wires_and_again_with_its_profile(tmp_path):
+    """A second session in the same folder, from what the first one found."""
+    words = ["tune", "tests.live.models:convolutional", "--live", "found", *SHORT]
+    folder = tmp_path / "found"
+    assert_consistent(folder, ranks([*words, "--cluster", "ring:50us,10Gbps"], 2, tmp_path))
+    workload = osf.load_workload(folder / "workload.json")
+    assert (workload.name, workload.batch_size) == ("convolutional", 8)
+    known = ["--cluster", "found/cluster.json", "--workload", "found/workload.json"]
+    assert_consistent(folder, ranks([*words, *known], 2, tmp_path))
+    assert osf.load_workload(folder / "workload.json") == workload
+
+
+def test_little_to_gain_is_said_before_running(tmp_path):
+    osf.save(osf.Workload("one", (osf.Layer("a", 1e-3, 1e-3, 400_000),)), tmp_path / "one.json")
+    words = ["tune", "one.json", "--live", "found", "--cluster", "ring:50us,10Gbps", *SHORT]
+    ended = ranks(words, 2, tmp_path)
+    assert [one.code for one in ended] == [0, 0], ended
+    assert "osf: little to gain: 0.0% less time than the default is predicted" in ended[0].stderr
+    assert ended[1].stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("choice", "taken", "verdict"),
+    [
+        (
+            Choice([100, 101, 100], [90, 91, 90], [100, 100, 101]),
+            True,
+            "it measured 10.0% less time, beyond the noise of 1.0%",
+        ),
+        (Choice([100, 101, 100], [103, 103, 103], [100, 100, 101]), False, "the tuned plan measured 3.0% slower"),
+        (Choice([100, 104, 100], [99, 99, 99], [104, 100, 104]), False, "2.9% less time, within the noise of 3.8%"),
+        (
+            Choice([100, 100, 100], [99.8, 99.8, 99.8], [100, 100, 100]),
+            False,
+            "0.2% less time, within the noise of 0.5%",
+        ),
+        (Choice([100, 100, 100], [96, 96, 96], [95, 95, 95]), False, "Keep the default"),
+        (Choice([100], [80], [100], "other buckets"), False, "was not formed (other buckets)"),
+    ],
+)
+def test_what_is_recommended(choice, taken, verdict):
+    """Never what is slower, or faster by no more than the default is than itself."""
+    assert choice.take_tuned == taken
+    assert verdict in choice.verdict
+    assert choice.verdict.startswith("Take the tuned plan" if taken else "Keep the default")
+    slower = replace(choice, tuned=[1.01 * max(*choice.default, *choice.again)] * len(choice.tuned))
+    assert not slower.take_tuned
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--live", "f", "--workers", "2"], "--workers does not go with --live: it is the number of ranks"),
+        (["--live", "f", "--for", "horovod"], "--for horovod does not go with --live"),
+        (["--live", "f", "--split"], "--split does not go with --live"),
+        (["--live", "f", "--json"], "--json does not go with --live"),
+        (["--live", "f", "--workload", "w.json"], "a replay has its WORKLOAD already"),
+        (["--live", "f", "--scale", "0"], "write a factor above 0"),
+        (["--live", "tiny.json"], "there is a file of that name"),
+        (["--live", "f"], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set: start this under"),
+        (["--cluster", "ring:1us,1Gbps", "--workers", "2", "--repeat", "2"], "--repeat is for --live FOLDER"),
+        (["--cluster", "ring:1us,1Gbps"], "Missing option '--workers'"),
+        (["--workers", "2"], "Missing option '--cluster'"),
+    ],
+)
+def test_what_is_wrong_beforehand_is_said_before_anyone_meets(tiny, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    for name in NEEDED:
+        monkeypatch.delenv(name, raising=False)
+    result = CliRunner().invoke(main, ["tune", "tiny.json", *words])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "f").exists()
+
+
+def test_scale_is_for_replays_and_one_rank_is_too_few(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["tune", "a.b:c", "--live", "f", "--scale", "2"])
+    assert "--scale is for replays" in result.stderr
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    result = CliRunner(env=alone).invoke(main, ["tune", "tiny.json", "--live", "f"])
+    assert (result.exit_code, "needs 2 ranks or more" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.json"], "nowhere.json cannot be read"),
+        (["tests.live.models:failing"], "the forward failed: ValueError: shapes do not fit"),
+        (["tests.live.models:already_wrapped", "--cluster", "ring:1us,1Gbps"], "FullyShardedDataParallel|FSDP"),
+        (["tiny.json", "--cluster", "nowhere.json"], "nowhere.json cannot be read"),
+    ],
+)
+def test_every_rank_says_why_it_refuses(tiny, tmp_path, words, message):
+    for number, one in enumerate(ranks(["tune", *words, "--live", "found", *SHORT], 2, tmp_path)):
+        assert one.code in (1, 2)
+        line = one.stderr.splitlines()[-1]
+        assert line.startswith(f"osf: rank {number}: ")
+        assert re.search(message, line), line
+        assert "Traceback" not in one.stderr
+    assert not (tmp_path / "found" / "plan.json").exists()
+
+
+def running(tmp_path):
+    """Ranks in the middle of a session that would last for hours, with a turn finished."""
+    words = ["tune", "tiny.json", "--live", "found", "--cluster", "ring:50us,10Gbps", "--iterations", "20"]
+    started = start([*words, "--repeat", "100000", "--timeout", "20s", "--backend", "gloo"], 2, tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "found" / "runs.json").exists() and all(one.poll() is None for one in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return started
+
+
+def test_a_killed_rank_ends_the_others_and_what_was_found_is_kept(tiny, tmp_path):
+    started = running(tmp_path)
+    started[1].kill()
+    first, second = finish(started)
+    assert (first.code, second.code) == (1, -signal.SIGKILL)
+    line = first.stderr.splitlines()[-1]
+    assert line.startswith("osf: rank 0: lost another worker in repeat ")
+    assert "in found there are workload.json, cluster.json, tuned.json, runs.json" in line
+    folder = tmp_path / "found"
+    assert osf.load_cluster(folder / "cluster.json").name
+    assert len(load_measurements(folder / "runs.json")) >= 1
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "cluster.json",
+        "runs.json",
+        "tuned.json",
+        "workload.json",
+    ]
+
+
+def test_a_signal_ends_every_rank(tiny, tmp_path):
+    started = running(tmp_path)
+    for process in started:
+        process.send_signal(signal.SIGINT)
+    ended = finish(started)
+    assert 130 in [one.code for one in ended]
+    for rank, one in enumerate(ended):
+        assert one.code in (130, 1)
+        assert one.stderr.splitlines()[-1].startswith(f"osf: rank {rank}: ")
+
+
+AT_FOURTH = """
+import os, sys
+from osfmodel.cli import main
+from osfmodel.runtime import bench
+
+measured, real = [], bench._sample
+
+def sample(*arguments):
+    measured.append(1)
+    if len(measured) == 4 and os.environ["RANK"] == "1":
+        os._exit(9)
+    return real(*arguments)
+
+bench._sample = sample
+sys.argv = ["osf", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_rank_that_dies_while_the_wires_are_measured(tiny, tmp_path):
+    """What was measured until then is kept, and the workload."""
+    import subprocess
+
+    words = [sys.executable, "-c", AT_FOURTH, "tune", "tiny.json", "--live", "found", *SHORT]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    done = subprocess.run([*launcher, *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            timeout=90, check=False)  # fmt: skip
+    assert done.returncode != 0
+    assert not (tmp_path / "found" / "cluster.json").exists()
+    assert osf.load_workload(tmp_path / "found" / "workload.json") == tiny
