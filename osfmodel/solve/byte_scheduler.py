@@ -20,16 +20,16 @@ from osfmodel.solve.solution import Solution
 from osfmodel.solve.timed import timed
 from osfmodel.workload import Workload, element_bytes
 
-ELEMENT_BYTES = 4
+PARAMETER = element_bytes("float32")
 """Bytes of a parameter: the code counts parameters, all of its examples are float32."""
-PARTITION = 1_000_000 * ELEMENT_BYTES
+PARTITION = 1_000_000 * PARAMETER
 """Default of BYTESCHEDULER_PARTITION: 1 M parameters."""
-CREDIT = 4_000_000 * ELEMENT_BYTES
+CREDIT = 4_000_000 * PARAMETER
 """Default of BYTESCHEDULER_CREDIT: 4 M parameters, 4 partitions."""
 DOCUMENTED = (
     (PARTITION, CREDIT),
-    (8_000_000 * ELEMENT_BYTES, 16_000_000 * ELEMENT_BYTES),
-    (4_000_000 * ELEMENT_BYTES, 16_000_000 * ELEMENT_BYTES),
+    (8_000_000 * PARAMETER, 16_000_000 * PARAMETER),
+    (4_000_000 * PARAMETER, 16_000_000 * PARAMETER),
 )
 """(partition, credit): the defaults, docs/scheduling.md's advice for all-reduce, and DeAR's baseline (dear_pytorch)."""
 
@@ -60,7 +60,7 @@ def plan(workload: Workload, partition: int = PARTITION, credit: int = CREDIT) -
     return Plan(workload.name, buckets, forward_overlap=True, credit=credit)
 
 
-def cuts(size: int, partition: int, element: int = ELEMENT_BYTES) -> list[int]:
+def cuts(size: int, partition: int, element: int) -> list[int]:
     """Where a tensor is cut: into as few equal pieces of at most ``partition`` as possible, at whole elements."""
     count = max(min(-(-size // partition), size // element), 1)
     inner = [size * piece // count // element * element for piece in range(1, count)]

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import NamedTuple
 
 from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.workload import Workload
-
-GRAIN = 4
-"""Tensors are cut at multiples of so many bytes (a float32) where all gradients have whole numbers of them."""
+from osfmodel.workload import Workload, element_bytes
 
 
 class Chunk(NamedTuple):
@@ -42,6 +40,11 @@ class Jobs:
     tails: Sequence[float]
     dtypes: Sequence[str]
     least: float
+
+    @property
+    def grain(self) -> int:
+        """Bytes at whose multiples messages end: whole elements of every type, where the gradients have as many."""
+        return gcd(lcm(*map(element_bytes, self.dtypes)), *self.sizes)
 
     @staticmethod
     def of(workload: Workload, objective: Objective) -> Jobs:

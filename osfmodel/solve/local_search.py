@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import gcd
 
 from osfmodel.objective import Objective
 from osfmodel.pricing import Pricing
-from osfmodel.solve.jobs import GRAIN, Chunk, Jobs
+from osfmodel.solve.jobs import Chunk, Jobs
 
 FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
 """A chunk gives this part of its bytes to another, from all of them down."""
@@ -132,7 +131,7 @@ def improve(start: Sequence[Chunk], meter: Meter, bound: float, most: int) -> li
     value = meter.time(best)
     limit = meter.asked + most
     able = Filling.of(meter.jobs)
-    step = gcd(GRAIN, *meter.jobs.sizes)
+    step = meter.jobs.grain
     moved = True
     while moved and value[0] > bound * (1 + ROUNDING):
         moved = False

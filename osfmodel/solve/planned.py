@@ -37,7 +37,7 @@ STARTS = 3
 """Plans from which local search goes on."""
 TRIES = 4
 """Numbers of gradients sent in order that ``priority`` tries here."""
-SMALLEST = 4_000_000
+SMALLEST = byte_scheduler.PARTITION
 """Base partition at which ``us_byte`` is tried, bytes: that of ByteScheduler."""
 FEW = 24
 """Gradients up to which the Pareto recursion is affordable for more than two channels."""

@@ -18,10 +18,7 @@ from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.pricing import Pricing
 from osfmodel.schedule import schedule
-from osfmodel.workload import Workload
-
-ELEMENT = 4
-"""Bytes of the smallest unit in which a tensor is cut: one float32 element."""
+from osfmodel.workload import Workload, element_bytes
 
 
 class Cut(NamedTuple):
@@ -94,7 +91,9 @@ def tape_of(plan: Plan) -> tuple[Tape, list[Cut]]:
 
 def plan_of(workload: Workload, tape: Tape, positions: Sequence[float]) -> Plan:
     """The plan that cuts the tape at these positions, rounded to whole elements of the tensors that they lie in."""
-    bounds = [0, *[_rounded(tape, position) for position in positions], tape.total]
+    gradients = workload.gradients
+    units = dict(zip(gradients.names, map(element_bytes, gradients.dtypes), strict=True))
+    bounds = [0, *[_rounded(tape, position, units) for position in positions], tape.total]
     buckets, segment = [], 0
     for start, end in pairwise(bounds):
         blocks, place = [], start
@@ -160,11 +159,13 @@ def _tape(segments: Sequence[Block]) -> Tape:
     return Tape(tuple(segments), tuple(accumulate((segment.bytes for segment in segments), initial=0)))
 
 
-def _rounded(tape: Tape, position: float) -> int:
-    """To the nearest whole element of the segment in which it lies."""
+def _rounded(tape: Tape, position: float, units: Mapping[str, int]) -> int:
+    """To the nearest whole element of the segment in which it lies; ``units`` says the bytes of one in each layer."""
     whole = min(max(round(position), 0), tape.total)
     number = bisect_right(tape.starts, whole) - 1
     if number == len(tape.segments):
         return tape.total
-    start = tape.starts[number]
-    return min(start + round((position - start) / ELEMENT) * ELEMENT, tape.starts[number + 1])
+    segment, start = tape.segments[number], tape.starts[number]
+    unit, origin = units[segment.layer], start - segment.offset  # of the tensor, were it on the tape whole
+    nearest = origin + round((position - origin) / unit) * unit
+    return min(max(nearest, start), tape.starts[number + 1])

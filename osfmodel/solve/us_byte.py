@@ -26,10 +26,10 @@ from osfmodel.solve.jobs import tails_of
 from osfmodel.solve.mg_wfbp import linear
 from osfmodel.solve.solution import Solution
 from osfmodel.solve.timed import timed
-from osfmodel.workload import Workload
+from osfmodel.workload import Workload, element_bytes
 
-ELEMENT_BYTES = 4
-"""The planner counts elements of float32."""
+PARAMETER = element_bytes("float32")
+"""Bytes of what the planner counts: elements of float32."""
 BASE_ELEMENTS = (2_000, 100_000, 1_000_000, 8_000_000)
 """Base partitions S_p that are tried: that of the plan in the authors' code (VGG-16), BYTESCHEDULER_PARTITION, which it
 inherits, by default and as advised for all-reduce, and one between. The authors tune it on a running job."""
@@ -40,11 +40,11 @@ ROUNDING = 1e-12
 
 def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
     """The best plan of all BASE_ELEMENTS, as the engine times it, or the first that attains the bound."""
-    best = timed(workload, plan(workload, pricing, BASE_ELEMENTS[0] * ELEMENT_BYTES), pricing, objective)
+    best = timed(workload, plan(workload, pricing, BASE_ELEMENTS[0] * PARAMETER), pricing, objective)
     for count in BASE_ELEMENTS[1:]:
         if best.require()[1].iteration_time <= best.lower_bound * (1 + ROUNDING):
             break
-        other = timed(workload, plan(workload, pricing, count * ELEMENT_BYTES), pricing, objective)
+        other = timed(workload, plan(workload, pricing, count * PARAMETER), pricing, objective)
         best = min(best, other, key=lambda solution: solution.require()[1].iteration_time)
     return best
 

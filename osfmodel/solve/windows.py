@@ -32,11 +32,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import gcd
 from typing import NamedTuple
 
 from osfmodel.cost import AffineCost, Cost
-from osfmodel.solve.jobs import GRAIN, Chunk, Jobs
+from osfmodel.solve.jobs import Chunk, Jobs
 
 HALVINGS = 40
 
@@ -97,7 +96,7 @@ def chunks_of(jobs: Jobs, windows: Windows, line: Line) -> list[Chunk]:
     kinds = [*sorted(windows.starts), last, *windows.ends]
     marks = [jobs.ready[kind] for kind in kinds[: len(windows.starts) + 1]]
     marks += [windows.time - jobs.tails[kind] for kind in kinds[len(windows.starts) :]]
-    grain, total = gcd(GRAIN, *jobs.sizes), sum(jobs.sizes)
+    grain, total = jobs.grain, sum(jobs.sizes)
     rooms = [
         min(total, int(max(0, end - start - line.startup) / line.per_byte) // grain * grain) if line.per_byte else total
         for start, end in pairwise(marks)

@@ -14,10 +14,11 @@ from osfmodel.cost import AffineCost, TableCost
 from osfmodel.effects import Effects
 from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
-from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.plan import Block, Bucket, Plan, contiguous_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, Limits, Status, block_choice, block_program, blocks, optimal, resize, tape
 from osfmodel.solve.bounds import objective_bound
+from osfmodel.workload import element_bytes
 from tests.conftest import workload_of
 
 OVERLAP = Objective(forward_overlap=True)
@@ -283,6 +284,39 @@ def test_sizes_that_are_no_whole_elements():
     plan, _ = blocks.solve(workload, Pricing.of(AffineCost(((0.01, 0.004),))), OVERLAP).require()
     plan.require_valid(workload)
     assert all(block.offset % 4 == 0 for bucket in plan.buckets for block in bucket.blocks)
+
+
+@pytest.mark.parametrize("dtypes", [["float64"], ["float16"], ["float64", "float16"]])
+def test_cuts_are_between_elements_of_any_type(dtypes):
+    rng = np.random.default_rng(14)
+    for _ in range(4):
+        layers = [
+            replace(layer, dtype=dtype, gradient_bytes=int(rng.integers(1, 500)) * element_bytes(dtype))
+            for number, layer in enumerate(made(rng, 6).layers)
+            for dtype in [dtypes[number * len(dtypes) // 6]]
+        ]
+        workload = Workload("typed", tuple(layers))
+        for objective in (Objective(), OVERLAP):
+            plan, _ = blocks.solve(workload, Pricing.of(line(workload)), objective).require()
+            plan.require_valid(workload)
+            plan.require_whole_elements(workload)
+        laid = tape.laid_out(workload, range(6))
+        half = [position + 1.0 for position in range(1, laid.total - 1, 7)]
+        tape.plan_of(workload, laid, half).require_whole_elements(workload)
+        # Pieces that lie on the tape in another order than in their tensor are cut as the tensor is.
+        unit = element_bytes(dtypes[0])
+        turned = replace(layers[-1], dtype=dtypes[0], gradient_bytes=20 * unit)
+        alone = Workload("alone", (turned,))
+        pieces = (Block(turned.name, 7 * unit, 13 * unit), Block(turned.name, 0, 7 * unit))
+        plan = tape.plan_of(alone, tape.tape_of(Plan("alone", (Bucket(pieces),)))[0], [unit * 2.6, unit * 15.3])
+        plan.require_valid(alone)
+        plan.require_whole_elements(alone)
+
+
+def test_elements_smaller_than_four_bytes_are_cut_exactly():
+    workload = Workload("half", (Layer("a", 1, 1, 20, "float16"),))
+    plan = tape.plan_of(workload, tape.laid_out(workload, [0]), [6.0])
+    assert [bucket.size for bucket in plan.buckets] == [6, 14]
 
 
 def test_limits_that_allow_no_plan_are_a_status():

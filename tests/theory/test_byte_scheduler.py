@@ -26,10 +26,10 @@ def sent(plan, pricing=NO_START_UP, workload=None):
 
 
 def test_tensors_are_cut_evenly_into_pieces_no_larger_than_the_partition():
-    assert byte_scheduler.cuts(4, 4) == [0, 4]
-    assert byte_scheduler.cuts(20, 12) == [0, 8, 20]
-    assert byte_scheduler.cuts(24, 10) == [0, 8, 16, 24]
-    assert byte_scheduler.cuts(3, 1) == [0, 3]
+    assert byte_scheduler.cuts(4, 4, 4) == [0, 4]
+    assert byte_scheduler.cuts(20, 12, 4) == [0, 8, 20]
+    assert byte_scheduler.cuts(24, 10, 4) == [0, 8, 16, 24]
+    assert byte_scheduler.cuts(3, 1, 4) == [0, 3]
     pieces = [block for bucket in byte_scheduler.plan(two_layers(), 4, 4).buckets for block in bucket.blocks]
     assert [(block.layer, block.offset, block.bytes) for block in pieces] == [
         ("a", 0, 4), ("b", 0, 4), ("b", 4, 4), ("b", 8, 4),
