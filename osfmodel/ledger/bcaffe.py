@@ -16,11 +16,12 @@ ResNet-50 has no tensor profile on a K80, and is not predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from osfmodel import profiles
 from osfmodel.cost import cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger.common import in_one, scaled
+from osfmodel.ledger.common import in_one
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
@@ -49,7 +50,8 @@ def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) ->
 def with_forward(workload: Workload, compute_time: float) -> Workload:
     """``workload`` with the same backward and such a forward that both take ``compute_time`` seconds."""
     factor = (compute_time - workload.backward_time) / workload.forward_time
-    return scaled(workload, factor, 1)
+    layers = tuple(replace(layer, forward_time=layer.forward_time * factor) for layer in workload.layers)
+    return replace(workload, layers=layers)
 
 
 def _row(run: Measurement, workload: Workload, effects: Effects) -> Row:

@@ -9,19 +9,9 @@ from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.workload import Workload
 
 
-def scaled(workload: Workload, forward: float, backward: float) -> Workload:
-    """``workload`` with its layers' forward and backward times multiplied by these factors; the update stays."""
-    layers = tuple(
-        replace(layer, forward_time=layer.forward_time * forward, backward_time=layer.backward_time * backward)
-        for layer in workload.layers
-    )
-    return replace(workload, layers=layers)
-
-
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:
     """``workload`` with all times in proportion, so that one worker alone takes ``compute_time`` per iteration."""
-    factor = compute_time / workload.compute_time
-    return replace(scaled(workload, factor, factor), update_time=workload.update_time * factor)
+    return workload.scaled(compute_time / workload.compute_time)
 
 
 def in_half(workload: Workload) -> Workload:

@@ -27,7 +27,7 @@ from osfmodel import profiles
 from osfmodel.cost import AffineCost, cost_of
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger.common import in_one, one_by_one, scaled
+from osfmodel.ledger.common import in_one, one_by_one
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan, contiguous_plan
@@ -104,7 +104,7 @@ def with_update(workload: Workload, compute_time: float) -> Workload:
     if workload.name in ADAMW:
         update = ADAMW_BYTES * workload.gradient_bytes / 4 / MEMORY_BANDWIDTH
     factor = (compute_time - update) / (workload.forward_time + workload.backward_time)
-    return replace(scaled(workload, factor, factor), update_time=update)
+    return replace(workload.scaled(factor), update_time=update)
 
 
 def with_update_launch(workload: Workload, launch: float) -> Workload:

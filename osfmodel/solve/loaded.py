@@ -71,7 +71,10 @@ def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
 
 
 def as_timed(workload: Workload, timeline: Timeline) -> Workload:
-    """``workload`` with the times that its layers took in ``timeline``: what a profile of that run would show."""
+    """``workload`` with the times that its layers took in ``timeline``: what a profile of that run would show.
+
+    Enqueue times stay: they are the host's, which runs ahead of the device that effects slow. Solvers do not read them.
+    """
     took = {(span.kind, span.layers[0]): span.duration for span in timeline.spans if len(span.layers) == 1}
     layers = tuple(
         replace(

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from osfmodel import profiles
+from osfmodel import Layer, Workload, profiles
 from osfmodel.cost.curves import FREE, AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
 from osfmodel.ledger import pollux
@@ -129,6 +129,13 @@ def test_a_run_as_fast_as_computing_alone_costs_nothing_per_byte():
     run = next(run for run in IMAGENET if run.condition("placement") == "2")
     workload = with_compute_time(resnet50_buckets(), 2 * run.iteration_time)
     assert pollux.seconds_per_byte(run, workload, pollux.EFFECTS) == 0
+
+
+def test_a_workload_of_another_compute_time_has_all_its_times_in_proportion():
+    layers = (Layer("a", 1, 2, 4, enqueue_time=2.5), Layer("b", 1, 2, 4))
+    twice = with_compute_time(Workload("w", layers, update_time=1), 14)
+    assert (twice.forward_time, twice.backward_time, twice.update_time) == (4, 8, 2)
+    assert [layer.enqueue_time for layer in twice.layers] == [5.0, None]
 
 
 def test_buckets_of_old_and_new_versions_hold_the_same_bytes():

@@ -17,6 +17,7 @@ from osfmodel.effects import EFFECTS, effects_of, expected_maximum
 from osfmodel.errors import DataError, UsageError
 from osfmodel.plan import contiguous_plan
 from osfmodel.recursion import predict_timeline
+from osfmodel.solve.loaded import as_timed
 
 
 def simulate(workload, plan, cost, effects):
@@ -189,3 +190,14 @@ def test_plans_are_made_with_the_effects_in_view(effects):
     optimal = osf.predict(workload, cluster, "optimal", 64).iteration_time
     assert optimal <= osf.predict(workload, cluster, "ddp", 64).iteration_time
     assert ours.lower_bound <= optimal
+
+
+def test_effects_move_the_times_of_the_device_and_not_those_of_the_host():
+    workload = Workload("host", (Layer("a", 1, 2, 4, enqueue_time=3.0), Layer("b", 1, 2, 4)), update_time=1)
+    timeline = predict_timeline(
+        workload, contiguous_plan(workload, [1, 2]), AffineCost(((0, 0),)), Effects(copy_in=0.5)
+    )
+    seen = as_timed(workload, timeline)
+    assert [layer.backward_time for layer in seen.layers] == [4, 4]
+    assert [layer.enqueue_time for layer in seen.layers] == [3.0, None]
+    assert seen.gradients.enqueue_times == (seen.gradients.ready_times[0], 3.0)
