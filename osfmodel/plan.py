@@ -153,6 +153,19 @@ def grouped_plan(
     return Plan(workload.name, tuple(map(Bucket, buckets, release_times)))
 
 
+def one_by_one(workload: Workload) -> Plan:
+    """One message per gradient, in ready order."""
+    return contiguous_plan(workload, range(1, len(workload.gradients) + 1))
+
+
+def in_one(workload: Workload) -> Plan:
+    """Everything in one message; one per dtype where there are several, since types do not mix."""
+    dtypes = workload.gradients.dtypes
+    groups: list[list[int]] = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
+    groups.sort(key=lambda group: group[-1])
+    return grouped_plan(workload, groups)
+
+
 def contiguous_ends(plan: Plan, workload: Workload) -> tuple[int, ...] | None:
     """Inverse of :func:`contiguous_plan`; None where the buckets are not runs of whole tensors in ready order."""
     order = [block.layer for bucket in plan.buckets for block in bucket.blocks]

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan, contiguous_plan, grouped_plan
+from osfmodel.plan import Plan, in_one, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import search_caps
@@ -37,17 +37,8 @@ class NamedPlan(NamedTuple):
     costly: bool = False
 
 
-def one_each(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-    """One collective per tensor."""
-    return contiguous_plan(workload, list(range(1, len(workload.gradients) + 1)))
-
-
-def single(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-    """Everything in one message; one per dtype where there are several, since types do not mix."""
-    dtypes = workload.gradients.dtypes
-    groups: list[list[int]] = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
-    groups.sort(key=lambda group: group[-1])
-    return grouped_plan(workload, groups)
+def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
+    return lambda workload, pricing, objective: make(workload)
 
 
 def _by_default(target: Target) -> Rule:
@@ -74,9 +65,10 @@ def _by_scheduler(scheduler: Scheduler) -> Rule:
 
 
 def _table() -> dict[str, NamedPlan]:
+    wait_free = "one collective per tensor, as soon as it is ready (wait-free backpropagation)"
     table = {
-        "wfbp": NamedPlan(one_each, "one collective per tensor, as soon as it is ready (wait-free backpropagation)"),
-        "single": NamedPlan(single, "all gradients in one collective after backward"),
+        "wfbp": NamedPlan(_whatever_it_costs(one_by_one), wait_free),
+        "single": NamedPlan(_whatever_it_costs(in_one), "all gradients in one collective after backward"),
     }
     stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
     for name, target in stock.items():

@@ -21,10 +21,9 @@ from dataclasses import replace
 from osfmodel import profiles
 from osfmodel.cost import cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger.common import in_one
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.plan import Plan, contiguous_plan, in_one
 from osfmodel.pricing import Pricing
 from osfmodel.solve import mg_wfbp
 from osfmodel.workload import Workload

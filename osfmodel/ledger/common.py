@@ -1,12 +1,14 @@
-"""What several recipes do: bring a profile to the times that were measured, to half precision, and form messages."""
+"""What several recipes do: bring a profile to measured times, to half precision, and form old DDP's buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.plan import Plan, contiguous_plan, in_one
 from osfmodel.workload import Workload
+
+__all__ = ["from_input", "in_half", "in_one", "with_compute_time"]
 
 
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:
@@ -20,16 +22,6 @@ def in_half(workload: Workload) -> Workload:
         replace(layer, gradient_bytes=layer.gradient_bytes // 2, dtype="float16") for layer in workload.layers
     )
     return replace(workload, layers=layers)
-
-
-def in_one(workload: Workload) -> Plan:
-    """Everything in one message."""
-    return contiguous_plan(workload, [len(workload.gradients)])
-
-
-def one_by_one(workload: Workload) -> Plan:
-    """One message per gradient."""
-    return contiguous_plan(workload, range(1, len(workload.gradients) + 1))
 
 
 def from_input(workload: Workload, limits: Sequence[int]) -> Plan:

@@ -27,10 +27,9 @@ from osfmodel import profiles
 from osfmodel.cost import AffineCost, cost_of
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger.common import in_one, one_by_one
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.plan import Plan, contiguous_plan, in_one, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import communication_finish, predict_timeline
 from osfmodel.solve import mg_wfbp

@@ -22,10 +22,10 @@ from osfmodel import profiles
 from osfmodel.cost.curves import FREE, AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, Effects
 from osfmodel.ledger import counted
-from osfmodel.ledger.common import from_input, one_by_one, with_compute_time
+from osfmodel.ledger.common import from_input, with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict, row_of
 from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan
+from osfmodel.plan import Plan, one_by_one
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline

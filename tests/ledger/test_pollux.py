@@ -12,8 +12,9 @@ from osfmodel import Layer, Workload, profiles
 from osfmodel.cost.curves import FREE, AffineCost
 from osfmodel.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
 from osfmodel.ledger import pollux
-from osfmodel.ledger.common import from_input, in_one, one_by_one, with_compute_time
+from osfmodel.ledger.common import from_input, with_compute_time
 from osfmodel.measurements import load_measurements
+from osfmodel.plan import in_one, one_by_one
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
