@@ -107,7 +107,6 @@ TREE_CORRECTION: Mapping[str, tuple[float, ...]] = {
     "Simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9),
 }  # fmt: skip
 """TUNING treeCorrectionFactor on the bandwidth of tree all-reduces of 64 B, 128 B, ... 256 MiB."""
-TREE_CORRECTION_FROM = 64
 
 MESH_RINGS: Mapping[int, int] = {2: 1, 3: 2, 4: 4, 5: 1, 6: 2, 7: 4}
 """Rings of one NVLink each that the first GPUs of a DGX-1 can close without sharing a link, 6 for all 8: counted in the
