@@ -66,6 +66,11 @@ class Plan:
         """The rules under which the plan is carried out."""
         return Objective(self.channels, self.forward_overlap, self.split)
 
+    @property
+    def plain(self) -> bool:
+        """One collective at a time, in the order of the buckets, and a barrier before the update."""
+        return self.objective.plain and self.credit is None
+
     def under(self, objective: Objective) -> Plan:
         """The same buckets under other rules."""
         return replace(

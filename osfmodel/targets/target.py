@@ -46,19 +46,19 @@ class Target:
 
 def plain(plan: Plan, workload: Workload) -> bool:
     """Whether ``plan`` is one collective of whole tensors at a time, before the update."""
-    return (
-        plan.objective.plain
-        and plan.credit is None
-        and sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
-    )
+    return plan.plain and _whole(plan, workload)
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:
     """Raise PlanError for what no framework without an executor does: several channels, cut tensors, no barrier."""
-    if not plan.objective.plain or plan.credit is not None:
+    if not plan.plain:
         raise PlanError(
             f"{framework} runs one collective at a time, whole, before the update: this plan needs an executor"
         )
     plan.require_valid(workload)
-    if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
+    if not _whole(plan, workload):
         raise PlanError(f"{framework} sends whole tensors: this plan cuts some, which needs an executor")
+
+
+def _whole(plan: Plan, workload: Workload) -> bool:
+    return sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
