@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class Span:
     """Something that keeps a stream busy from ``start`` to ``end`` (seconds after the start of the iteration).
 
-    kind:   ``forward``, ``backward``, ``all_reduce`` or ``update``
+    kind:   on the compute stream ``forward``, ``backward``, ``copy`` (out of a bucket that has arrived) or ``update``;
+            on a channel ``all_reduce``, or ``reduce_scatter`` and ``all_gather`` of a plan that splits it
     stream: ``compute`` or ``channel 0``, ``channel 1`` ...
-    layers: the layers concerned (empty for the update, which concerns all)
+    layers: the layers concerned; empty for one update of all, as where a barrier comes before it
     """
 
     kind: str
