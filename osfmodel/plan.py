@@ -165,10 +165,7 @@ def one_by_one(workload: Workload) -> Plan:
 
 def in_one(workload: Workload) -> Plan:
     """Everything in one message; one per dtype where there are several, since types do not mix."""
-    dtypes = workload.gradients.dtypes
-    groups: list[list[int]] = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
-    groups.sort(key=lambda group: group[-1])
-    return grouped_plan(workload, groups)
+    return grouped_plan(workload, sorted(workload.gradients.chains, key=max))
 
 
 def contiguous_ends(plan: Plan, workload: Workload) -> tuple[int, ...] | None:

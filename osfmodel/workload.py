@@ -75,6 +75,11 @@ class Gradients:
             for kind, element in kinds.items()
         }
 
+    @property
+    def chains(self) -> list[list[int]]:
+        """Positions in ready order, those of each dtype by themselves: what may share a message."""
+        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in dict.fromkeys(self.dtypes)]
+
     def __len__(self) -> int:
         return len(self.names)
 

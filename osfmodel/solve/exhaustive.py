@@ -31,8 +31,7 @@ def all_groups(gradients: Gradients) -> Iterator[list[list[int]]]:
 
     That order is the best for given runs (earliest release first), so no other needs to be tried.
     """
-    kinds = dict.fromkeys(gradients.dtypes)
-    chains = [[i for i, dtype in enumerate(gradients.dtypes) if dtype == kind] for kind in kinds]
+    chains = gradients.chains
     for cut in product(*(all_ends(len(chain)) for chain in chains)):
         runs = [[chain[i] for i in run] for chain, ends in zip(chains, cut, strict=True) for run in groups_of(ends)]
         yield sorted(runs, key=lambda run: run[-1])

@@ -33,9 +33,7 @@ MOST_TRIES = 2000
 def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
     """The fastest plan of whole tensors, in ready order within each dtype."""
     gradients = workload.gradients
-    chains = [
-        [i for i, dtype in enumerate(gradients.dtypes) if dtype == kind] for kind in dict.fromkeys(gradients.dtypes)
-    ]
+    chains = gradients.chains
     status = Status.OPTIMAL
     groups = None
     if exact_is_possible(gradients):
