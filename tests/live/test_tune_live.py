@@ -258,5 +258,7 @@ def test_a_rank_that_dies_while_the_wires_are_measured(tiny, tmp_path):
     done = subprocess.run([*launcher, *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
             timeout=90, check=False)  # fmt: skip
     assert done.returncode != 0
+    assert "in found there are workload.json, cluster.partial.json" in done.stderr
     assert not (tmp_path / "found" / "cluster.json").exists()
+    assert "stopped before the end" in osf.load_cluster(tmp_path / "found" / "cluster.partial.json").source.conditions
     assert osf.load_workload(tmp_path / "found" / "workload.json") == tiny
