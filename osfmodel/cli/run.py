@@ -186,12 +186,16 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
 
 
 def _subject(asked: Asked, place: Place) -> Subject:
+    from osfmodel.runtime.conditions import other_threads
     from osfmodel.runtime.trainees import agreed, replayed, trained
 
     if not asked.real:
         workload = profiles.load_workload(asked.subject)
         return replayed(workload if asked.scale == 1 else workload.scaled(asked.scale), place.device)
     known = None if asked.workload is None else profiles.load_workload(asked.workload)
+    note = "" if known is None or place.rank else other_threads(known, place.device)
+    if note:
+        warn(note)
     return agreed(trained(asked.subject, place.device, known))
 
 

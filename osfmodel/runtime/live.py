@@ -21,6 +21,7 @@ from osfmodel.plan import Plan
 from osfmodel.runtime import bench, training
 from osfmodel.runtime.buckets import Carried, has_list
 from osfmodel.runtime.choice import Choice
+from osfmodel.runtime.conditions import other_threads
 from osfmodel.runtime.driving import Driving, measure
 from osfmodel.runtime.findings import Findings, cluster_of, unfinished
 from osfmodel.runtime.job import job_of
@@ -97,6 +98,9 @@ def _workload(here: Session) -> Workload:
         workload = here.decided(_profiled(here), "while profiles were compared")
     else:
         workload = here.decided(lambda: profiles.load_workload(given), "while the workload was read")
+        note = other_threads(workload, here.place.device) if asked.real else ""
+        if note and here.first:
+            here.voice.line(f"warning: {note}")
     here.decided(lambda: _start_over(here, workload), f"while {WORKLOAD} was written")
     return workload
 

@@ -92,7 +92,10 @@ def test_a_model_on_known_wires_and_again_with_its_profile(tmp_path):
     workload = osf.load_workload(folder / "workload.json")
     assert (workload.name, workload.batch_size) == ("convolutional", 8)
     known = ["--cluster", "found/cluster.json", "--workload", "found/workload.json"]
-    assert_consistent(folder, ranks([*words, *known], 2, tmp_path))
+    ended = ranks([*words, *known], 2, tmp_path, OMP_NUM_THREADS="2")
+    assert_consistent(folder, ended)
+    told = "osf: warning: 'convolutional' was measured with 1 CPU threads, and a rank has 2, "
+    assert [told in one.stderr for one in ended] == [True, False]
     assert osf.load_workload(folder / "workload.json") == workload
 
 
