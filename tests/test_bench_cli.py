@@ -6,8 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
-from osfmodel.errors import JobError
-from osfmodel.runtime.job import job_error
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
 
@@ -20,10 +18,11 @@ def run(*arguments, **environment):
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        ((), {}, "start it as torchrun --nproc-per-node 2 -m osfmodel bench"),
+        ((), {}, "start this under torchrun, e.g. torchrun --nproc-per-node 2 -m osfmodel bench"),
         ((), {"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR, MASTER_PORT not set"),
         ((), {**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
-        ((), {**RANK, "RANK": "2"}, "RANK 2 does not exist among 2 ranks"),
+        ((), {**RANK, "LOCAL_WORLD_SIZE": "few"}, "LOCAL_WORLD_SIZE is 'few'"),
+        ((), {**RANK, "RANK": "2"}, "RANK is 2 and WORLD_SIZE 2: ranks go from 0"),
         ((), {**RANK, "WORLD_SIZE": "1"}, "needs 2 ranks or more: there is 1"),
         (("-o", "cluster.yaml"), RANK, "name it .json"),
         (("--min-size", "1MiB", "--max-size", "1KiB"), RANK, "the smaller one first"),
@@ -52,24 +51,3 @@ def test_merging_into_what_takes_no_tables_is_refused_before_measuring(tmp_path)
     assert result.exit_code == 1
     assert "only tabulated clusters take further tables" in result.stderr
     assert "cannot be read" in run("--merge", str(tmp_path / "none.json"), **RANK).stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "meaning"),
-    [
-        ("The server socket has failed ... code: -98, name: EADDRINUSE", "port 29500 is in use"),
-        ("[/a/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:1", "another rank is gone"),
-        (
-            "Timed out after 11 seconds waiting for clients. 1/2 clients joined.",
-            "not all of the 2 ranks answered within 3 s",
-        ),
-        ("wait timeout after 3000ms, keys: /default_pg/0", "not all of the 2 ranks answered"),
-        ("something\nelse", "rank 0: something else"),
-    ],
-)
-def test_torch_in_one_line(text, meaning):
-    error = job_error(RuntimeError(text), RANK, 3)
-    assert isinstance(error, JobError)
-    assert meaning in str(error)
-    assert "\n" not in str(error)
-    assert "pair.cc" not in str(error)

@@ -196,6 +196,14 @@ def _range(first: int, last: int, cluster: Cluster) -> list[int]:
     return inside
 
 
+def parse_limit(text: str) -> float:
+    """``--timeout`` in seconds. Raises UsageError below one."""
+    seconds = parse_time(text)
+    if not seconds >= 1:
+        raise UsageError(f"--timeout {text}: give a second or more")
+    return seconds
+
+
 def parse_effects(texts: Sequence[str]) -> Effects | None:
     """``compute-slowdown``, ``hook-time=20us`` ... as Effects; None where nothing was said. Raises UsageError."""
     if not texts:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import click
 
 from osfmodel import documents, profiles
-from osfmodel.cli.app import WORKLOAD, print_text
+from osfmodel.cli.app import WORKLOAD, parse_limit, print_text
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
 from osfmodel.runtime import bench, findings
 from osfmodel.runtime.findings import Findings, Setting
-from osfmodel.runtime.job import joined, place
+from osfmodel.runtime.job import job_of
+from osfmodel.runtime.ranks import Place, Watch, group, place_of, require_torch, together
 from osfmodel.runtime.sizes import powers, sizes_for
 from osfmodel.runtime.surroundings import setting_of, unmet
-from osfmodel.units import parse_bytes, parse_time
+from osfmodel.units import parse_bytes
 
 
 @click.command(name="bench")
@@ -74,44 +75,43 @@ def bench_command(
     target = output or merge
     if target is not None and Path(target).suffix != ".json":
         raise UsageError(f"-o {target}: osf bench writes JSON: name it .json")
-    seconds = parse_time(timeout)
-    if not seconds >= 1:
-        raise UsageError(f"--timeout {timeout}: give a second or more")
-    writes = place("bench", least=2)["RANK"] == "0"
+    limit = parse_limit(timeout)
+    place = place_of(os.environ, "bench", least=2)
+    writes = place.rank == 0
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.
     chosen = tuple(kind for kind in COLLECTIVES if kind in ("all_reduce", *(collectives or COLLECTIVES)))
-    request = bench.Request(sizes, _flights(in_flight), repeat, compute, chosen)
-    found = Findings()
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
-    setting = unmet(network)
-    try:
-        with _terminable(writes), joined("bench", backend, seconds) as job:
-            setting = setting_of(job, setting)
-            (agreed, *_) = job.gather(request)
-            bench.measure(job, agreed, found, _progress(writes))
-    except BaseException:
-        if writes and target is not None and found.usable:
-            _keep(found, setting, label, target)
-        raise
+    asked = Asked(bench.Request(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target)
+    require_torch("osf bench")
+    place = place.on(backend)
+    found, setting = together(place, limit, partial(_measured, asked, limit, place))
     if writes:
         cluster = findings.cluster_of(found, setting, label)
         _write(cluster if known is None else findings.merged(known, cluster), target)
 
 
-@contextlib.contextmanager
-def _terminable(writes: bool) -> Iterator[None]:
-    """Let the rank that writes keep what it has when torchrun stops it; the others may end at once."""
+class Asked(NamedTuple):
+    """What this rank was asked for; what is measured is what rank 0 was."""
 
-    def interrupted(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+    request: bench.Request
+    network: str | None
+    label: str
+    target: str | None
 
-    before = signal.signal(signal.SIGTERM, interrupted if writes else signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[Findings, Setting]:
+    """Measure with the others; rank 0 keeps what there is if that breaks off."""
+    beat = partial(watch.beat, "while the cluster was measured")
+    beat()
+    job = job_of(place, group(limit), beat)
+    found, setting = Findings(), setting_of(job, unmet(asked.network))
+    if place.rank == 0 and asked.target is not None:
+        watch.saving = partial(_keep, watch, found, setting, asked)
+    (agreed, *_) = job.gather(asked.request)
+    bench.measure(job, agreed, found, _progress(place.rank == 0))
+    return found, setting
 
 
 def _mergeable(merge: str | None) -> Cluster | None:
@@ -144,15 +144,16 @@ def _progress(writes: bool) -> Callable[[str], None]:
     return lambda text: click.echo(f"osf: {text}", err=True)
 
 
-def _keep(found: Findings, setting: Setting, label: str, target: str) -> None:
-    path = Path(target).with_suffix(".partial.json")
-    found.left_out.append("stopped before the end")
+def _keep(watch: Watch, found: Findings, setting: Setting, asked: Asked) -> None:
+    if not found.usable or asked.target is None:
+        return
+    path = Path(asked.target).with_suffix(".partial.json")
     try:
-        profiles.save(findings.cluster_of(found, setting, label), path)
+        profiles.save(findings.unfinished(found, setting, asked.label), path)
     except OsfError as error:
-        click.echo(f"osf: what was measured could not be kept: {error}", err=True)
+        watch.kept = f"; what was measured could not be kept: {error}"
     else:
-        click.echo(f"osf: what was measured until then is in {path}", err=True)
+        watch.kept = f"; what was measured until then is in {path}"
 
 
 def _write(cluster: Cluster, target: str | None) -> None:

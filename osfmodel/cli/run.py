@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, print_text, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
 from osfmodel.cluster import Cluster
 from osfmodel.cost import AffineCost
 from osfmodel.errors import UsageError
@@ -24,7 +24,7 @@ from osfmodel.plans import make_plan, named_plan, single_cap
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
 from osfmodel.runtime.subjects import is_factory
-from osfmodel.units import parse_time, show_time
+from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def run_command(
         subject, tuple(dict.fromkeys(plans)), cluster, workload, scale, output, True if comm_hook else None, verify
     )
     _require_sensible(asked)
-    limit = parse_time(timeout)
+    limit = parse_limit(timeout)
     require_torch("osf run")
     from osfmodel.runtime.training import Settings
 
@@ -116,7 +116,7 @@ def run_command(
         "gradient_as_bucket_view": gradient_as_bucket_view,
     }
     settings = Settings(iterations, repeat, warm_up, options)
-    place = place_of(os.environ, backend)
+    place = place_of(os.environ, "run").on(backend)
     runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)
 
@@ -186,12 +186,16 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
 
 
 def _subject(asked: Asked, place: Place) -> Subject:
+    from osfmodel.runtime.conditions import other_threads
     from osfmodel.runtime.trainees import agreed, replayed, trained
 
     if not asked.real:
         workload = profiles.load_workload(asked.subject)
         return replayed(workload if asked.scale == 1 else workload.scaled(asked.scale), place.device)
     known = None if asked.workload is None else profiles.load_workload(asked.workload)
+    note = "" if known is None or place.rank else other_threads(known, place.device)
+    if note:
+        warn(note)
     return agreed(trained(asked.subject, place.device, known))
 
 

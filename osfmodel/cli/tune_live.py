@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.cli.app import print_text
+from osfmodel.cli.app import parse_limit, print_text
 from osfmodel.errors import UsageError
 from osfmodel.runtime.ranks import place_of, require_torch, together
 from osfmodel.runtime.subjects import is_factory
 from osfmodel.solve import Limits
-from osfmodel.units import parse_time, show_time
+from osfmodel.units import show_time
 
 if TYPE_CHECKING:
     from osfmodel.runtime.live import Live
@@ -80,7 +80,7 @@ def refuse_mixtures(ctx: click.Context) -> None:
 def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
     """Run it on this rank, and show on rank 0 what came of it."""
     _require_sensible(params)
-    seconds = parse_time(params["timeout"])
+    seconds = parse_limit(params["timeout"])
     require_torch("osf tune --live")
     from osfmodel.runtime import live, session
     from osfmodel.runtime.training import Settings
@@ -94,9 +94,7 @@ def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
         limits,
         seconds,
     )
-    place = place_of(os.environ, params["backend"])
-    if place.world < 2:
-        raise UsageError("osf tune --live needs 2 ranks or more: there is 1, which has nothing to communicate")
+    place = place_of(os.environ, "tune --live", least=2).on(params["backend"])
     settings = Settings(params["iterations"], params["repeat"])
     voice = session.Voice(_progress(place.rank == 0), _line)
     found = together(place, seconds, partial(live.tune_live, asked, settings, place, voice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.runtime.steps import UNEVEN, Step, Tensor, middle, spread, uneven
 from osfmodel.units import show_time
+from osfmodel.workload import Workload
 
 AGREEMENT = 0.03
 """By how much the layers may differ from the step without hooks before it is called a disagreement."""
@@ -81,6 +83,20 @@ def machine(device: Any) -> str:
         f"{torch.cuda.get_device_name(device)}{driver(device)}, tf32 {tf32} in products and {convolutions} in "
         f"convolutions, cudnn benchmark {benchmark}, CUDA {torch.version.cuda}, "
         f"cuDNN {torch.backends.cudnn.version()}, {versions()}"
+    )
+
+
+def other_threads(workload: Workload, device: str) -> str:
+    """A sentence where a profile from a CPU was measured with another number of threads than we have on ours."""
+    import torch
+
+    found = re.search(r"\bCPU\b.*?, (\d+) threads, torch ", workload.source.conditions)
+    here = torch.get_num_threads()
+    if found is None or device != "cpu" or int(found[1]) == here:
+        return ""
+    return (
+        f"{workload.name!r} was measured with {found[1]} CPU threads, and a rank has {here}, so that it takes another "
+        f"time: set OMP_NUM_THREADS={found[1]} for the ranks, or profile with OMP_NUM_THREADS={here}"
     )
 
 

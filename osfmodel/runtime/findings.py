@@ -171,6 +171,11 @@ def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
     )
 
 
+def unfinished(findings: Findings, setting: Setting, name: str) -> Cluster:
+    """The cluster of what was found until somebody stopped it, which says so. Raises DataError as cluster_of does."""
+    return cluster_of(replace(findings, left_out=[*findings.left_out, "stopped before the end"]), setting, name)
+
+
 def _effects(findings: Findings) -> Effects:
     slowdown = max(findings.slowdown or 0.0, 0.0)
     if findings.copies is None:

@@ -6,7 +6,6 @@ need of them is sent to them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,12 @@ from osfmodel.plan import Plan
 from osfmodel.runtime import bench, training
 from osfmodel.runtime.buckets import Carried, has_list
 from osfmodel.runtime.choice import Choice
+from osfmodel.runtime.conditions import other_threads
 from osfmodel.runtime.driving import Driving, measure
-from osfmodel.runtime.findings import Findings, cluster_of
-from osfmodel.runtime.job import Job
-from osfmodel.runtime.ranks import Place, Watch, require_agreement
-from osfmodel.runtime.session import PLANNING, Asked, Session, Voice, doing_so, span
+from osfmodel.runtime.findings import Findings, cluster_of, unfinished
+from osfmodel.runtime.job import job_of
+from osfmodel.runtime.ranks import Place, Watch, group, nothing, require_agreement
+from osfmodel.runtime.session import PLANNING, Asked, Session, Voice
 from osfmodel.runtime.sizes import sizes_for
 from osfmodel.runtime.subjects import from_factory
 from osfmodel.runtime.surroundings import setting_of, unmet
@@ -64,11 +64,8 @@ def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watc
 
     Raises OsfError, on every rank.
     """
-    import torch.distributed as dist
-
     require_agreement(repr((asked, settings)))
-    control, planning = (dist.new_group(backend="gloo", timeout=span(time)) for time in (asked.limit, PLANNING))
-    here = Session(asked, place, watch, voice, control, planning)
+    here = Session(asked, place, watch, voice, group(asked.limit), group(PLANNING))
     _require_usable(here)
     workload = _workload(here)
     cluster = _cluster(here, workload)
@@ -101,6 +98,9 @@ def _workload(here: Session) -> Workload:
         workload = here.decided(_profiled(here), "while profiles were compared")
     else:
         workload = here.decided(lambda: profiles.load_workload(given), "while the workload was read")
+        note = other_threads(workload, here.place.device) if asked.real else ""
+        if note and here.first:
+            here.voice.line(f"warning: {note}")
     here.decided(lambda: _start_over(here, workload), f"while {WORKLOAD} was written")
     return workload
 
@@ -129,10 +129,10 @@ def _profiled(here: Session) -> Callable[[], Workload]:
         if number == count:
             here.voice.progress(f"profiled {count} steps of the model")
 
-    with doing_so(here.watch, doing):
-        dist.barrier(group=here.control)
-        maker, name = from_factory(here.asked.subject), here.asked.subject.partition(":")[2]
-        measured = measure(name, maker, None, Driving(device=here.place.device), tell)
+    here.watch.beat(doing)
+    dist.barrier(group=here.control)
+    maker, name = from_factory(here.asked.subject), here.asked.subject.partition(":")[2]
+    measured = measure(name, maker, None, Driving(device=here.place.device), tell)
     for warning in measured.warnings if here.first else ():
         here.voice.line(f"warning: {name}: {warning}")
     return lambda: measured.workload
@@ -150,29 +150,18 @@ def _cluster(here: Session, workload: Workload) -> Cluster:
 
 def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     """Measure the wires between the ranks, at the sizes that plans of ``workload`` send."""
-    doing = "while the cluster was measured"
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
-    found = Findings()
-    with doing_so(here.watch, doing):
-        job = _job(here, lambda: here.watch.beat(doing))
-        setting = setting_of(job, unmet(None))
-        try:
-            bench.measure(job, bench.Request(sizes_for(workload), compute=compute), found, here.voice.progress)
-        except BaseException:
-            if here.first and found.usable:
-                found.left_out.append("stopped before the end")
-                partial = cluster_of(found, setting, "live")
-                here.keep(PARTIAL, lambda path: profiles.save(partial, path))
-            raise
+    job = job_of(here.place, here.control, lambda: here.watch.beat("while the cluster was measured"))
+    found, setting = Findings(), setting_of(job, unmet(None))
+
+    def save() -> None:
+        if here.first and found.usable:
+            here.keep(PARTIAL, lambda path: profiles.save(unfinished(found, setting, "live"), path))
+
+    here.watch.saving = save
+    bench.measure(job, bench.Request(sizes_for(workload), compute=compute), found, here.voice.progress)
+    here.watch.saving = nothing
     return lambda: cluster_of(found, setting, "live")
-
-
-def _job(here: Session, beat: Callable[[], None]) -> Job:
-    import torch
-
-    place = here.place
-    per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return Job(place.rank, place.world, per_host, place.backend, torch.device(place.device), here.control, beat)
 
 
 def _planned(here: Session, workload: Workload, cluster: Cluster) -> tuple[Tuning | None, list[Carried]]:
@@ -209,8 +198,8 @@ def _announce(here: Session, tuning: Tuning) -> None:
 def _runs(here: Session, settings: Settings, workload: Workload, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
-    with doing_so(here.watch, "while the model was made"):
-        subject = _subject(here, workload)
+    here.watch.beat("while the model was made")
+    subject = _subject(here, workload)
     here.watch.patience += 2 * workload.compute_time
     first = training.first_of(subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else asked.scale)
     found: list[Ran] = []

@@ -1,8 +1,9 @@
 """Several processes that run together: how they meet, and how each of them ends when something goes wrong.
 
 Every wait is bounded: torch is given a time limit for meeting and for every collective, and a watching thread ends the
-process where that limit does not (a main thread that sits in a collective sees no signal). Each rank says in one line
-what happened; a process that failed ends at once, since tearing down a broken process group may hang.
+process where that limit does not (a main thread that sits in a collective sees no signal). Each rank saves what there
+is, and says in one line what happened; a process that failed ends at once, since tearing down a broken process group
+may hang.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeVar
 
@@ -23,7 +25,7 @@ from osfmodel.errors import JobError, OsfError, StoppedError, UsageError
 from osfmodel.units import show_time
 
 GRACE = 3.0
-"""Seconds that the main thread has to end by itself after a signal, and a collective beyond its own time limit."""
+"""Seconds that the main thread has to end by itself after a signal, and a thread to save what there is."""
 MARGIN = 10.0
 """Seconds without progress, beyond torch's own time limit, that end a rank."""
 TICK = 0.2
@@ -38,43 +40,68 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One process among ``world``: which it is, which device it computes on, and over what it talks to the others."""
+    """One process among ``world``: which it is, which device it computes on, and over what it talks to the others.
+
+    ``per_host``: ranks on this host; ``local_rank``: which of them it is
+    """
 
     rank: int
     world: int
     local_rank: int
     address: str
+    per_host: int = 1
     backend: str = "gloo"
     device: str = "cpu"
 
+    def on(self, backend: str | None) -> Place:
+        """This place with a backend, and the device that goes with it. None: nccl where there is a GPU, else gloo.
+
+        Raises UsageError where PyTorch, or this host, has no such thing.
+        """
+        import torch
+
+        if not torch.distributed.is_available():
+            raise UsageError("this PyTorch has no torch.distributed: install another")
+        usable = _gpus()
+        if (backend or ("nccl" if usable else "gloo")) != "nccl":
+            return replace(self, backend="gloo", device="cpu")
+        if not usable:
+            raise UsageError("--backend nccl needs CUDA and a PyTorch with NCCL: use --backend gloo")
+        if self.local_rank >= usable:
+            raise UsageError(
+                f"rank {self.rank} would need GPU {self.local_rank}, and this host has {usable}: start fewer ranks on "
+                "it, or use --backend gloo"
+            )
+        return replace(self, backend="nccl", device=f"cuda:{self.local_rank}")
+
 
 def require_torch(command: str) -> None:
-    """Raise UsageError where PyTorch is not installed; where it is, keep what it logs to what is wrong."""
+    """Raise UsageError where PyTorch is not installed; where it is, keep it from logging what it raises as well."""
     if find_spec("torch") is None:
         raise UsageError(f"{command} needs PyTorch: pip install 'osfmodel[torch]'")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are pages of stack; what matters is said here
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # pages of stack; what matters is raised, and said here
 
 
-def place_of(environment: Mapping[str, str], backend: str | None = None) -> Place:
-    """The place that a launcher gave us. ``backend`` None means nccl where there is a GPU, else gloo.
+def place_of(environment: Mapping[str, str], command: str, least: int = 1) -> Place:
+    """The place that a launcher gave us, before it is known ``on`` what. Does without PyTorch.
 
-    Raises UsageError where the launcher's variables are missing or contradict each other.
+    Raises UsageError where the launcher's variables are missing or contradict each other, or there are fewer than
+    ``least`` ranks.
     """
     missing = [name for name in NEEDED if not environment.get(name)]
     if missing:
         raise UsageError(
             f"{', '.join(missing)} not set: start this under torchrun, e.g. "
-            "torchrun --nproc-per-node 2 -m osfmodel run ..., or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+            f"torchrun --nproc-per-node 2 -m osfmodel {command} ..., or set {', '.join(NEEDED[:-1])} and {NEEDED[-1]}"
         )
     rank, world, port = (_whole(environment, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     if not 0 <= rank < world:
         raise UsageError(f"RANK is {rank} and WORLD_SIZE {world}: ranks go from 0 to WORLD_SIZE - 1")
+    if world < least:
+        raise UsageError(f"osf {command} needs {least} ranks or more: there is {world}, with nobody to talk to")
     local = _whole(environment, "LOCAL_RANK") if environment.get("LOCAL_RANK") else rank
-    address = f"{environment['MASTER_ADDR']}:{port}"
-    chosen = backend or ("nccl" if _gpus() else "gloo")
-    if chosen == "nccl" and local >= _gpus():
-        raise UsageError(f"rank {rank} would need GPU {local}, and there are {_gpus()} here: use --backend gloo")
-    return Place(rank, world, local, address, chosen, f"cuda:{local}" if chosen == "nccl" else "cpu")
+    per_host = _whole(environment, "LOCAL_WORLD_SIZE") if environment.get("LOCAL_WORLD_SIZE") else 1
+    return Place(rank, world, local, f"{environment['MASTER_ADDR']}:{port}", per_host)
 
 
 def _whole(environment: Mapping[str, str], name: str) -> int:
@@ -85,9 +112,11 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 
 def _gpus() -> int:
+    """GPUs of this host that NCCL can use."""
     import torch
 
-    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+    usable = torch.cuda.is_available() and torch.distributed.is_nccl_available()
+    return int(torch.cuda.device_count()) if usable else 0
 
 
 def join(place: Place, limit: float) -> None:
@@ -102,23 +131,34 @@ def join(place: Place, limit: float) -> None:
     try:
         dist.init_process_group(place.backend, timeout=timedelta(seconds=limit))
     except Exception as error:  # torch has many, and no common base in all versions
-        raise JobError(_not_met(place, limit, error)) from None
+        raise not_met(place, limit, error) from None
 
 
-def _not_met(place: Place, limit: float, error: Exception) -> str:
+def not_met(place: Place, limit: float, error: Exception | None = None) -> JobError:
+    """What it means that meeting failed with ``error``, or did not end."""
     text = str(error)
     if "EADDRINUSE" in text or "ddress already in use" in text:
-        return f"the port of {place.address} is in use: choose another (torchrun --master-port, or MASTER_PORT)"
-    return (
+        return JobError(f"the port of {place.address} is in use: choose another (torchrun --master-port, MASTER_PORT)")
+    said = "" if error is None else f" torch says: {_first_line(error)}"
+    return JobError(
         f"not all {place.world} workers met at {place.address} within {show_time(limit)}: is that host reachable, the "
-        f"port free, and is every rank started (WORLD_SIZE is {place.world})? torch says: {_first_line(error)}"
+        f"port free, and is every rank started (WORLD_SIZE is {place.world})?{said}"
     )
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    without_place = re.sub(r"^\[\S+:\d+\] ", "", lines[0]) if lines else type(error).__name__
+    without_place = re.sub(r"^(\[\S+:\d+\] ?)+", "", lines[0]) if lines else type(error).__name__
     return without_place[:150].rstrip(". ")
+
+
+def group(limit: float) -> Any:
+    """A process group of all ranks over CPU, each collective of which takes ``limit`` seconds at most."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=limit))
 
 
 def require_agreement(what: str) -> None:
@@ -133,11 +173,11 @@ def require_agreement(what: str) -> None:
 
 
 def explained(error: Exception, doing: str) -> JobError:
-    """What torch or a model raised in the middle of a run, as a line that says whose fault it was."""
+    """What torch or a model raised meanwhile, as a line that says whose fault it was."""
     text = f"{type(error).__name__} {error}".lower()
     if any(sign in text for sign in LOST):
         return JobError(f"lost another worker {doing}: it ended or stopped answering ({_first_line(error)})")
-    return JobError(f"the model failed {doing}: {type(error).__name__}: {_first_line(error)}")
+    return JobError(f"failed {doing}: {type(error).__name__}: {_first_line(error)}")
 
 
 def end_now(rank: int, message: str, code: int) -> NoReturn:
@@ -151,18 +191,22 @@ class Watch:
     """A thread that bounds every wait: ``with Watch(rank, patience) as watch: watch.beat("doing this")``.
 
     Between two beats at most ``patience`` seconds may pass. SIGINT and SIGTERM raise StoppedError in the main thread;
-    if that does not end the process soon, the watching thread does. ``kept`` is what its lines say of results so far.
+    if that does not end the process soon, the watching thread does. Whichever of them ends the process calls ``saving``
+    before, once, which keeps what there is of results; ``kept`` is what the last line says of them.
     """
 
     def __init__(self, rank: int, patience: float) -> None:
         self.rank, self.patience, self.kept = rank, patience, ""
+        self.saving: Callable[[], None] = nothing
         self.doing = "starting"
         self.last = time.monotonic()
+        self.stuck: Exception | None = None
         self.signalled: tuple[str, float] | None = None
-        self._done = threading.Event()
+        self._done, self._ending = threading.Event(), threading.Lock()
         self._parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._before: dict[int, Any] = {}
+        self._interrupted = False
 
     def __enter__(self) -> Watch:
         # A signal may reach a thread of torch while the main one sits in a collective: the descriptor always hears it.
@@ -188,24 +232,44 @@ class Watch:
         """Something went on: ``doing`` says in which words a failure from now on is told."""
         self.doing, self.last = doing, time.monotonic()
 
+    @contextmanager
+    def allowing(self, seconds: float, stuck: Exception | None = None) -> Iterator[None]:
+        """Another patience meanwhile, and ``stuck`` as what is said where it ends."""
+        before, self.patience, self.stuck = self.patience, seconds, stuck
+        try:
+            yield
+        finally:
+            self.beat(self.doing)
+            self.patience, self.stuck = before, None
+
+    def end(self, message: str, code: int) -> NoReturn:
+        """Save what there is, say what happened and end this process."""
+        self._interrupted = True  # torchrun sends SIGTERM when another rank failed, which must not break off the saving
+        if self._ending.acquire(timeout=GRACE):  # never let go: who comes second waits for the end, but not for ever
+            with suppress(Exception):
+                self.saving()
+        end_now(self.rank, f"{message}{self.kept}", code)
+
     def _interrupt(self, number: int, frame: object) -> None:
-        raise StoppedError(self._stopped(signal.Signals(number).name))
+        if not self._interrupted:
+            self._interrupted = True
+            raise StoppedError(self._stopped(signal.Signals(number).name))
 
     def _stopped(self, name: str) -> str:
         why = "" if name == "SIGINT" else ": another rank failed, or somebody ended the run"
-        return f"stopped by {name} {self.doing}{why}{self.kept}"
+        return f"stopped by {name} {self.doing}{why}"
 
     def _look(self) -> None:
         while not self._done.wait(TICK):
             now = time.monotonic()
             self._hear(now)
             if self.signalled and now - self.signalled[1] > GRACE:
-                end_now(self.rank, self._stopped(self.signalled[0]), StoppedError.exit_code)
+                self.end(self._stopped(self.signalled[0]), StoppedError.exit_code)
             if self._parent is not None and os.getppid() != self._parent:
-                end_now(self.rank, f"torchrun ended without us {self.doing}{self.kept}", 1)
+                self.end(f"torchrun ended without us {self.doing}", 1)
             if now - self.last > self.patience:
                 waited = f"nothing went on for {show_time(self.patience)} {self.doing}"
-                end_now(self.rank, f"{waited}: another worker or the network is stuck{self.kept}", 1)
+                self.end(str(self.stuck or f"{waited}: another worker or the network is stuck"), 1)
 
     def _hear(self, now: float) -> None:
         try:
@@ -217,21 +281,28 @@ class Watch:
                 self.signalled = signal.Signals(number).name, now
 
 
+def nothing() -> None:
+    """What there is to save where there is nothing."""
+
+
 def together(place: Place, limit: float, work: Callable[[Watch], Made]) -> Made:
     """Meet, do ``work``, part. A rank that fails from here on ends at once, with a line that says which it is.
 
-    ``limit``: seconds for meeting and for each collective.
+    ``limit``: seconds for meeting and for each collective. Whatever torch or a model raises is told as having come up
+    in what the watch was last told.
     """
     with Watch(place.rank, limit + MARGIN) as watch:
         try:
             watch.beat(f"while {place.world} workers were to meet at {place.address}")
-            join(place, limit)
+            # torch waits without end for a greeting where something else listens on its port.
+            with watch.allowing(2 * limit, not_met(place, 2 * limit)):
+                join(place, limit)
             made = work(watch)
             _part()
         except OsfError as error:
-            end_now(place.rank, f"{error}{watch.kept if watch.kept not in str(error) else ''}", error.exit_code)
+            watch.end(str(error), error.exit_code)
         except Exception as error:
-            end_now(place.rank, f"{type(error).__name__} {watch.doing}: {error}{watch.kept}", 1)
+            watch.end(str(explained(error, watch.doing)), 1)
     return made
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from osfmodel.errors import OsfError, StoppedError
-from osfmodel.runtime.ranks import Place, Watch, explained
+from osfmodel.runtime.ranks import Place, Watch
 from osfmodel.runtime.subjects import is_factory
 from osfmodel.solve import Limits
 
@@ -80,8 +79,9 @@ class Session:
         """What rank 0 makes, on every rank; where that fails, its error on every rank. ``planning``: it takes long."""
         import torch.distributed as dist
 
+        self.watch.beat(doing)
         # Nothing tells of progress meanwhile; a rank 0 that is gone is noticed at once all the same.
-        with doing_so(self.watch, doing), _patient(self.watch, PLANNING if planning else 0.0):
+        with self.watch.allowing(self.watch.patience + (PLANNING if planning else 0.0)):
             outcome: list[Any] = [_outcome(make) if self.first else None]
             dist.broadcast_object_list(outcome, 0, group=self.planning if planning else self.control)
         value, error = outcome[0]
@@ -98,13 +98,6 @@ class Session:
         self.watch.kept = f"; in {self.asked.folder} there are {', '.join(self.kept)}"
 
 
-def span(seconds: float) -> Any:
-    """As torch wants its time limits."""
-    from datetime import timedelta
-
-    return timedelta(seconds=seconds)
-
-
 def _outcome(make: Callable[[], Any]) -> tuple[Any, OsfError | None]:
     try:
         return make(), None
@@ -112,25 +105,3 @@ def _outcome(make: Callable[[], Any]) -> tuple[Any, OsfError | None]:
         raise  # this rank ends now; the others notice
     except OsfError as error:
         return None, error
-
-
-@contextmanager
-def doing_so(watch: Watch, doing: str) -> Iterator[None]:
-    """Tell whatever torch or a model raises meanwhile in one line."""
-    watch.beat(doing)
-    try:
-        yield
-    except OsfError:
-        raise
-    except Exception as error:
-        raise explained(error, doing) from None
-
-
-@contextmanager
-def _patient(watch: Watch, seconds: float) -> Iterator[None]:
-    watch.patience += seconds
-    try:
-        yield
-    finally:
-        watch.beat(watch.doing)
-        watch.patience -= seconds

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from osfmodel.errors import OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
-from osfmodel.runtime.ranks import Place, Watch, explained
+from osfmodel.runtime.ranks import Place, Watch
 from osfmodel.runtime.trainees import Subject
 from osfmodel.source import Source
 
@@ -56,7 +55,7 @@ class Ran:
 def run_all(
     subject: Subject, plans: Sequence[Carried], settings: Settings, place: Place, watch: Watch
 ) -> Iterator[Ran]:
-    """Every plan in every repeat, each as soon as it is measured. Raises JobError."""
+    """Every plan in every repeat, each as soon as it is measured. Raises whatever torch or the model does."""
     for repeat in range(1, settings.repeats + 1):
         for planned in plans:
             doing = f"in repeat {repeat} of plan {planned.label!r}"
@@ -66,21 +65,17 @@ def run_all(
 def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, turn: tuple[Watch, str, int]) -> Ran:
     watch, doing, repeat = turn
     samples: list[float] = []
-    try:
-        model, messages = wrapped(subject.model, planned, settings, place)
-        step = subject.begin()
-        _meet(place)
-        for _ in range(settings.warm_ups + settings.iterations):
-            watch.beat(doing)
-            begin = time.perf_counter()
-            step(model)
-            _finish(place)
-            samples.append(time.perf_counter() - begin)
-        formed = formed_by(model, messages)
-    except OsfError:
-        raise
-    except Exception as error:  # whatever the model or torch raises
-        raise explained(error, doing) from None
+    watch.beat(doing)
+    model, messages = wrapped(subject.model, planned, settings, place)
+    step = subject.begin()
+    _meet(place)
+    for _ in range(settings.warm_ups + settings.iterations):
+        watch.beat(doing)
+        begin = time.perf_counter()
+        step(model)
+        _finish(place)
+        samples.append(time.perf_counter() - begin)
+    formed = formed_by(model, messages)
     del model, step
     gc.collect()  # DDP's hooks end with it, and it is part of a cycle
     note = deviation(planned, formed, subject.names, subject.workload)
@@ -131,7 +126,7 @@ def loss_difference(
 ) -> dict[str, float]:
     """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
 
-    All start from the same parameters and the same seed. Raises JobError.
+    All start from the same parameters and the same seed. Raises whatever torch or the model does.
     """
     import torch
     import torch.distributed as dist
@@ -151,17 +146,13 @@ def loss_difference(
 
 def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place, watch: Watch) -> list[float]:
     doing = f"while the losses of plan {planned.label!r} were compared"
-    try:
-        model, _ = wrapped(subject.model, planned, settings, place)
-        step = subject.begin()
-        losses = []
-        for _ in range(settings.warm_ups + settings.iterations):
-            watch.beat(doing)
-            losses.append(float(step(model)))
-    except OsfError:
-        raise
-    except Exception as error:  # whatever the model or torch raises
-        raise explained(error, doing) from None
+    watch.beat(doing)
+    model, _ = wrapped(subject.model, planned, settings, place)
+    step = subject.begin()
+    losses = []
+    for _ in range(settings.warm_ups + settings.iterations):
+        watch.beat(doing)
+        losses.append(float(step(model)))
     del model, step
     gc.collect()
     return losses

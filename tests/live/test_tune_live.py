@@ -92,7 +92,10 @@ def test_a_model_on_known_wires_and_again_with_its_profile(tmp_path):
     workload = osf.load_workload(folder / "workload.json")
     assert (workload.name, workload.batch_size) == ("convolutional", 8)
     known = ["--cluster", "found/cluster.json", "--workload", "found/workload.json"]
-    assert_consistent(folder, ranks([*words, *known], 2, tmp_path))
+    ended = ranks([*words, *known], 2, tmp_path, OMP_NUM_THREADS="2")
+    assert_consistent(folder, ended)
+    told = "osf: warning: 'convolutional' was measured with 1 CPU threads, and a rank has 2, "
+    assert [told in one.stderr for one in ended] == [True, False]
     assert osf.load_workload(folder / "workload.json") == workload
 
 
@@ -258,5 +261,7 @@ def test_a_rank_that_dies_while_the_wires_are_measured(tiny, tmp_path):
     done = subprocess.run([*launcher, *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
             timeout=90, check=False)  # fmt: skip
     assert done.returncode != 0
+    assert "in found there are workload.json, cluster.partial.json" in done.stderr
     assert not (tmp_path / "found" / "cluster.json").exists()
+    assert "stopped before the end" in osf.load_cluster(tmp_path / "found" / "cluster.partial.json").source.conditions
     assert osf.load_workload(tmp_path / "found" / "workload.json") == tiny
