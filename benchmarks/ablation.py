@@ -13,15 +13,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.check import quantile
 from osfmodel.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
-from osfmodel.ledger import Verdict, bcaffe, counted, ddl_benchmarks, low_bandwidth, papers, pollux, pytorch_ddp
-from osfmodel.ledger.common import in_one
+from osfmodel.ledger import (
+    Verdict,
+    bcaffe,
+    counted,
+    ddl_benchmarks,
+    emulated_ddp,
+    low_bandwidth,
+    papers,
+    pollux,
+    pytorch_ddp,
+)
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
+from osfmodel.plan import in_one
 from osfmodel.workload import Workload
 
 SLOWDOWN = Effects(compute_slowdown=CITED_SLOWDOWN)
@@ -60,7 +71,7 @@ def changed(module: object, **values: object) -> Iterator[None]:
 
 def errors_of(verdict: Verdict, words: str = "") -> list[float]:
     """Of the rows that count and whose label has ``words``."""
-    return [row.error for row in verdict.rows if row.error is not None and not row.fitted and words in row.label]
+    return [row.error for row in verdict.rows if row.error is not None and row.counts and words in row.label]
 
 
 def by_file(source: str, what: str, verdict: Verdict, runs: Sequence[Measurement]) -> Iterator[Variant]:
@@ -96,6 +107,19 @@ def ddp() -> Iterator[Variant]:
         yield Variant("pytorch-ddp", what, errors_of(pytorch_ddp.judge(runs, off=off)))
 
 
+def emulated() -> Iterator[Variant]:
+    """What the model of several collectives in flight is worth, and copies out of buckets."""
+    runs = load_measurements("emulated-ddp")
+    for what, change in (
+        (JUDGED, lambda pricing: pricing),
+        ("one collective at a time", lambda pricing: replace(pricing, in_flight=1)),
+        ("start-ups read off the tables", lambda pricing: replace(pricing, startups={})),
+        ("without `copy_out`", lambda pricing: replace(pricing, effects=NO_EFFECTS)),
+        (f"with `compute_slowdown` = {CITED_SLOWDOWN:g}", lambda pricing: replace(pricing, effects=SLOWDOWN)),
+    ):
+        yield Variant("emulated-ddp", what, errors_of(emulated_ddp.judge(runs, change)))
+
+
 def slowed() -> Iterator[Variant]:
     """The sources where computation is not slowed, with the cited value on."""
     for effects, what in ((NO_EFFECTS, JUDGED), (SLOWDOWN, f"with `compute_slowdown` = {CITED_SLOWDOWN:g}")):
@@ -111,7 +135,7 @@ def slowed() -> Iterator[Variant]:
 
 def effects() -> list[Variant]:
     rest = sorted(slowed(), key=lambda one: one.source)  # as judged and with it, beside each other
-    return [*adaptdl(), *ddp(), *rest]
+    return [*adaptdl(), *ddp(), *emulated(), *rest]
 
 
 # -------------------------------------------------------------------------------------------- second table: assumptions

@@ -19,7 +19,7 @@ from osfmodel.measurements import load_measurements
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.side_by_side import Beside, shared, side_by_side
+from osfmodel.side_by_side import Beside, side_by_side
 from osfmodel.workload import Workload
 
 
@@ -27,7 +27,7 @@ from osfmodel.workload import Workload
 class Checked:
     """A source and how far predictions are from it. Errors are fractions, None where nothing is predicted.
 
-    n:         rows that are predicted and on which nothing was fitted; the errors are over these
+    n:         rows that are predicted, steady, and on which nothing was fitted; the errors are over these
     bias:      the median signed error
     tolerance: the median |error| that must not be exceeded, None where none is recorded
     beside:    plans that were measured beside the default, in a file as osf run writes it
@@ -42,7 +42,7 @@ class Checked:
     @property
     def errors(self) -> list[float]:
         """Signed errors of the rows that count."""
-        return [row.error for row in self.rows if row.error is not None and not row.fitted]
+        return [row.error for row in self.rows if row.error is not None and row.counts]
 
     @property
     def n(self) -> int:
@@ -53,6 +53,11 @@ class Checked:
     def fitted(self) -> int:
         """Rows that a parameter was fitted on."""
         return sum(row.fitted for row in self.rows)
+
+    @property
+    def unsteady(self) -> int:
+        """Rows whose measurement does not repeat well enough to count."""
+        return sum(row.status == "unsteady" for row in self.rows)
 
     @property
     def not_predicted(self) -> int:
@@ -180,7 +185,7 @@ def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
     try:
-        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, shared(run)))
+        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, run.shared_conditions))
         return row_of(run, workload, pricing, plan)
     except OsfError as error:
         return not_predicted(run, str(error))

@@ -54,7 +54,7 @@ class Effects:
         with ``gradient_as_bucket_view`` gradients live in the buckets, so that nothing is copied.
         """
         found = self
-        if conditions.get("what") == "a replay" and conditions.get("device") == "CPU":
+        if REPLAYED_ON_CPU.items() <= conditions.items():
             found = replace(found, copy_in=0, hook_time=0, compute_slowdown=0)
         return replace(found, copy_in=0, copy_out=0) if "gradient_as_bucket_view" in conditions else found
 
@@ -73,6 +73,8 @@ class Effects:
 
 
 NO_EFFECTS = Effects()
+REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
+"""Conditions of such a run, as ``osf run`` states them."""
 CITED_SLOWDOWN = 0.189
 """compute_slowdown as published: arXiv 2507.03114, mean over its models and GPUs."""
 

@@ -8,6 +8,9 @@ from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
+OF_ONE_TURN = ("repeat", "buckets", "buckets_as_planned", "carried_by", "loss_difference")
+"""Conditions in which turns of plans that were run beside each other may differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -55,6 +58,11 @@ class Measurement:
     def spread(self) -> tuple[float, float]:
         """The fastest and the slowest sample."""
         return min(self.samples), max(self.samples)
+
+    @property
+    def shared_conditions(self) -> tuple[tuple[str, str], ...]:
+        """Those that plans run by turns, and their repeats, have in common."""
+        return tuple(pair for pair in self.conditions if pair[0] not in OF_ONE_TURN)
 
     def condition(self, name: str) -> str:
         """The value of a condition. Raises DataError where it is not stated."""

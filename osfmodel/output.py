@@ -218,6 +218,7 @@ class Judged:
             "fitted_on": one.fitted_on,
             "fitted_rows": one.fitted,
             "not_predicted_rows": one.not_predicted,
+            "unsteady_rows": one.unsteady,
             "passed": one.passed,
         }
         if one.beside:
@@ -271,10 +272,9 @@ def _beside(beside: Beside) -> dict[str, Any]:
 
 
 def _checked_row(row: Row) -> dict[str, Any]:
-    status = "not predicted" if row.predicted is None else "fitted" if row.fitted else "predicted"
     return {
         "run": row.label,
-        "status": status,
+        "status": row.status,
         "measured": row.measured,
         "predicted": row.predicted,
         "error": row.error,

@@ -50,7 +50,7 @@ def _points(one: Checked) -> list[tuple[float, float]]:
     return [
         (row.measured, row.predicted)
         for row in one.rows
-        if row.predicted is not None and not row.fitted and row.regime is not None
+        if row.predicted is not None and row.counts and row.regime is not None
     ]
 
 

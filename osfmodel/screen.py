@@ -256,6 +256,8 @@ def show_check(
             console.print(f"{one.source}, fitted: {one.fitted_on}.", markup=False)
         for reason, count in one.reasons.items():
             console.print(f"{one.source}: {_count(count, 'run')} not predicted: {reason}.", markup=False)
+        if one.unsteady:
+            console.print(f"{one.source}: {_count(one.unsteady, 'run')} not counted: repeats differ too much.")
 
 
 def _show_runs(console: Console, one: Checked) -> None:
@@ -263,7 +265,8 @@ def _show_runs(console: Console, one: Checked) -> None:
     table.columns[-1].justify = "left"
     for row in one.rows:
         predicted = "not predicted" if row.predicted is None else f"{row.predicted:.4g}"
-        status, note = "fitted" if row.fitted else "", "" if row.predicted is None else row.note
+        status = row.status if row.status in ("fitted", "unsteady") else ""
+        note = "" if row.predicted is None else row.note
         table.add_row(
             escape(row.label), f"{row.measured:.4g}", predicted, _percent(row.error, "+"), status, escape(note)
         )

@@ -11,8 +11,6 @@ from osfmodel.measurement import Measurement
 
 DEFAULT = "ddp"
 """The plan that the others are compared with: what one has without doing anything."""
-OF_ONE_TURN = ("repeat", "buckets", "buckets_as_planned", "carried_by", "loss_difference")
-"""Conditions in which turns that are compared may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +20,7 @@ class Turns:
     measured:  median over the repeats of their medians, in seconds
     spread:    how much the slowest repeat took longer than the fastest, as a fraction
     predicted: seconds; None where there is no prediction, and ``note`` says why
+    steady:    whether it is to be judged by
     """
 
     plan: str
@@ -30,6 +29,7 @@ class Turns:
     spread: float
     predicted: float | None
     note: str = ""
+    steady: bool = True
 
     @property
     def error(self) -> float | None:
@@ -74,13 +74,8 @@ def side_by_side(runs: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Besi
     """
     groups: dict[object, list[tuple[Measurement, Row]]] = {}
     for run, row in zip(runs, rows, strict=True):
-        groups.setdefault((run.workload, run.cluster, run.workers, shared(run)), []).append((run, row))
+        groups.setdefault((run.workload, run.cluster, run.workers, run.shared_conditions), []).append((run, row))
     return tuple(_beside(group) for group in groups.values() if DEFAULT in (plans := _plans(group)) and len(plans) > 1)
-
-
-def shared(run: Measurement) -> tuple[tuple[str, str], ...]:
-    """The conditions of a run that plans run by turns have in common."""
-    return tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_TURN)
 
 
 def _plans(group: Sequence[tuple[Measurement, Row]]) -> list[str]:
@@ -90,11 +85,11 @@ def _plans(group: Sequence[tuple[Measurement, Row]]) -> list[str]:
 def _beside(group: Sequence[tuple[Measurement, Row]]) -> Beside:
     first = group[0][0]
     turns = tuple(_turns(plan, [pair for pair in group if pair[0].plan == plan]) for plan in _plans(group))
-    return Beside(first.workload, first.cluster, first.workers, shared(first), turns)
+    return Beside(first.workload, first.cluster, first.workers, first.shared_conditions, turns)
 
 
 def _turns(plan: str, pairs: Sequence[tuple[Measurement, Row]]) -> Turns:
     times = [run.iteration_time for run, _ in pairs]
     unknown = next((row for _, row in pairs if row.predicted is None), None)
     row = unknown or pairs[0][1]
-    return Turns(plan, len(pairs), median(times), max(times) / min(times) - 1, row.predicted, row.note)
+    return Turns(plan, len(pairs), median(times), max(times) / min(times) - 1, row.predicted, row.note, row.steady)

@@ -44,7 +44,7 @@ def settings() -> dict[Setting, list[Error]]:
         if all(row.regime is None for row in one.rows):
             continue  # ratios, which are more or fewer than runs
         for run, row in zip(load_measurements(one.source), one.rows, strict=True):
-            if row.error is not None and not row.fitted and row.regime is not None:
+            if row.error is not None and row.counts and row.regime is not None:
                 found.setdefault(setting_of(one.source, run), []).append(Error(one.source, row.regime, row.error))
     return found
 

@@ -72,6 +72,7 @@ FLOORS = [
     (
         "ledger.bcaffe",
         "ledger.ddl_benchmarks",
+        "ledger.emulated_ddp",
         "ledger.low_bandwidth",
         "ledger.papers",
         "ledger.pollux",

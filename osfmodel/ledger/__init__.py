@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.ledger import bcaffe, ddl_benchmarks, low_bandwidth, papers, pollux, pytorch_ddp
+from osfmodel.ledger import bcaffe, ddl_benchmarks, emulated_ddp, low_bandwidth, papers, pollux, pytorch_ddp
 from osfmodel.ledger.recipe import Recipe, Row, Verdict
 
 __all__ = ["LEDGER", "Recipe", "Row", "Verdict"]
@@ -33,6 +33,9 @@ LEDGER: Mapping[str, Recipe] = {
     ),
     "horovod-lowbandwidth": Recipe(
         low_bandwidth.judge, 0.09, "ResNet-50 and VGG-16 between 4 nodes at 2.5 and 5 Gb/s, nothing fitted"
+    ),
+    "emulated-ddp": Recipe(
+        emulated_ddp.judge, 0.02, "DDP with gloo between emulated hosts, replays of 3 workloads, nothing fitted"
     ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
 }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osfmodel.plan import Plan, contiguous_plan, in_one
+from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.workload import Workload
-
-__all__ = ["from_input", "in_half", "in_one", "with_compute_time"]
 
 
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:

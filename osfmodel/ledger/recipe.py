@@ -27,6 +27,7 @@ class Row(NamedTuple):
     predicted: the same from the model; None where it is not predicted, and ``note`` says why
     fitted:    whether a parameter was fitted on it, so that its error is no prediction error
     regime:    how much is communicated over which kind of network; None where what is compared is no time
+    steady:    whether the measurement repeats well enough to judge by; where not, ``note`` says so
     """
 
     label: str
@@ -35,6 +36,19 @@ class Row(NamedTuple):
     fitted: bool = False
     note: str = ""
     regime: Regime | None = None
+    steady: bool = True
+
+    @property
+    def status(self) -> str:
+        """``predicted`` where its error counts; else why not: ``not predicted``, ``fitted`` or ``unsteady``."""
+        if self.predicted is None:
+            return "not predicted"
+        return "fitted" if self.fitted else "predicted" if self.steady else "unsteady"
+
+    @property
+    def counts(self) -> bool:
+        """Whether its error is one of prediction."""
+        return self.status == "predicted"
 
     @property
     def error(self) -> float | None:

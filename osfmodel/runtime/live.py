@@ -14,6 +14,7 @@ from typing import NamedTuple
 from osfmodel import profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import AffineCost
+from osfmodel.effects import REPLAYED_ON_CPU
 from osfmodel.errors import DataError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
@@ -169,7 +170,9 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> tuple[Tunin
     tunings: list[Tuning] = []
 
     def make() -> tuple[Plan, list[float]]:
-        tunings.append(tune(workload, cluster, here.place.world, "ddp", here.asked.limits))
+        stated = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
+        seen = replace(cluster, effects=cluster.effects.under(stated))
+        tunings.append(tune(workload, seen, here.place.world, "ddp", here.asked.limits))
         plan = tunings[0].plan
         here.keep(TUNED, lambda path: profiles.save(plan, path))
         return plan, tunings[0].config["bucket_cap_mb_list"]

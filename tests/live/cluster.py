@@ -141,8 +141,11 @@ def unavailable() -> str | None:
 
 
 @contextlib.contextmanager
-def emulated(count: int, rate: str = "1gbit", ranks_per_host: int = 1) -> Iterator[Hosts]:
+def emulated(count: int, rate: str = "1gbit", ranks_per_host: int = 1, real_time: bool = True) -> Iterator[Hosts]:
     """``count`` hosts on one switch, each sending at most ``rate`` (as tc says it).
+
+    ``real_time`` is for ranks that sleep for most of their time: one that computes would keep the core from the threads
+    that communicate for a tenth of a second at a time.
 
     Names carry the process id and a random part. At the end, however it comes, the processes in the namespaces are
     killed and the namespaces deleted, and so are those that a killed process left behind. Raises CalledProcessError
@@ -159,7 +162,8 @@ def emulated(count: int, rate: str = "1gbit", ranks_per_host: int = 1) -> Iterat
         _ip("-n", switch, "link", "set", "bridge", "up")
         for number, host in enumerate(hosts):
             _attach(switch, host, number, rate)
-        prefixes = [(*_real_time(), "ip", "netns", "exec", host) for host in hosts for _ in range(ranks_per_host)]
+        policy = _real_time() if real_time else ()
+        prefixes = [(*policy, "ip", "netns", "exec", host) for host in hosts for _ in range(ranks_per_host)]
         yield Hosts(tuple(prefixes), "eth0", _address(0), ranks_per_host, hosts)
     finally:
         _remove((*hosts, switch))

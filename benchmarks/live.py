@@ -1,0 +1,260 @@
+"""Predicted against measured on an emulated cluster: stock PyTorch DDP with gloo, network namespaces, shaped links.
+
+    python benchmarks/live.py                   # show the runs that the project keeps, held against predictions
+    python benchmarks/live.py FOLDER            # measure what is not in FOLDER yet: an hour and more
+    python benchmarks/live.py FOLDER --keep     # put what FOLDER holds among the project's profiles
+    python benchmarks/live.py FOLDER --models   # train small real models instead, through all four commands
+
+Needs root, iproute2 and torch. For each number of ranks and each rate the wires are measured once with ``osf bench``;
+then each workload is replayed with ``osf run`` under all plans, by turns, and ``osf check`` holds what was predicted
+from workload and wires alone against that. Nothing else should run on the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from osfmodel import load_cluster, profiles  # noqa: E402
+from osfmodel.ledger import LEDGER  # noqa: E402
+from osfmodel.measurement import Measurement  # noqa: E402
+from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
+from osfmodel.side_by_side import Beside, Turns, side_by_side  # noqa: E402
+from osfmodel.source import Source  # noqa: E402
+from tests.live.cluster import Hosts, emulated, local  # noqa: E402
+
+PLANS = ("wfbp", "ddp", "cap:best", "optimal", "single")
+CAPS = ("128KiB", "256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB", "16MiB", "25MiB", "32MiB", "64MiB", "128MiB")
+SCALES = {"resnet50-v100": 5.0, "googlenet-k80": 0.5, "transformer-6x256-cpu": 0.4}
+"""How many times as slow computation is replayed, so that communication takes 0.3 to 5 times as long as it."""
+ITERATIONS, REPEATS = 20, 3
+NAME = "emulated-ddp"
+LICENCE = "Apache-2.0, as this project"
+SOURCE = Source(
+    "measured with benchmarks/live.py",
+    "PyTorch DDP with gloo between network namespaces on a machine of 2 cores, real-time scheduling, TCP reno; "
+    f"{ITERATIONS} iterations after 3 of warm-up, {REPEATS} repeats, plans taking turns; computation by sleeping",
+    LICENCE,
+)
+VIEW, COPIES, SWEEP = "", "-copies", "-sweep"
+"""Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps."""
+
+
+class Setting(NamedTuple):
+    """One file of runs: a workload on so many ranks whose links have this rate; ``how`` says which options or plans."""
+
+    workers: int
+    rate: str
+    workload: str
+    how: str = VIEW
+
+    @property
+    def wires(self) -> str:
+        """The name of the cluster."""
+        return f"emulated-{self.workers}x{self.rate}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file of runs."""
+        return f"{self.workload}-{self.workers}x{self.rate}{self.how}.json"
+
+    @property
+    def plans(self) -> tuple[str, ...]:
+        """What is run, by turns."""
+        return ("ddp", "optimal", *(f"cap:{cap}" for cap in CAPS)) if self.how == SWEEP else PLANS
+
+    @property
+    def options(self) -> list[str]:
+        """Further arguments of ``osf run``."""
+        return [] if self.how == COPIES else ["--gradient-as-bucket-view"]
+
+
+def settings() -> Iterator[Setting]:
+    """All of them, in the order in which they are measured: what is short first."""
+    small = [name for name in SCALES if name != "resnet50-v100"]
+    fast = [(4, "2500mbit"), (2, "5gbit"), (4, "5gbit"), (2, "2500mbit"), (8, "2500mbit")]
+    slow = [(2, "1gbit"), (4, "1gbit"), (8, "1gbit")]
+    for workers, rate in fast[:4]:
+        yield from (Setting(workers, rate, name) for name in small)
+    yield from (Setting(4, "5gbit", name, SWEEP) for name in small)
+    yield from (Setting(8, "2500mbit", name) for name in small)
+    yield from (Setting(4, "2500mbit", name, COPIES) for name in small)
+    for workers, rate in slow:
+        yield from (Setting(workers, rate, name) for name in reversed(small))
+    yield from (Setting(4, "2500mbit", name, SWEEP) for name in small)
+    yield from (Setting(2, "5gbit", name, COPIES) for name in small)
+    yield from (Setting(workers, rate, "resnet50-v100") for workers, rate in (*fast, *slow))
+
+
+def measure(folder: Path) -> None:
+    """Everything that is not in ``folder``, one setting after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in settings():
+        if (folder / setting.file).exists():
+            continue
+        with emulated(setting.workers, setting.rate) as hosts:
+            wires = folder / f"{setting.wires}.json"
+            if not wires.exists():
+                words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--collective", "all_reduce"]
+                network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
+                _osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(wires)])
+            scale = f"{SCALES[setting.workload]:g}"
+            words = ["run", setting.workload, "--scale", scale, "--cluster", str(wires), *setting.options]
+            words += [word for plan in setting.plans for word in ("--plan", plan)]
+            words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
+            partial = folder / f"unfinished-{setting.file}"
+            _osf(hosts, [*words, "-o", str(partial)])
+            partial.rename(folder / setting.file)
+            print(setting.file, flush=True)
+
+
+def _osf(hosts: Hosts, words: list[str]) -> str:
+    """What rank 0 prints."""
+    ended = hosts.run([sys.executable, "-m", "osfmodel", *words], timeout=3600)
+    for one in ended:
+        if one.status:
+            sys.exit(f"rank {one.rank}: {one.stderr.strip()[-500:]}")
+    return ended[0].stdout
+
+
+def keep(folder: Path) -> None:
+    """Put the wires and the runs where the profiles are."""
+    for path in sorted(folder.glob("emulated-*.json")):
+        cluster = load_cluster(path)
+        source = replace(cluster.source, licence=LICENCE)
+        profiles.save(replace(cluster, source=source), ROOT / "profiles/clusters" / path.name)
+    save_measurements(NAME, list(kept(folder)), ROOT / f"profiles/measurements/{NAME}.json")
+
+
+def kept(folder: Path) -> Iterator[Measurement]:
+    """All runs, with bundled names in the place of files, and one source."""
+    for setting in settings():
+        path = folder / setting.file
+        own = (("set", "sweep of caps"),) if setting.how == SWEEP else ()
+        for run in load_measurements(path) if path.exists() else ():
+            yield replace(run, cluster=setting.wires, source=SOURCE, conditions=run.conditions + own)
+
+
+def train(folder: Path) -> None:
+    """Real models through the four commands, on two hosts at 1 Gbit/s; ``osf check`` prints what came of it."""
+    for name in ("transformer", "convolutional"):
+        factory, home = f"benchmarks.live_models:{name}", folder / name
+        home.mkdir(parents=True, exist_ok=True)
+        profile, wires, runs = (str(home / file) for file in ("workload.json", "cluster.json", "runs.json"))
+        with emulated(2, "1gbit", real_time=False) as hosts:
+            alone = replace(hosts, prefixes=hosts.prefixes[:1])
+            _osf(alone, ["profile", factory, "--name", name, "-o", profile])
+            _osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", wires])
+            words = ["run", factory, "--workload", profile, "--cluster", wires, "--verify", "-o", runs]
+            for plan in ("ddp", "cap:best", "optimal", "single"):
+                words += ["--plan", plan]
+            print(_osf(hosts, words))
+        print(_osf(local(1), ["check", runs]))
+
+
+def show() -> str:
+    """The kept runs as tables: each cell, the errors, what tuning gained, and the sweeps of caps."""
+    runs = load_measurements(NAME)
+    groups = side_by_side(runs, LEDGER[NAME].judge(runs).rows)
+    return "\n".join([*_cells(groups), "", *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
+
+
+def _name(group: Beside) -> str:
+    options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
+    return f"{group.workload} {group.cluster.removeprefix('emulated-')}{options}"
+
+
+def _steady(group: Beside) -> list[Turns]:
+    return [turns for turns in group.turns if turns.error is not None and turns.steady]
+
+
+def _cells(groups: Sequence[Beside]) -> Iterator[str]:
+    yield "| workload, ranks x rate | plan | measured, ms | spread | predicted, ms | error |"
+    yield "|---|---|---|---|---|---|"
+    for group in groups:
+        for turns in group.turns:
+            predicted = "" if turns.predicted is None else f"{turns.predicted * 1e3:.1f}"
+            error = "" if turns.error is None else f"{turns.error:+.1%}" + ("" if turns.steady else ", not counted")
+            row = (_name(group), turns.plan, f"{turns.measured * 1e3:.1f}", f"{turns.spread:.1%}", predicted, error)
+            yield f"| {' | '.join(row)} |"
+
+
+SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
+"""Where the hosts together keep both cores of the machine busy, so that whatever else they do delays communication."""
+
+
+def _errors(groups: Sequence[Beside]) -> Iterator[str]:
+    for words, chosen in (
+        ("cores to spare", lambda group: "with copies" not in _name(group) and group.cluster not in SATURATED),
+        ("cores saturated (4x5gbit, 8x2500mbit)", lambda group: group.cluster in SATURATED),
+        ("DDP's default, with copies", lambda group: "with copies" in _name(group)),
+        ("all", lambda group: True),
+    ):
+        errors = [abs(turns.error or 0) for group in groups if chosen(group) for turns in _steady(group)]
+        left = sum(not turns.steady for group in groups if chosen(group) for turns in group.turns)
+        if errors:
+            yield (
+                f"{words}: {len(errors)} cells, median |error| {median(errors):.2%}, worst {max(errors):.2%}; "
+                f"{left} not counted"
+            )
+
+
+def _gains(groups: Sequence[Beside]) -> Iterator[str]:
+    """How the optimum does against the default, measured and predicted."""
+    pairs = [(group, turns) for group in groups for turns in _steady(group) if turns.plan == "optimal"]
+    pairs = [(group, turns) for group, turns in pairs if group.default.steady]
+    measured = [group.measured_speed_up(turns) for group, turns in pairs]
+    predicted = [group.predicted_speed_up(turns) or 0 for group, turns in pairs]
+    near = sum(abs(one - other) <= 0.03 for one, other in zip(measured, predicted, strict=True))
+    slower = [
+        f"{_name(group)} ({1 / speed - 1:+.1%})"
+        for (group, _), speed in zip(pairs, measured, strict=True)
+        if 1 / speed - 1 > max(0.01, group.default.spread)
+    ]
+    yield (
+        f"optimal against DDP's default: measured {min(measured):.3f} to {max(measured):.3f} times as fast, median "
+        f"{median(measured):.3f}; within 3 points of the prediction in {near} of {len(pairs)}"
+    )
+    yield f"slower than the default by more than 1 % and its spread: {', '.join(slower) or 'none'}"
+
+
+def _sweeps(groups: Sequence[Beside]) -> Iterator[str]:
+    """How the optimum does against the best of the caps that were run beside it."""
+    for group in groups:
+        caps = [turns for turns in group.turns if turns.plan.startswith("cap:") and turns.plan != "cap:best"]
+        if caps:
+            best = min(caps, key=lambda turns: turns.measured)
+            ours = next(turns for turns in group.turns if turns.plan == "optimal")
+            yield (
+                f"{_name(group)}: optimal {ours.measured * 1e3:.1f} ms, best of {len(caps)} caps {best.plan} "
+                f"{best.measured * 1e3:.1f} ms ({ours.measured / best.measured - 1:+.1%}), default "
+                f"{group.default.measured * 1e3:.1f} ms"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
+    parser.add_argument("--models", action="store_true", help="train real models, measure no replays")
+    arguments = parser.parse_args()
+    if arguments.folder and arguments.models:
+        train(arguments.folder)
+    elif arguments.folder and arguments.keep:
+        keep(arguments.folder)
+    elif arguments.folder:
+        measure(arguments.folder)
+    else:
+        print(show())
+
+
+if __name__ == "__main__":
+    main()

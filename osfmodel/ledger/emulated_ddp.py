@@ -1,0 +1,71 @@
+"""PyTorch DDP with gloo between emulated hosts (network namespaces, shaped links), measured with benchmarks/live.py.
+
+Replays of three workloads under several plans. Each run is predicted from the bundled workload, scaled as it was
+replayed, and the bundled cluster, which ``osf bench`` measured between the same hosts before the runs; nothing is
+fitted to them. The plan is that of the buckets which DDP formed, as it logged them.
+
+A cell is a plan on one workload, cluster and set of options; its repeats took turns with the other plans. Where they
+differ by more than 5 % the cell is listed and not counted: a rule from before the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import accumulate
+
+from osfmodel import profiles
+from osfmodel.errors import DataError
+from osfmodel.ledger.recipe import Row, Verdict, row_of
+from osfmodel.measurement import Measurement
+from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.workload import Workload
+
+UNSTEADY = 0.05
+"""Repeats that differ by more, slowest over fastest, are not counted."""
+
+
+def judge(
+    measurements: Sequence[Measurement], change: Callable[[Pricing], Pricing] = lambda pricing: pricing
+) -> Verdict:
+    """Predict all runs of steady cells; ``change`` what is paid (for an ablation)."""
+    cells: dict[Hashable, list[float]] = {}
+    for run in measurements:
+        cells.setdefault(_cell(run), []).append(run.iteration_time)
+    spreads = {cell: max(times) / min(times) - 1 for cell, times in cells.items()}
+    return Verdict(
+        tuple(_row(run, spreads[_cell(run)], change) for run in measurements),
+        "nothing: workloads and plans as replayed, wires as osf bench measured them before",
+    )
+
+
+def _cell(run: Measurement) -> Hashable:
+    return run.workload, run.cluster, run.workers, run.plan, run.shared_conditions
+
+
+def _row(run: Measurement, spread: float, change: Callable[[Pricing], Pricing]) -> Row:
+    workload = _workload(run.workload, float(run.condition("scale")))
+    pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
+    pricing = change(replace(pricing, effects=pricing.effects.under(dict(run.conditions))))
+    row = row_of(run, workload, pricing, formed(run, workload))
+    if spread <= UNSTEADY:
+        return row
+    return row._replace(steady=False, note=f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
+
+
+@cache
+def _workload(name: str, scale: float) -> Workload:
+    return profiles.load_workload(name).scaled(scale)
+
+
+def formed(run: Measurement, workload: Workload) -> Plan:
+    """The plan of the buckets that DDP formed. Raises DataError where they are not runs of the workload's tensors."""
+    reached = dict(zip(accumulate(workload.gradients.sizes), range(1, len(workload.gradients) + 1), strict=True))
+    try:
+        return contiguous_plan(
+            workload, [reached[end] for end in accumulate(map(int, run.condition("buckets").split()))]
+        )
+    except (KeyError, ValueError):
+        raise DataError(f"the buckets of {run.plan!r} are no runs of the tensors of {workload.name!r}") from None

@@ -1,0 +1,86 @@
+"""DDP between emulated hosts: what was reached, from wires and workloads alone, and what is not counted."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from osfmodel import DataError, profiles
+from osfmodel.ledger import emulated_ddp
+from osfmodel.measurements import load_measurements
+from osfmodel.side_by_side import side_by_side
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import live
+
+RUNS = load_measurements("emulated-ddp")
+SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
+
+
+@pytest.fixture(scope="module")
+def verdict():
+    return emulated_ddp.judge(RUNS)
+
+
+@pytest.fixture(scope="module")
+def cells(verdict):
+    return [(group, turns) for group in side_by_side(RUNS, verdict.rows) for turns in group.turns]
+
+
+def test_errors_are_those_reached(cells):
+    """Two cores are saturated by 4 hosts at 5 Gbit/s and by 8 at 2.5: predictions are too fast there."""
+    errors = {True: [], False: []}
+    for group, turns in cells:
+        if turns.steady:
+            errors[group.cluster in SATURATED].append(abs(turns.error))
+    assert len(errors[False]) >= 60
+    assert np.median(errors[False] + errors[True]) <= 0.012
+    assert max(errors[False]) <= 0.06
+    assert max(errors[True]) <= 0.12
+
+
+def test_every_cell_has_as_many_repeats_and_samples_as_the_rule_says(cells):
+    assert {turns.repeats for _, turns in cells} == {3}
+    assert {len(run.samples) for run in RUNS} == {20}
+    assert {run.warm_ups for run in RUNS} == {3}
+    assert {turns.steady for _, turns in cells if turns.spread > emulated_ddp.UNSTEADY} <= {False}
+    assert {turns.steady for _, turns in cells if turns.spread <= emulated_ddp.UNSTEADY} == {True}
+
+
+def test_repeats_that_differ_are_listed_and_not_counted():
+    """One repeat 6 % slower takes its cell out; its prediction stays."""
+    first = RUNS[0]
+    cell = [run for run in RUNS if emulated_ddp._cell(run) == emulated_ddp._cell(first)]
+    assert len(cell) == 3
+    alike = [replace(run, samples=(1.0,)) for run in cell]
+    assert [row.status for row in emulated_ddp.judge(alike).rows] == ["predicted"] * 3
+    rows = emulated_ddp.judge([*alike[:2], replace(alike[2], samples=(1.06,))]).rows
+    assert [row.status for row in rows] == ["unsteady"] * 3
+    assert {row.predicted for row in rows} == {emulated_ddp.judge(alike).rows[0].predicted}
+
+
+def test_tuned_is_no_slower_than_the_default(cells):
+    """By more than 1 %, or what the default differs from itself."""
+    compared = [(group, turns) for group, turns in cells if turns.plan == "optimal" and turns.steady]
+    for group, turns in compared:
+        assert turns.measured <= group.default.measured * (1 + max(0.01, group.default.spread))
+    near = [abs(group.measured_speed_up(turns) - group.predicted_speed_up(turns)) <= 0.03 for group, turns in compared]
+    assert sum(near) >= 0.8 * len(near)
+
+
+def test_the_page_shows_what_the_command_prints():
+    page = (ROOT / "docs/ledger/emulated-ddp.md").read_text(encoding="utf-8")
+    lines = [line for line in live.show().splitlines() if line]
+    assert len(lines) > 70
+    assert [line for line in lines if line not in page] == []
+
+
+def test_buckets_that_are_no_runs_of_tensors_are_refused():
+    run = RUNS[0]
+    conditions = tuple((name, "3 5" if name == "buckets" else value) for name, value in run.conditions)
+    with pytest.raises(DataError, match="no runs of the tensors"):
+        emulated_ddp.formed(replace(run, conditions=conditions), profiles.load_workload(run.workload))
