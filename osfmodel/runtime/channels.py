@@ -1,0 +1,86 @@
+"""Collectives in flight, so many at a time, in one order: what a plan's channels are in a process group.
+
+gloo: a group of our own with as many worker threads as there are channels. They serve one queue, so that the next
+collective goes to whichever is free first, which is the network of the simulator; ranks match collectives by their
+place in the queue, so they need not agree which thread that is. NCCL works through a group one after the other and
+needs a group for each channel, served in turn. NCCL was not run here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import count, cycle
+from typing import Any
+
+from osfmodel.runtime.ranks import explained
+
+NUMBERS = count()
+"""Of the groups that were made: ranks make them in the same order, so each has the same name everywhere."""
+
+
+class Channels:
+    """Starts collectives of the default process group's ranks; each returns torch's ``Work``.
+
+    channels: how many are in flight at once
+    device:   of the tensors
+    limit:    seconds for meeting and for each collective
+    """
+
+    def __init__(self, channels: int, device: Any, limit: float) -> None:
+        import torch.distributed as dist
+
+        self.world = dist.get_world_size()
+        kind = dist.group.WORLD._get_backend(device).name()
+        if kind == "gloo":
+            self._groups = [_gloo(channels, device, timedelta(seconds=limit))]
+        else:
+            self._groups = [dist.new_group(timeout=timedelta(seconds=limit)) for _ in range(channels)]
+        self._turn = cycle(range(len(self._groups)))
+
+    def all_reduce(self, tensor: Any) -> Any:
+        """The sum over all ranks, in place."""
+        return self._next().allreduce([tensor])
+
+    def reduce_scatter(self, output: Any, whole: Any) -> Any:
+        """``output`` becomes this rank's part of the sum; ``whole``, which has one for each rank, may be spoilt."""
+        from torch.distributed.distributed_c10d import ReduceScatterOptions
+
+        return self._next()._reduce_scatter_base(output, whole, ReduceScatterOptions())
+
+    def all_gather(self, whole: Any, part: Any) -> Any:
+        """``whole`` becomes the parts of all ranks."""
+        from torch.distributed.distributed_c10d import AllgatherOptions
+
+        return self._next()._allgather_base(whole, part, AllgatherOptions())
+
+    def _next(self) -> Any:
+        return self._groups[next(self._turn)]
+
+    def close(self) -> None:
+        """Let go of the groups: their connections close when nothing is in flight any more."""
+        import torch.distributed as dist
+
+        for group in self._groups:
+            if isinstance(group, dist.ProcessGroup):
+                dist.destroy_process_group(group)
+        self._groups = []
+
+
+def _gloo(channels: int, device: Any, limit: timedelta) -> Any:
+    """A gloo group with so many worker threads; ``new_group`` knows only groups with two of them."""
+    import torch.distributed as dist
+
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = dist.group.WORLD._get_backend(device).options._devices
+    options._threads = channels
+    options._timeout = limit
+    store = dist.PrefixStore(f"osf/channels/{next(NUMBERS)}", dist.distributed_c10d._get_default_store())
+    return dist.ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), options)
+
+
+def finish(work: Any, doing: str) -> None:
+    """Wait for a collective; on a GPU only the stream waits. Raises JobError where it failed."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise explained(error, doing) from None

@@ -1,0 +1,201 @@
+"""Updates put off into the next forward: each parameter is updated just before the module that uses it runs.
+
+The user's own optimizer makes every update, with all gradients out of its sight but those that are due. So its state
+and its ``state_dict`` are what they would be, for an optimizer that treats each parameter by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from osfmodel.errors import UsageError
+from osfmodel.runtime.messages import Gradient
+
+OPTIMIZERS = ("SGD", "Adam", "AdamW")
+"""Of torch.optim: each parameter by itself, and tested here."""
+EARLY = (
+    "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "
+    "backward and whatever looks at them or changes them (clipping, unscaling), and zero_grad() after step() only"
+)
+AGAIN = (
+    "the gradient of {} of the step before is still in place: with forward overlap call step() after each backward and "
+    "zero_grad() after each step, or put no_sync() around all but the last backward"
+)
+STALE = (
+    "{} was used in forward before it was updated: its module is not called where it is used, so forward cannot "
+    "overlap communication: run the plan with forward_overlap false, or call synchronize() after step()"
+)
+
+
+def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> None:
+    """Raise UsageError where updates of ``parameters`` cannot be put off."""
+    import torch
+
+    kind = type(optimizer)
+    if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS]:
+        raise UsageError(f"forward overlap needs {', '.join(OPTIMIZERS)} of torch.optim, not {kind.__name__}")
+    if type(model).__name__ == "OptimizedModule":
+        raise UsageError("forward overlap waits in each module, which a compiled model hides: run the plan without it")
+    updated = {id(tensor) for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad}
+    if updated != {id(tensor) for tensor in parameters}:
+        raise UsageError(
+            "forward overlap needs one optimizer with all trainable parameters of the model, and no others"
+        )
+
+
+class Deferral:
+    """``under_way`` after backward until step; ``due`` after step until each is updated.
+
+    finish: waits until a gradient has arrived from all ranks
+    """
+
+    def __init__(self, model: Any, optimizer: Any, gradients: Sequence[Gradient], finish: Callable[[Gradient], None]):
+        self.optimizer, self.gradients, self.finish = optimizer, gradients, finish
+        self.under_way = False
+        self.due: dict[Gradient, None] = {}
+        self.handles: list[Any] = []
+        self._veils: dict[Gradient, Any] = {}
+        self._veil = _veil_type()
+        self._options: list[dict[str, Any]] = []
+        self._groups: dict[Gradient, int] = {}
+        self._names = {module: name for name, module in model.named_modules()}
+        self._owned = _owners(model, gradients)
+        self._called: set[Any] | None = set()
+        self._watch(model)
+
+    def _watch(self, model: Any) -> None:
+        """Wait where parameters are used; where they are saved or loaded, for everything."""
+        for subject in (model, self.optimizer):
+            self.handles.append(subject.register_state_dict_pre_hook(lambda *_: self.synchronize()))
+            self.handles.append(subject.register_load_state_dict_pre_hook(lambda *_: self.synchronize()))
+        self.handles.append(self.optimizer.register_step_pre_hook(lambda *_: self._put_off()))
+        self.handles.append(self.optimizer.register_step_post_hook(lambda *_: self._cover()))
+        self.handles += [module.register_forward_pre_hook(self._before) for module in self._names]
+
+    def check(self, gradient: Gradient) -> None:
+        """Autograd has a new gradient: raise UsageError where that cannot be right."""
+        if gradient in self.due:
+            raise UsageError(STALE.format(repr(gradient.name)))
+        if gradient in self._veils and gradient.parameter.grad is self._veils[gradient]:
+            raise UsageError(AGAIN.format(repr(gradient.name)))
+        if self.under_way:
+            self._discard()
+
+    def _discard(self) -> None:
+        """``zero_grad`` was called in place of ``step``: that iteration's gradients are not wanted."""
+        for gradient in self.gradients:
+            if gradient.parameter.grad is self._veils[gradient]:
+                raise UsageError(AGAIN.format(repr(gradient.name)))
+            self.finish(gradient)
+            gradient.value = None
+        self.under_way = False
+
+    def sent(self) -> None:
+        """Backward has ended: all gradients are on their way, and nobody may look at them."""
+        self._settle_owners()
+        self.under_way = True
+        self._veils = {gradient: gradient.value.as_subclass(self._veil) for gradient in self.gradients}
+        self._cover()
+
+    def _cover(self) -> None:
+        """Veils in place of gradients, until ``zero_grad`` takes them away."""
+        for gradient, veil in self._veils.items():
+            if self.under_way or gradient in self.due:
+                gradient.parameter.grad = veil
+
+    def _put_off(self) -> None:
+        """``optimizer.step`` begins: it finds no gradients, so it does nothing; what it would have done is due."""
+        if self.due:
+            raise UsageError("step() was called twice after one backward: with forward overlap call it once")
+        if not self.under_way:
+            return
+        for gradient in self.gradients:
+            if gradient.parameter.grad is not self._veils[gradient]:
+                raise UsageError(EARLY)
+        for gradient in self.gradients:
+            gradient.parameter.grad = None
+        self._options = [_options(group) for group in self.optimizer.param_groups]
+        place = {id(p): k for k, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+        self._groups = {gradient: place[id(gradient.parameter)] for gradient in self.gradients}
+        self.under_way, self.due = False, dict.fromkeys(self.gradients)
+
+    def _before(self, module: Any, *_: Any) -> None:
+        """A module is about to run."""
+        import torch
+
+        if self._called is not None:
+            self._called.add(module)
+        if not self.due:
+            return
+        if torch.is_grad_enabled():
+            self._update([gradient for gradient in self._owned.get(module, ()) if gradient in self.due])
+        else:  # modules evaluate along shorter ways, past the modules inside them
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """Make the updates that are due; before ``step``, wait for the gradients and put them in place."""
+        self._update(list(self.due))
+        if self.under_way:
+            for gradient in self.gradients:
+                self.finish(gradient)
+                gradient.parameter.grad, gradient.value = gradient.value, None
+            self.under_way, self._veils = False, {}
+
+    def _update(self, gradients: Sequence[Gradient]) -> None:
+        """The optimizer's step for these alone, with the options that it had when ``step`` was called."""
+        groups: dict[int, list[Any]] = {}
+        covered = [gradient.parameter.grad for gradient in gradients]
+        for gradient in gradients:
+            self.finish(gradient)
+            gradient.parameter.grad = gradient.value
+            groups.setdefault(self._groups[gradient], []).append(gradient.parameter)
+        if groups:
+            kept = self.optimizer.param_groups
+            self.optimizer.param_groups = [{**self._options[k], "params": groups[k]} for k in sorted(groups)]
+            try:
+                type(self.optimizer).step.__wrapped__(self.optimizer)  # without its hooks: the step was announced
+            finally:
+                self.optimizer.param_groups = kept
+        for gradient, cover in zip(gradients, covered, strict=True):
+            gradient.parameter.grad, gradient.value = cover, None
+            del self.due[gradient]
+
+    def _settle_owners(self) -> None:
+        """After the first forward: what belongs to a module that was not called is waited for where its parent was."""
+        called, self._called = self._called, None
+        if called is None:
+            return
+        modules = {name: module for module, name in self._names.items()}
+        for owner in [module for module in self._owned if module not in called]:
+            name = self._names[owner]
+            while name and modules[name] not in called:
+                name = name.rpartition(".")[0]
+            self._owned.setdefault(modules[name], []).extend(self._owned.pop(owner))
+
+
+def _owners(model: Any, gradients: Sequence[Gradient]) -> dict[Any, list[Gradient]]:
+    """The gradients of each module's own parameters; a shared one belongs to all that have it."""
+    known = {id(gradient.parameter): gradient for gradient in gradients}
+    found = {
+        module: [known[id(p)] for p in module.parameters(recurse=False) if id(p) in known]
+        for module in model.modules()
+    }  # fmt: skip
+    return {module: owned for module, owned in found.items() if owned}
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's options as they are now: schedulers change them before the update is made."""
+    return {key: value.clone() if hasattr(value, "clone") else value for key, value in group.items() if key != "params"}
+
+
+def _veil_type() -> Any:
+    """The type of a gradient that is under way: whatever is done with it from Python is an error with a name."""
+    import torch
+
+    class UnderWay(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+            raise UsageError(EARLY)
+
+    return UnderWay

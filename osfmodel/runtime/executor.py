@@ -1,0 +1,237 @@
+"""Carry any plan out in an ordinary PyTorch training loop. Two lines::
+
+    plan = osf.load_plan("plan.json")
+    executor = execute(model, optimizer, plan)
+
+and then the loop as ever: ``loss.backward(); optimizer.step(); optimizer.zero_grad()``. Use the model itself: nothing
+wraps it. Gradients are averaged over the ranks, as DDP does, bucket by bucket in the order of the plan, as soon as they
+are there; that order is the same on every rank, so ranks cannot disagree.
+
+Without forward overlap all gradients have arrived when ``backward()`` returns, so that clipping, AMP and everything
+else that looks at them works as with DDP. With it ``step()`` returns at once, and each parameter is updated just before
+the module that uses it runs; gradients cannot be looked at meanwhile (it raises UsageError). ``synchronize()`` ends all
+that is under way: call it between backward and step to clip or unscale, and after step before you read parameters
+elsewhere than by calling the model or by ``state_dict()``, which wait by themselves.
+
+Every trainable parameter must get a gradient in each backward: one that gets none raises UsageError at its end (freeze
+it instead). Buffers, such as BatchNorm's, stay each rank's own, as with DDP's ``broadcast_buffers=False``. Code for
+GPUs is here where it is the same; none of it was run on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+from osfmodel.documents import document_of, encode
+from osfmodel.errors import JobError, OsfError, PlanError, UsageError
+from osfmodel.plan import Plan
+from osfmodel.runtime.buckets import require_plain_model
+from osfmodel.runtime.channels import Channels, finish
+from osfmodel.runtime.deferral import Deferral, require_possible
+from osfmodel.runtime.messages import Gradient, messages_of
+from osfmodel.workload import Layer, Workload
+
+LIMIT = 300.0
+"""Seconds that a collective may take, the wait for the slowest rank included."""
+
+
+def execute(
+    model: Any, optimizer: Any, plan: Plan, *, layers: Sequence[str] | None = None, limit: float = LIMIT
+) -> Executor:
+    """Train ``model`` under ``plan`` from now on; every rank calls it, after ``init_process_group``.
+
+    layers: the plan's name of each trainable parameter, in the order of ``model.parameters()``; None where the plan
+            calls them as the model does
+    limit:  seconds after which a collective fails that another rank does not join
+
+    Rank 0's parameters and buffers go to all ranks. Raises, on every rank, UsageError for what cannot be trained so,
+    and PlanError for a plan that does not belong to the model, wants what is not here, or differs between ranks.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError("call torch.distributed.init_process_group() before execute()")
+    if not hasattr(torch.nn.Module, "register_load_state_dict_pre_hook"):
+        raise UsageError(f"execute() needs hooks that torch {torch.__version__} does not have: use a newer one")
+    parameters: dict[str, Any] = {}
+    fault: OsfError | None = None
+    try:
+        parameters = _parameters(model, layers)
+        _require_possible(model, optimizer, plan, parameters)
+    except OsfError as error:
+        fault = error
+    _agree(plan, parameters, fault)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), 0)
+    return Executor(model, optimizer, plan, parameters, limit)
+
+
+def _parameters(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
+    """The trainable parameters by the plan's names for them; a shared one has its first name."""
+    require_plain_model(model)
+    found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    if layers is None:
+        return found
+    if len(set(layers)) != len(found):
+        raise UsageError(f"{len(set(layers))} layers are named for {len(found)} trainable parameters")
+    return dict(zip(layers, found.values(), strict=True))
+
+
+def _require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any]) -> None:
+    sizes = [tensor.numel() * tensor.element_size() for tensor in parameters.values()]
+    kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()]
+    workload = Workload(plan.workload, tuple(map(_layer, parameters, sizes, kinds)))
+    plan.require_valid(workload)
+    plan.require_whole_elements(workload)
+    if plan.credit is not None:
+        raise PlanError("the plan sends by priority (credit), which the executor cannot: plan without a credit")
+    if any(bucket.release_time for bucket in plan.buckets):
+        raise PlanError("the plan has release times, a framework's clock, which the executor does not have")
+    if len({tensor.device for tensor in parameters.values()}) > 1:
+        raise UsageError("the parameters are on several devices: one for each rank can be trained")
+    if plan.forward_overlap:
+        require_possible(model, optimizer, parameters.values())
+
+
+def _layer(name: str, size: int, kind: str) -> Layer:
+    """With a time, since a workload has one; only names, sizes and types are looked at."""
+    return Layer(name, 0, 1, size, kind)
+
+
+def _agree(plan: Plan, parameters: dict[str, Any], fault: OsfError | None) -> None:
+    """Raise on every rank what is wrong on one, or where two differ in plan or model."""
+    import torch.distributed as dist
+
+    shapes = [(name, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)) for name, tensor in parameters.items()]
+    mine = [sha256(text.encode()).hexdigest() for text in (encode(document_of(plan)), repr(shapes))]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (fault and (type(fault), str(fault)), mine))
+    for rank, (wrong, _) in enumerate(found):
+        if wrong:
+            raise wrong[0](f"rank {rank}: {wrong[1]}")
+    for rank, (_, digests) in enumerate(found):
+        for what, one, other in zip(("plan", "model"), found[0][1], digests, strict=True):
+            if one != other:
+                raise PlanError(f"rank {rank} has another {what} than rank 0: give all ranks the same")
+
+
+class Executor:
+    """A model in training under a plan, as :func:`execute` returns it.
+
+    messages: one for each bucket, in the order in which they are sent
+    """
+
+    def __init__(self, model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any], limit: float) -> None:
+        device = next(iter(parameters.values())).device
+        self.plan, self.channels = plan, Channels(plan.channels, device, limit)
+        self.messages, self.gradients = messages_of(plan, parameters, self.channels.world)
+        self._syncing, self._open, self._sent = True, False, 0
+        self._handles = [
+            gradient.parameter.register_post_accumulate_grad_hook(partial(self._ready, gradient))
+            for gradient in self.gradients
+        ]
+        self._handles.append(model.register_forward_pre_hook(self._before_forward))
+        if optimizer is not None:
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+        self.deferral = Deferral(model, optimizer, self.gradients, self._finish) if plan.forward_overlap else None
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward in here only adds gradients up: for all micro-batches of a step but the last."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def synchronize(self) -> None:
+        """End what is under way: nothing without forward overlap. Raises JobError where another rank was lost."""
+        if self.deferral is not None:
+            self.deferral.synchronize()
+
+    def close(self) -> None:
+        """End what is under way and leave the model as it was found, with the parameters that it has now."""
+        self.synchronize()
+        for handle in self._handles + (self.deferral.handles if self.deferral else []):
+            handle.remove()
+        self.channels.close()
+
+    def _ready(self, gradient: Gradient, _: Any) -> None:
+        """Autograd has added up the gradient of a parameter."""
+        import torch
+
+        if self.deferral is not None:
+            self.deferral.check(gradient)
+        if not self._syncing:
+            return
+        if not self._open:
+            self._open, self._sent = True, 0
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        elif gradient.value is not None:
+            raise UsageError(f"{gradient.name!r} got a second gradient in one backward: reentrant checkpoints do that")
+        with torch.no_grad():
+            gradient.take(1 / self.channels.world)
+        self._send()
+
+    def _send(self) -> None:
+        """Start, in the order of the plan, what is complete up to the first message that is not."""
+        while self._sent < len(self.messages) and not self.messages[self._sent].missing:
+            message = self.messages[self._sent]
+            if self.plan.split:
+                message.work = self.channels.reduce_scatter(message.shard, message.content())
+            else:
+                message.work = self.channels.all_reduce(message.content())
+            self._sent += 1
+
+    def _end(self) -> None:
+        """Backward has ended."""
+        missing = [gradient.name for gradient in self.gradients if gradient.value is None]
+        if missing:
+            raise UsageError(
+                f"{len(missing)} parameters got no gradient in backward, {missing[0]!r} the first: freeze with "
+                "requires_grad_(False), before execute(), what the loss does not depend on"
+            )
+        if self.plan.split:
+            self._gather()
+        if self.deferral is not None:
+            self.deferral.sent()
+        else:
+            for gradient in self.gradients:
+                self._finish(gradient)
+                gradient.value = None
+        self._open = False
+
+    def _gather(self) -> None:
+        """Start the all-gathers in the order in which forward needs them, each once its own part is there."""
+        place = {gradient: number for number, gradient in enumerate(self.gradients)}
+        for message in sorted(self.messages, key=lambda one: min(place[piece.gradient] for piece in one.pieces)):
+            finish(message.work, f"in the reduce-scatter of bucket {message.number}")
+            message.work = self.channels.all_gather(message.content(), message.shard)
+
+    def _finish(self, gradient: Gradient) -> None:
+        """Wait until the mean of a gradient is there."""
+        for message in gradient.messages:
+            if message.work is not None:
+                finish(message.work, f"in the collective of bucket {message.number}")
+                message.land()
+                message.reset()
+
+    def _before_forward(self, *_: Any) -> None:
+        import torch
+
+        if torch.is_grad_enabled():
+            self._require_closed()
+
+    def _before_step(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self._require_closed()
+        if any(argument is not None for argument in (*given[1:], named.get("closure"))):
+            raise UsageError("step(closure) calls backward itself, which the executor cannot follow: call step() alone")
+
+    def _require_closed(self) -> None:
+        if self._open:
+            raise JobError("the backward before did not end, so ranks no longer agree: start again from a checkpoint")

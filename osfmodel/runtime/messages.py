@@ -1,0 +1,162 @@
+"""The memory of a plan's collectives: where gradients live, and what of them each message carries.
+
+A tensor that travels whole with others lives in their buffer. Where a message is one block it is sent out of the
+gradient itself. Only pieces of a cut tensor that travel with others are copied out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from osfmodel.errors import UsageError
+from osfmodel.plan import Bucket, Plan
+
+
+@dataclass(eq=False, slots=True)
+class Gradient:
+    """The gradient of one parameter.
+
+    like:   a tensor without memory that has its shape, and strides without gaps
+    home:   the part of a message's buffer that it lives in; None where it has memory of its own
+    value:  that of this iteration, once it is there
+    """
+
+    name: str
+    parameter: Any
+    like: Any
+    messages: list[Message] = field(default_factory=list)
+    home: Any = None
+    value: Any = None
+
+    def take(self, scale: float) -> None:
+        """Autograd has added up ``parameter.grad``: put it, scaled, to where it is sent from."""
+        import torch
+
+        found = self.parameter.grad
+        if found.layout != torch.strided:
+            raise UsageError(f"the gradient of {self.name!r} is sparse: make the layer with sparse=False")
+        if self.home is None and not self._orderly(found):
+            found = torch.empty_like(self.like, device=found.device).copy_(found)
+        if self.home is None or found is self.home:
+            found.mul_(scale)
+        else:
+            found = torch.mul(found, scale, out=self.home)
+        self.value = self.parameter.grad = found
+        for message in self.messages:
+            message.take(self)
+
+    def _orderly(self, found: Any) -> bool:
+        """Whether its elements lie in memory in the order that all ranks count in."""
+        return bool(found.stride() == self.like.stride() or (found.is_contiguous() and self.like.is_contiguous()))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements ``first`` to ``last`` of a gradient, which stand at ``place`` in a message."""
+
+    gradient: Gradient
+    first: int
+    last: int
+    place: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the gradient."""
+        return bool(self.last - self.first == self.gradient.parameter.numel())
+
+    def source(self) -> Any:
+        """The elements in the gradient."""
+        return _flat(self.gradient.value)[self.first : self.last]
+
+    def within(self, buffer: Any) -> Any:
+        """The elements in the buffer of the message."""
+        return buffer[self.place : self.place + self.last - self.first]
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """One bucket of the plan, and its collective while there is one.
+
+    buffer: None where it is sent out of the gradient itself
+    shard:  this rank's part between reduce-scatter and all-gather; None for an all-reduce
+    """
+
+    number: int
+    pieces: tuple[Piece, ...]
+    buffer: Any = None
+    shard: Any = None
+    missing: int = 0
+    work: Any = None
+
+    def reset(self) -> None:
+        """Another iteration begins."""
+        self.missing, self.work = len(self.pieces), None
+
+    def take(self, gradient: Gradient) -> None:
+        """A gradient is there."""
+        for piece in self.pieces:
+            if piece.gradient is gradient:
+                self.missing -= 1
+                if self.buffer is not None and not piece.whole:
+                    piece.within(self.buffer).copy_(piece.source())
+
+    def content(self) -> Any:
+        """What is sent."""
+        return self.pieces[0].source() if self.buffer is None else self.buffer
+
+    def land(self) -> None:
+        """It has arrived: copy the pieces of cut tensors out."""
+        for piece in self.pieces if self.buffer is not None else ():
+            if not piece.whole:
+                piece.source().copy_(piece.within(self.buffer))
+
+
+def messages_of(plan: Plan, parameters: Mapping[str, Any], world: int) -> tuple[list[Message], list[Gradient]]:
+    """The messages in the order of the plan, and the gradients in the order of ``parameters``, given by layer."""
+    import torch
+
+    gradients = {
+        name: Gradient(name, parameter, torch.empty_like(parameter, device="meta").detach())
+        for name, parameter in parameters.items()
+        if parameter.numel()
+    }
+    messages = [_message(number, bucket, gradients) for number, bucket in enumerate(plan.buckets)]
+    for message in messages:
+        _allot(message, world if plan.split else 0)
+        message.reset()
+        for gradient in dict.fromkeys(piece.gradient for piece in message.pieces):
+            gradient.messages.append(message)
+    return messages, list(gradients.values())
+
+
+def _message(number: int, bucket: Bucket, gradients: Mapping[str, Gradient]) -> Message:
+    pieces, place = [], 0
+    for block in bucket.blocks:
+        gradient = gradients[block.layer]
+        size = gradient.parameter.element_size()
+        pieces.append(Piece(gradient, block.offset // size, (block.offset + block.bytes) // size, place))
+        place += block.bytes // size
+    return Message(number, tuple(pieces))
+
+
+def _allot(message: Message, shards: int) -> None:
+    """Memory for a message, padded to a multiple of ``shards`` where it is cut in so many, and homes in it."""
+    last, parameter = message.pieces[-1], message.pieces[0].gradient.parameter
+    length = last.place + last.last - last.first
+    padded = length + (-length % shards if shards else 0)
+    if shards:
+        message.shard = parameter.detach().new_zeros(padded // shards)
+    if len(message.pieces) == 1 and padded == length:
+        return
+    message.buffer = parameter.detach().new_zeros(padded)
+    for piece in message.pieces:
+        if piece.whole:
+            like = piece.gradient.like
+            piece.gradient.home = piece.within(message.buffer).as_strided(like.size(), like.stride())
+
+
+def _flat(tensor: Any) -> Any:
+    """Its elements as they lie in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))

@@ -1,0 +1,556 @@
+"""What ranks do in the tests of the executor: ``python -m tests.live.executing SCENARIO...`` prints a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from io import BytesIO
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from osfmodel import Layer, Plan, Workload
+from osfmodel.errors import OsfError
+from osfmodel.objective import Objective
+from osfmodel.plan import Block, Bucket, contiguous_plan, grouped_plan
+from osfmodel.runtime.executor import execute
+from osfmodel.solve.caps import bucket_layout
+from osfmodel.targets.ddp import DDP_LIMITS
+
+STEPS, SHORT = 20, 6
+FAMILIES = ("wfbp", "ddp", "merged", "mingled", "cut")
+RULES = {
+    "plain": Objective(),
+    "k3": Objective(channels=3),
+    "overlap": Objective(forward_overlap=True),
+    "split": Objective(split=True),
+    "all": Objective(channels=2, forward_overlap=True, split=True),
+}
+
+
+class Small(nn.Module):
+    """Convolutions, attention, a frozen layer and two that share their weight; dropout nowhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU())
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+        self.body = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, images):
+        tokens = self.frozen(self.stem(images).flatten(2).transpose(1, 2))
+        return self.head(self.second(self.first(self.body(tokens)).relu()).mean(1))
+
+
+class Mixed(nn.Module):
+    """Layers of two dtypes in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16, dtype=(torch.float32, torch.float64)[i % 2]) for i in range(4))
+
+    def forward(self, images):
+        carried = images.flatten(1)[:, :16]
+        for layer in self.layers:
+            carried = layer(carried.to(layer.weight.dtype)).tanh()
+        return carried[:, :5].float()
+
+
+def model_of(kind=Small):
+    """The same on every rank."""
+    torch.manual_seed(7)
+    return kind()
+
+
+def loss_of(model, number):
+    """On a batch that each rank and each number has of its own."""
+    examples = torch.Generator().manual_seed(number * dist.get_world_size() + dist.get_rank())
+    images = torch.randn(6, 3, 16, 16, generator=examples).to(next(model.parameters()).dtype)
+    return nn.functional.cross_entropy(model(images), torch.randint(5, (6,), generator=examples))
+
+
+def sgd(model):
+    """SGD with momentum."""
+    return torch.optim.SGD(groups_of(model), lr=0.05, momentum=0.9)
+
+
+def adamw(model):
+    """AdamW."""
+    return torch.optim.AdamW(groups_of(model), lr=0.01, weight_decay=0.1)
+
+
+def groups_of(model):
+    """Two groups of parameters with options of their own."""
+    tensors = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    return [{"params": tensors[::2], "weight_decay": 0.01}, {"params": tensors[1::2], "lr": 0.02}]
+
+
+def workload_of(model):
+    """Its gradients, in an order in which they may become ready."""
+    tensors = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
+    rows = [(name, tensor.numel() * tensor.element_size(), str(tensor.dtype)[6:]) for name, tensor in tensors]
+    return Workload("small", tuple(Layer(name, 0, 1e-3, size, kind) for name, size, kind in rows))
+
+
+def families(workload):
+    """Plans of one dtype, by name, under the plainest rules."""
+    count = len(workload.gradients)
+    groups = bucket_layout(workload.gradients, DDP_LIMITS)
+    return {
+        "wfbp": contiguous_plan(workload, range(1, count + 1)),
+        "ddp": grouped_plan(workload, groups),
+        "merged": contiguous_plan(workload, [1, 3, 4, 9, count]),
+        "mingled": grouped_plan(workload, [range(1, count, 2), range(0, count, 2)]),
+        "cut": cut(workload),
+    }
+
+
+def cut(workload):
+    """Every tensor in two pieces of unequal size, whose buckets do not stop at its ends."""
+    blocks = []
+    for name, size in zip(workload.gradients.names, workload.gradients.sizes, strict=True):
+        first = size // 3 // 8 * 8
+        blocks += [Block(name, 0, first), Block(name, first, size - first)] if first else [Block(name, 0, size)]
+    ends = [0, 1, 4, 9, 10, len(blocks)]
+    return Plan("small", tuple(Bucket(tuple(blocks[a:b])) for a, b in pairwise(ends)))
+
+
+class Way(NamedTuple):
+    """How a loop goes.
+
+    micro_batches: backwards of a step, all but the last under no_sync() where ``quiet``
+    set_to_none:   what zero_grad does
+    clip:          the norm that gradients are clipped to
+    scaled:        whether the loss is scaled, as for AMP
+    skips:         whether every third step is left out
+    """
+
+    micro_batches: int = 1
+    quiet: bool = True
+    set_to_none: bool = True
+    clip: float | None = None
+    scaled: bool = False
+    skips: bool = False
+
+
+def train(kind, optimizer_of, plan, way=Way(), steps=STEPS):
+    """Parameters after ``steps``, under DDP where ``plan`` is None, and the optimizer."""
+    model = model_of(kind)
+    optimizer = optimizer_of(model)
+    trained = DistributedDataParallel(model) if plan is None else model
+    executor = None if plan is None else execute(model, optimizer, plan, limit=60)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=way.scaled)
+    for step in range(steps):
+        for part in range(way.micro_batches):
+            aloud = part == way.micro_batches - 1 or not way.quiet
+            with nullcontext() if aloud else (executor or trained).no_sync():
+                scaler.scale(loss_of(trained, step * way.micro_batches + part)).backward()
+        if executor is not None and (way.clip or way.scaled):
+            executor.synchronize()
+        if way.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), way.clip)
+        if not way.skips or step % 3:
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+        optimizer.zero_grad(set_to_none=way.set_to_none)
+    if executor is not None:
+        executor.close()
+    return [tensor.detach().clone() for tensor in model.parameters()], optimizer
+
+
+def apart(found, reference):
+    """Relative distance of two models, in float64 the greatest of any element; -1 where ranks have different ones."""
+    found, reference = ([tensor.detach() for tensor in model] for model in (found, reference))
+    flat, other = (torch.cat([tensor.flatten().double() for tensor in model]) for model in (found, reference))
+    everywhere = [torch.zeros_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(everywhere, flat)
+    if any(not torch.equal(flat, there) for there in everywhere):
+        return -1.0
+    if found[0].dtype == torch.float64:
+        return float((flat - other).abs().max())
+    return float((flat - other).norm() / other.norm())
+
+
+def families_and_rules(optimizer_of, names=FAMILIES, rules=tuple(RULES), kind=Small):
+    """{plan and rules: distance from DDP}"""
+    reference, _ = train(kind, optimizer_of, None)
+    plans = families(workload_of(model_of(kind)))
+    return {
+        f"{name} {rule}": apart(train(kind, optimizer_of, plans[name].under(RULES[rule]))[0], reference)
+        for name in names
+        for rule in rules
+    }
+
+
+def few():
+    """{dtype: {plan and rules: distance}}, for sums in another order than DDP's.
+
+    AdamW in float64 alone: attention's key bias has a gradient of zero but for rounding, which it would divide by
+    itself.
+    """
+    some = partial(families_and_rules, names=("merged", "cut"), rules=("plain", "split", "all"))
+    return {"float32": some(sgd), "float64": some(adamw, kind=lambda: Small().double())}
+
+
+def ways():
+    """{way, plan and rules: distance from DDP that goes the same way}"""
+    found = {}
+    plans = families(workload_of(model_of()))
+    every = {
+        "accumulated": Way(3),
+        "summed": Way(2, quiet=False),
+        "zeroed": Way(set_to_none=False),
+        "clipped": Way(clip=0.1),
+        "scaled": Way(scaled=True),
+        "skipped": Way(skips=True),
+    }
+    for label, way in every.items():
+        reference, _ = train(Small, adamw, None, way, SHORT)
+        for name in ("wfbp", "merged", "cut"):
+            for rule in ("plain",) if label in ("summed", "zeroed") else ("plain", "all"):
+                made = train(Small, adamw, plans[name].under(RULES[rule]), way, SHORT)[0]
+                found[f"{label} {name} {rule}"] = apart(made, reference)
+    return found
+
+
+def measure():
+    """An oracle shown failing: how far apart models are where ranks do not communicate, or all differ a little."""
+    reference, _ = train(Small, sgd, None, steps=SHORT)
+    model = model_of()
+    optimizer = sgd(model)
+    for step in range(SHORT):
+        loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    nearly = [1.001 * tensor for tensor in reference]
+    return {"alone": apart(model.parameters(), reference), "other": apart(nearly, reference)}
+
+
+def deferral():
+    """Which parameters have changed as the next forward goes on, of those of the stem and of the head."""
+    model = model_of()
+    optimizer = sgd(model)
+    executor = execute(model, optimizer, families(workload_of(model))["wfbp"].under(RULES["all"]), limit=60)
+    found = []
+    for finish in (executor.synchronize, partial(evaluate, model)):
+        before = [tensor.detach().clone() for tensor in (model.stem[0].weight, model.head.weight)]
+        loss_of(model, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for go_on in (lambda: None, lambda: model.stem(torch.randn(1, 3, 16, 16)), finish):
+            go_on()
+            now = (model.stem[0].weight, model.head.weight)
+            found.append([not torch.equal(*pair) for pair in zip(before, now, strict=True)])
+    return found
+
+
+def evaluate(model):
+    """A part of the model alone, without gradients."""
+    with torch.no_grad():
+        model.stem(torch.randn(1, 3, 16, 16))
+
+
+def dtypes():
+    """{rules: distance from DDP} with two dtypes, in buckets of their own."""
+    reference, _ = train(Mixed, sgd, None, steps=SHORT)
+    gradients = workload_of(model_of(Mixed)).gradients
+    groups = [[i for i, kind in enumerate(gradients.dtypes) if kind == one] for one in ("float32", "float64")]
+    plan = grouped_plan(workload_of(model_of(Mixed)), groups)
+    return {
+        rule: apart(train(Mixed, sgd, plan.under(rules), steps=SHORT)[0], reference) for rule, rules in RULES.items()
+    }
+
+
+def checkpoint():
+    """State of model and optimizer after a few steps with forward overlap, unasked for, and resumed from it."""
+    reference, resting = train(Small, adamw, None, steps=SHORT)
+    model = model_of()
+    optimizer = adamw(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+    plan = families(workload_of(model))["merged"].under(RULES["all"])
+    executor = execute(model, optimizer, plan, limit=60)
+    for step in range(SHORT):
+        if step == 3:
+            saved = {name: value.clone() for name, value in model.state_dict().items()}, optimizer.state_dict()
+            kept = BytesIO()
+            torch.save(saved, kept)
+            kept.seek(0)
+            executor.close()
+            model, later = Small(), scheduler.state_dict()
+            optimizer = adamw(model)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+            executor = execute(model, optimizer, plan, limit=60)
+            loaded = torch.load(kept, weights_only=True)
+            model.load_state_dict(loaded[0])
+            optimizer.load_state_dict(loaded[1])
+            scheduler.load_state_dict(later)
+        loss_of(model, step).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    state, other = optimizer.state_dict(), resting.state_dict()
+    same = [
+        torch.equal(value, other["state"][number][key])
+        for number, row in state["state"].items()
+        for key, value in row.items()
+    ]
+    groups = state["param_groups"] == other["param_groups"]
+    return {"parameters": apart(model.parameters(), reference), "state": all(same) and len(same) > 3, "groups": groups}
+
+
+class Branches(nn.Module):
+    """Two branches whose gradients become ready in another order on each rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, inputs):
+        one, other = (self.left, self.right) if dist.get_rank() else (self.right, self.left)
+        return other(one(inputs).tanh())
+
+
+def order():
+    """What this rank handed to the network, and in which order its gradients came."""
+    found = {}
+    for rule, rules in RULES.items():
+        model, came, sent = model_of(Branches), [], []
+        for name, tensor in model.named_parameters():
+            tensor.register_post_accumulate_grad_hook(partial(lambda came, name, _: came.append(name), came, name))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sizes = [(name, tensor.numel() * 4) for name, tensor in model.named_parameters()]
+        plan = Plan("small", tuple(Bucket((Block(name, 0, size),)) for name, size in sizes)).under(rules)
+        executor = execute(model, optimizer, plan, limit=60)
+        for kind in ("all_reduce", "reduce_scatter", "all_gather"):
+            setattr(executor.channels, kind, partial(recorded, getattr(executor.channels, kind), kind, sent))
+        for _ in range(2):
+            model(torch.randn(3, 8)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        executor.close()
+        found[rule] = {"came": came, "sent": sent}
+    return found
+
+
+def recorded(call, kind, sent, *tensors):
+    """A collective that is written down."""
+    sent.append(f"{kind} of {max(tensor.numel() for tensor in tensors)}")
+    return call(*tensors)
+
+
+def told(work):
+    """The error that ``work`` raises, in words."""
+    try:
+        work()
+    except (OsfError, RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def refusals():
+    """What execute() says to plans and models that do not go together; ranks differ in some."""
+    model = model_of()
+    workload = workload_of(model)
+    plan = families(workload)["merged"]
+    rank = dist.get_rank()
+    short = Plan("small", plan.buckets[1:])
+    inside = Plan("small", tuple(Bucket((replace_size(b, 6), rest_of(b, 6))) for b in one_each(workload)))
+    other = {
+        "other plans": plan if rank else families(workload)["wfbp"],
+        "other rules": plan.under(RULES["k3" if rank else "plain"]),
+        "wrong on one": short if rank else plan,
+        "short": short,
+        "inside": inside,
+        "credit": Plan("small", plan.buckets, credit=5),
+        "clock": Plan("small", tuple(Bucket(bucket.blocks, 1.0) for bucket in plan.buckets)),
+    }
+    found = {what: told(lambda plan=plan: execute(model, sgd(model), plan)) for what, plan in other.items()}
+    overlap = plan.under(RULES["overlap"])
+    found["optimizer"] = told(lambda: execute(model, torch.optim.Adagrad(model.parameters()), overlap))
+    found["partly"] = told(lambda: execute(model, torch.optim.SGD(model.head.parameters()), overlap))
+    found["wrapped"] = told(lambda: execute(DistributedDataParallel(model), sgd(model), plan))
+    wide = model_of(Branches) if rank == 0 else nn.ModuleDict({"left": nn.Linear(8, 8), "right": nn.Linear(8, 8)})
+    if rank:
+        wide.left.weight = nn.Parameter(torch.zeros(4, 16))
+    sizes = [(name, tensor.numel() * 4) for name, tensor in wide.named_parameters()]
+    same = Plan("small", tuple(Bucket((Block(name, 0, size),)) for name, size in sizes))
+    found["models"] = told(lambda: execute(wide, None, same))
+    return found
+
+
+def one_each(workload):
+    """A block for each tensor."""
+    return [Block(*row) for row in zip(workload.gradients.names, [0] * 99, workload.gradients.sizes, strict=False)]
+
+
+def replace_size(block, size):
+    """Its first bytes."""
+    return Block(block.layer, 0, size)
+
+
+def rest_of(block, size):
+    """All but its first bytes."""
+    return Block(block.layer, size, block.bytes - size)
+
+
+def misuse():
+    """What loops that go wrong are told; the same on every rank."""
+    found = {}
+    for rule in ("plain", "overlap", "all"):
+        for what in (twice, looked_at, early, kept, stepped_twice, closure, zeroed_in_place, unused, uncalled):
+            model = model_of()
+            optimizer = sgd(model)
+            plan = families(workload_of(model))["merged"].under(RULES[rule])
+            execute(model, optimizer, plan, limit=60)
+            found[f"{what.__name__} {rule}"] = told(partial(what, model, optimizer))
+    return found
+
+
+def twice(model, optimizer):
+    """A second backward before step."""
+    loss_of(model, 0).backward()
+    loss_of(model, 1).backward()
+
+
+def early(model, optimizer):
+    """Clipping without synchronize()."""
+    loss_of(model, 0).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def looked_at(model, optimizer):
+    """Gradients read without synchronize()."""
+    loss_of(model, 0).backward()
+    return model.head.weight.grad.sum()
+
+
+def kept(model, optimizer):
+    """No zero_grad at all."""
+    for number in range(2):
+        loss_of(model, number).backward()
+        optimizer.step()
+
+
+def stepped_twice(model, optimizer):
+    """Two steps for one backward."""
+    loss_of(model, 0).backward()
+    optimizer.step()
+    optimizer.step()
+
+
+def closure(model, optimizer):
+    """A step that calls backward itself."""
+    optimizer.step(lambda: loss_of(model, 0).backward())
+
+
+def zeroed_in_place(model, optimizer):
+    """Zeros written into gradients that are under way."""
+    loss_of(model, 0).backward()
+    optimizer.zero_grad(set_to_none=False)
+
+
+def unused(model, optimizer):
+    """Parameters that the loss does not depend on."""
+    model.body(torch.randn(2, 3, 16)).sum().backward()
+
+
+def uncalled(model, optimizer):
+    """A parameter that is used past its module once all are waited for in theirs."""
+    for number in range(2):
+        loss_of(model, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    nn.functional.linear(torch.randn(2, 16), model.head.weight).sum().backward()
+
+
+class Failing(torch.autograd.Function):
+    """Raises in backward where it is told to."""
+
+    @staticmethod
+    def forward(ctx, carried, fails):
+        ctx.fails = fails
+        return carried.clone()
+
+    @staticmethod
+    def backward(ctx, carried):
+        if ctx.fails == "raise":
+            raise ValueError("no gradient today")
+        if ctx.fails == "exit":
+            os._exit(7)
+        return carried, None
+
+
+class Unlucky(Small):
+    """Fails in the middle of backward."""
+
+    fails = ""
+
+    def forward(self, images):
+        tokens = self.frozen(self.stem(images).flatten(2).transpose(1, 2))
+        return self.head(self.second(self.first(Failing.apply(self.body(tokens), self.fails)).relu()).mean(1))
+
+
+def fault(kind):
+    """What happens where rank 1 fails in its second backward: what each rank is told, then when it tries again."""
+    found = {}
+    for rule in ("plain", "all"):
+        model = model_of(Unlucky)
+        optimizer = sgd(model)
+        plan = families(workload_of(model))["merged"].under(RULES[rule])
+        execute(model, optimizer, plan, limit=3)
+        found[rule] = told(partial(unlucky, model, optimizer, kind))
+        found[f"{rule} again"] = told(lambda model=model: loss_of(model, 9).backward())
+        if kind == "exit":
+            break
+    return found
+
+
+def unlucky(model, optimizer, kind):
+    """Three steps, the second of which fails on rank 1."""
+    for number in range(3):
+        model.fails = kind if number == 1 and dist.get_rank() == 1 else ""
+        loss_of(model, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+SCENARIOS = {
+    "sgd": partial(families_and_rules, sgd),
+    "adamw": partial(families_and_rules, adamw),
+    "few": few,
+    "ways": ways,
+    "measure": measure,
+    "dtypes": dtypes,
+    "checkpoint": checkpoint,
+    "deferral": deferral,
+    "order": order,
+    "refusals": refusals,
+    "misuse": misuse,
+    "raise": partial(fault, "raise"),
+    "exit": partial(fault, "exit"),
+}
+
+
+def main(*names):
+    """One rank."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    print(json.dumps({name: SCENARIOS[name]() for name in names}), flush=True)
+    os._exit(0)  # groups that were broken on purpose may hang when they are torn down
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
