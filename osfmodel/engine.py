@@ -15,7 +15,8 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     Each channel of the plan keeps as many collectives in flight as ``pricing`` says. Both engines agree where both
     apply. Raises PlanError where the plan does not belong to the workload.
     """
-    plan = plan.under(pricing.rules(plan.objective))
+    if pricing.in_flight > 1:
+        plan = plan.under(pricing.rules(plan.objective))
     if plan.plain:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
     return simulator.simulate(workload, plan, pricing)

@@ -35,7 +35,7 @@ LEDGER: Mapping[str, Recipe] = {
         low_bandwidth.judge, 0.09, "ResNet-50 and VGG-16 between 4 nodes at 2.5 and 5 Gb/s, nothing fitted"
     ),
     "emulated-ddp": Recipe(
-        emulated_ddp.judge, 0.02, "DDP with gloo between emulated hosts, replays of 3 workloads, nothing fitted"
+        emulated_ddp.judge, 0.01, "DDP with gloo between emulated hosts, replays of 3 workloads, nothing fitted"
     ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
 }

@@ -30,7 +30,7 @@ UNSTEADY = 0.05
 def judge(
     measurements: Sequence[Measurement], change: Callable[[Pricing], Pricing] = lambda pricing: pricing
 ) -> Verdict:
-    """Predict all runs of steady cells; ``change`` what is paid (for an ablation)."""
+    """Predict all runs, and mark those of cells that do not repeat; ``change`` what is paid (for an ablation)."""
     cells: dict[Hashable, list[float]] = {}
     for run in measurements:
         cells.setdefault(_cell(run), []).append(run.iteration_time)

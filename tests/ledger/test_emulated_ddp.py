@@ -18,7 +18,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import live
 
 RUNS = load_measurements("emulated-ddp")
-SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def test_errors_are_those_reached(cells):
     errors = {True: [], False: []}
     for group, turns in cells:
         if turns.steady:
-            errors[group.cluster in SATURATED].append(abs(turns.error))
+            errors[group.cluster in live.SATURATED].append(abs(turns.error))
     assert len(errors[False]) >= 60
     assert np.median(errors[False] + errors[True]) <= 0.012
     assert max(errors[False]) <= 0.06
