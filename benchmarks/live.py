@@ -4,6 +4,7 @@
     python benchmarks/live.py FOLDER            # measure what is not in FOLDER yet: an hour and more
     python benchmarks/live.py FOLDER --keep     # put what FOLDER holds among the project's profiles
     python benchmarks/live.py FOLDER --models   # train small real models instead, through all four commands
+    python benchmarks/live.py FOLDER --tune     # have osf tune --live measure, tune and choose instead
 
 Needs root, iproute2 and torch. For each number of ranks and each rate the wires are measured once with ``osf bench``;
 then each workload is replayed with ``osf run`` under all plans, by turns, and ``osf check`` holds what was predicted
@@ -156,8 +157,16 @@ def train(folder: Path) -> None:
             words = ["run", factory, "--workload", profile, "--cluster", wires, "--verify", "-o", runs]
             for plan in ("ddp", "cap:best", "optimal", "single"):
                 words += ["--plan", plan]
-            print(_osf(hosts, words))
-        print(_osf(local(1), ["check", runs]))
+            print(_osf(hosts, words), flush=True)
+        print(_osf(local(1), ["check", runs]), flush=True)
+
+
+def tune(folder: Path) -> None:
+    """``osf tune --live`` between four hosts at 2.5 Gbit/s: where there is much to gain, and where there is little."""
+    for name in ("transformer-6x256-cpu", "resnet50-v100"):
+        with emulated(4, "2500mbit") as hosts:
+            words = ["tune", name, "--live", str(folder / f"tuned-{name}"), "--scale", f"{SCALES[name]:g}"]
+            print(f"{name}:\n{_osf(hosts, words)}", flush=True)
 
 
 def show() -> str:
@@ -245,9 +254,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
     parser.add_argument("--models", action="store_true", help="train real models, measure no replays")
+    parser.add_argument("--tune", action="store_true", help="run osf tune --live, measure no replays")
     arguments = parser.parse_args()
     if arguments.folder and arguments.models:
         train(arguments.folder)
+    elif arguments.folder and arguments.tune:
+        tune(arguments.folder)
     elif arguments.folder and arguments.keep:
         keep(arguments.folder)
     elif arguments.folder:
