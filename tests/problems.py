@@ -50,6 +50,10 @@ def coarse_table(rng: np.random.Generator) -> TableCost:
     return TableCost(tuple(sizes.tolist()), tuple(np.abs(times).tolist()))
 
 
+COST_MAKERS = (affine, min_of_affine, jumping, coarse_table)
+"""Makers of random costs, one for each shape that solvers, bounds and engines must bear."""
+
+
 def tiny_workload(rng: np.random.Generator, most: int = 6) -> Workload:
     """1 to 4 layers, whole numbers for times, a few bytes in all, now and then a layer without any."""
     sizes = rng.integers(0, 4, int(rng.integers(1, 5))).tolist()

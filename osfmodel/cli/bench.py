@@ -105,7 +105,7 @@ def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[F
     """Measure with the others; rank 0 keeps what there is if that breaks off."""
     beat = partial(watch.beat, "while the cluster was measured")
     beat()
-    job = job_of(place, group(limit), beat)
+    job = job_of(place, limit, group(limit), beat)
     found, setting = Findings(), setting_of(job, unmet(asked.network))
     if place.rank == 0 and asked.target is not None:
         watch.saving = partial(_keep, watch, found, setting, asked)

@@ -7,11 +7,12 @@ many repeats) rest on gathered times, so all ranks take the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cluster import COLLECTIVES
+from osfmodel.runtime.channels import Channels
 from osfmodel.runtime.copies import copying
 from osfmodel.runtime.findings import Findings, Sample
 from osfmodel.runtime.job import Job
@@ -28,7 +29,7 @@ SEVERAL_SECONDS = 2.0
 LEAST_SEVERAL = 3
 """The same for several at once, which take longer."""
 FLIGHT_EVERY = 4
-"""More than two at once, each in a queue of its own, are measured at each fourth size."""
+"""More than two at once, on as many channels, are measured at each fourth size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,6 @@ class Request:
 def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
     """Fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
     findings.threads = _threads(job)
-    groups = _groups(max(request.flights))
     for collective in request.collectives:
         launcher = LAUNCHERS[collective]
         if not _offered(job, launcher):
@@ -59,8 +59,8 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
             sample = Sample.of([ends[-1] for ends in _sample(job, launch, request.repeat)])
             findings.tables.setdefault(collective, {})[sent] = sample
             tell(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
-    if len(groups) > 1:
-        _several(job, request, groups, findings, tell)
+    if max(request.flights) > 1:
+        _several(job, request, findings, tell)
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     if request.compute != "none":
@@ -68,27 +68,25 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")
 
 
-def _several(
-    job: Job, request: Request, groups: Sequence[Any], findings: Findings, tell: Callable[[str], None]
-) -> None:
-    """Several at every size, in one queue where the library runs some of a queue at once, and more queues at some."""
+def _several(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
+    """Several at every size, in one queue where the library runs some of a queue at once, and on channels at some.
+
+    The queue is the process group that frameworks use; the channels are those of the executor.
+    """
+    counts = sorted({2, *request.flights} - {1})
+    channels = {count: Channels(count, job.device, job.limit) for count in counts}
     for number, size in enumerate(findings.tables["all_reduce"]):
         thorough = number % FLIGHT_EVERY == 0
         pairs = (2,) if findings.threads in (None, 1) else ()
-        for count in sorted({2, *request.flights} - {1}) if thorough else pairs:
-            _together(job, request, size, groups[:count], findings)
+        for count in counts if thorough else pairs:
+            _together(job, request, size, count, channels[count], findings)
         if thorough or findings.threads != 1:
-            _in_one_queue(job, request, size, groups, findings)
+            _in_one_queue(job, request, size, counts[-1], findings)
         told = [f"{count}: {show_time(time)}" for count, time in findings.together.get(size, {}).items()]
         told += [f"{len(queue)} in one queue: {show_time(queue[-1])}" for queue in [findings.queues.get(size)] if queue]
         tell(f"at once, {show_bytes(size)}: {', '.join(told)}")
-
-
-def _groups(count: int) -> list[Any]:
-    """Queues: the default process group, and others beside it."""
-    import torch.distributed as dist
-
-    return [dist.group.WORLD, *(dist.new_group() for _ in range(count - 1))]
+    for used in channels.values():
+        used.close()
 
 
 def _threads(job: Job) -> int | None:
@@ -139,7 +137,7 @@ def _alone(job: Job, launcher: Callable[..., Any], size: int) -> tuple[Launch, i
     """A launch of one collective of ``size`` bytes, and how many it really sends: a whole number per rank."""
     part = None if launcher is _all_reduce else _buffer(job, -(-size // job.workers))
     whole = _buffer(job, size if part is None else part.numel() * FLOAT * job.workers)
-    return lambda: [launcher(whole, part, None)], whole.numel() * FLOAT
+    return lambda: [launcher(whole, part)], whole.numel() * FLOAT
 
 
 def _buffer(job: Job, size: int) -> Any:
@@ -148,24 +146,24 @@ def _buffer(job: Job, size: int) -> Any:
     return torch.zeros(max(1, -(-size // FLOAT)), dtype=torch.float32, device=job.device)
 
 
-def _all_reduce(whole: Any, part: Any, group: Any) -> Any:
+def _all_reduce(whole: Any, part: Any = None) -> Any:
     import torch.distributed as dist
 
-    return dist.all_reduce(whole, group=group, async_op=True)
+    return dist.all_reduce(whole, async_op=True)
 
 
-def _reduce_scatter(whole: Any, part: Any, group: Any) -> Any:
+def _reduce_scatter(whole: Any, part: Any) -> Any:
     import torch.distributed as dist
 
     call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return call(part, whole, group=group, async_op=True)
+    return call(part, whole, async_op=True)
 
 
-def _all_gather(whole: Any, part: Any, group: Any) -> Any:
+def _all_gather(whole: Any, part: Any) -> Any:
     import torch.distributed as dist
 
     call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    return call(whole, part, group=group, async_op=True)
+    return call(whole, part, async_op=True)
 
 
 LAUNCHERS = {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_gather": _all_gather}
@@ -174,7 +172,7 @@ LAUNCHERS = {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_
 def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
     """Whether this backend has that collective: the one question that torch answers by an exception."""
     try:
-        launcher(_buffer(job, FLOAT * job.workers), _buffer(job, FLOAT), None).wait()
+        launcher(_buffer(job, FLOAT * job.workers), _buffer(job, FLOAT)).wait()
     except (RuntimeError, NotImplementedError) as error:
         if "support" in str(error).lower() or "implement" in str(error).lower():
             return False
@@ -182,22 +180,22 @@ def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
     return True
 
 
-def _together(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
-    """As many all-reduces at once as there are ``groups``, each in its own; one alone is known already."""
-    ends = _sample(job, _launch(job, size, groups), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
+def _together(job: Job, request: Request, size: int, count: int, channels: Channels, findings: Findings) -> None:
+    """``count`` all-reduces at once, one on each of as many channels; one alone is known already."""
+    ends = _sample(job, _launch(job, size, count, channels.all_reduce), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     times = findings.together.setdefault(size, {1: findings.tables["all_reduce"][size].time})
-    times[len(groups)] = Sample.of([row[-1] for row in ends]).time
+    times[count] = Sample.of([row[-1] for row in ends]).time
 
 
-def _in_one_queue(job: Job, request: Request, size: int, groups: Sequence[Any], findings: Findings) -> None:
-    """As many all-reduces as there are ``groups``, all in the first: when each of them had ended."""
-    ends = _sample(job, _launch(job, size, [groups[0]] * len(groups)), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
+def _in_one_queue(job: Job, request: Request, size: int, count: int, findings: Findings) -> None:
+    """``count`` all-reduces in the default process group: when each of them had ended."""
+    ends = _sample(job, _launch(job, size, count, _all_reduce), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     findings.queues[size] = tuple(Sample.of(column).time for column in zip(*ends, strict=True))
 
 
-def _launch(job: Job, size: int, groups: Sequence[Any]) -> Launch:
-    buffers = [_buffer(job, size) for _ in groups]
-    return lambda: [_all_reduce(buffer, None, group) for buffer, group in zip(buffers, groups, strict=True)]
+def _launch(job: Job, size: int, count: int, start: Callable[[Any], Any]) -> Launch:
+    buffers = [_buffer(job, size) for _ in range(count)]
+    return lambda: [start(buffer) for buffer in buffers]
 
 
 def _slowing(job: Job, request: Request, findings: Findings) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 from statistics import median, quantiles
 
 from osfmodel import contention
@@ -17,6 +17,10 @@ from osfmodel.units import show_bytes
 
 TRANSFER = 0.5
 """A gain is fitted at sizes whose time is transfer for this part or more: start-ups say nothing about the wires."""
+PHASES = 2
+"""That a collective has at least: an all-reduce scatters sums and gathers them, in more steps with more ranks."""
+OVERRULED = 0.75
+"""The part of queues that must show the same smaller number before what the library says of itself is put aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Findings:
     """What is known so far; filled while measuring, so that an interruption leaves what was found.
 
     tables:    collective -> bytes -> sample
-    together:  bytes -> how many at once, each in a queue of its own -> seconds until all have ended
+    together:  bytes -> how many at once, on as many channels -> seconds until all have ended
     queues:    bytes -> when each of several in one queue had ended, seconds
     threads:   collectives that a queue runs at once as the library itself says; None where it does not
     slowdown:  by which fraction computation took longer while collectives ran; None where not measured
@@ -64,8 +68,8 @@ class Findings:
 
     @property
     def in_flight(self) -> int:
-        """How many collectives one queue runs at once; as the library says where nothing was measured."""
-        return in_flight(list(self.queues.values())) if self.queues else self.threads or 1
+        """How many collectives one queue runs at once; as the library says where measurements do not contradict it."""
+        return in_flight(list(self.queues.values()), self.threads) if self.queues else self.threads or 1
 
     @property
     def gain(self) -> float | None:
@@ -84,22 +88,41 @@ class Setting:
     versions: str
 
 
-def in_flight(queues: Sequence[Sequence[float]]) -> int:
+def in_flight(queues: Sequence[Sequence[float]], said: int | None = None) -> int:
     """How many of k equal collectives in one queue run at once, from when each of them had ended.
 
-    With w at once they end in groups of w, whether start-ups decide (a group takes as long as one alone) or the wires
-    do (w times as long): the i-th at ceil(i / w) / (k / w) of the whole. The w of least squares over all queues, among
-    the divisors of k; the smaller of two that are equally good.
+    The :func:`width` that most queues show, the smallest of those that as many do. What the library itself says
+    (``said``) stands unless ``OVERRULED`` of the queues show the same smaller number. On a busy machine a queue shows
+    any; a larger one only means that all had ended before we could look.
     """
-    count = min(map(len, queues))
-    candidates = [number for number in range(1, count + 1) if count % number == 0]
+    votes = Counter(map(width, queues))
+    seen = min(votes, key=lambda number: (-votes[number], number))
+    if said is None:
+        return seen
+    fewer = seen < min(said, *map(len, queues))
+    return seen if fewer and votes[seen] >= OVERRULED * len(queues) else said
+
+
+def width(queue: Sequence[float]) -> int:
+    """How many of the k equal collectives in a queue ran at once, by when each had ended: the best divisor of k.
+
+    With w at once they end in groups of w, each of which takes w/k of the whole. Those of a group end together where
+    start-ups decide, or the wires serve them evenly; where the wires serve phase after phase they end one after the
+    other while the last phase of the group is sent. What lies between is as good. The least squared distance decides,
+    the smaller of two numbers that are equally good.
+    """
+    count, ends = len(queue), sorted(queue)
 
     def loss(width: int) -> float:
-        ideal = [ceil((i + 1) / width) * width / count for i in range(count)]
-        ends = [sorted(queue)[:count] for queue in queues]
-        return sum((end / queue[-1] - wanted) ** 2 for queue in ends for end, wanted in zip(queue, ideal, strict=True))
+        found = 0.0
+        for number, end in enumerate(ends):
+            group, place = divmod(number, width)
+            latest = (group + 1) * width / count
+            earliest = latest - (width - 1 - place) / (PHASES * count)
+            found += max(earliest - end / ends[-1], 0, end / ends[-1] - latest) ** 2
+        return found
 
-    return min(candidates, key=loss)
+    return min((number for number in range(1, count + 1) if count % number == 0), key=loss)
 
 
 def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
@@ -206,13 +229,16 @@ def _simultaneity(findings: Findings) -> str:
     if not findings.queues:
         source = "not measured" if findings.threads is None else "as the library says"
         return f"{findings.in_flight} in flight in one queue, {source}"
-    said = "" if findings.threads in (None, findings.in_flight) else f" (the library says {findings.threads})"
+    shown = sum(width(queue) == findings.in_flight for queue in findings.queues.values())
+    said = "" if findings.threads is None else f" (the library says {findings.threads})"
     most = max(map(len, findings.together.values()))
     sizes = ", ".join(show_bytes(size) for size, times in findings.together.items() if len(times) == most)
     flights = sorted({count for times in findings.together.values() for count in times})
     fitted = "no gain fitted: start-ups decide at these sizes" if findings.gain is None else "gain fitted to these"
-    several = f"{', '.join(map(str, flights))} at once at {sizes}, {fitted}"
-    return f"{findings.in_flight} in flight in one queue{said}; {several}"
+    several = f"{', '.join(map(str, flights))} at once on as many channels at {sizes}, {fitted}"
+    return (
+        f"{findings.in_flight} in flight in one queue, as {shown} of {len(findings.queues)} sizes show{said}; {several}"
+    )
 
 
 def _slowing(findings: Findings) -> str:

@@ -16,6 +16,7 @@ class Job:
     per_host: ranks on each host
     backend:  ``gloo`` or ``nccl``
     device:   where tensors live
+    limit:    seconds that a collective may take
     control:  a process group over CPU, beside the one that is measured, for barriers and results
     beat:     is called at every barrier and gathering: something goes on
     """
@@ -25,6 +26,7 @@ class Job:
     per_host: int
     backend: str
     device: Any
+    limit: float
     control: Any
     beat: Callable[[], None] = lambda: None
 
@@ -45,8 +47,9 @@ class Job:
         return found
 
 
-def job_of(place: Place, control: Any, beat: Callable[[], None]) -> Job:
-    """The job of a rank that has met the others; ``control`` and ``beat`` as in Job."""
+def job_of(place: Place, limit: float, control: Any, beat: Callable[[], None]) -> Job:
+    """The job of a rank that has met the others; ``limit``, ``control`` and ``beat`` as in Job."""
     import torch
 
-    return Job(place.rank, place.world, place.per_host, place.backend, torch.device(place.device), control, beat)
+    device = torch.device(place.device)
+    return Job(place.rank, place.world, place.per_host, place.backend, device, limit, control, beat)

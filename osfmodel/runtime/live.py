@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,7 +153,8 @@ def _cluster(here: Session, workload: Workload) -> Cluster:
 def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     """Measure the wires between the ranks, at the sizes that plans of ``workload`` send."""
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
-    job = job_of(here.place, here.control, lambda: here.watch.beat("while the cluster was measured"))
+    beat = partial(here.watch.beat, "while the cluster was measured")
+    job = job_of(here.place, here.asked.limit, here.control, beat)
     found, setting = Findings(), setting_of(job, unmet(None))
 
     def save() -> None:

@@ -11,7 +11,7 @@ from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
 from osfmodel.cluster import COLLECTIVES
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
-from tests.problems import affine, coarse_table, jumping, min_of_affine
+from tests.problems import COST_MAKERS
 from tests.test_docs import blocks
 
 
@@ -41,7 +41,7 @@ def test_the_cost_model(example, monkeypatch):
 @pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)
 def test_the_solver(example, monkeypatch):
     monkeypatch.setitem(SOLVERS, "example", example.idle_flush)
-    for make_cost in (affine, min_of_affine, jumping, coarse_table):
+    for make_cost in COST_MAKERS:
         test_solvers.test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum("example", make_cost)
     test_solvers.test_limits_are_kept_or_refused("example")
     test_solvers.test_the_same_question_gets_the_same_answer("example")

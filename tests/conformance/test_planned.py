@@ -20,14 +20,14 @@ from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exhaustive import all_ends
 from osfmodel.workload import element_bytes
 from tests.conftest import workload_of
-from tests.problems import affine, coarse_table, jumping, min_of_affine, tiny_workload
+from tests.problems import COST_MAKERS, affine, coarse_table, tiny_workload
 
 RULES = [Objective(*rule) for rule in product((1, 2), (False, True), (False, True))]
 PLANNED = SCHEDULERS["planned"].solve
 
 
 @pytest.mark.parametrize("objective", RULES, ids=str)
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_order(make_cost, objective):
     rng = np.random.default_rng(71)
     for _ in range(4):

@@ -12,7 +12,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS
 from osfmodel.solve.bounds import objective_bound
 from tests.conftest import workload_of
-from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import COST_MAKERS, affine, random_problem
 
 PUBLISHED = ("asc-wfbp", "byte-scheduler", "us-byte")
 RULES = [
@@ -26,7 +26,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_plans_are_valid_timed_by_the_engine_and_above_the_bound(name, make_cost):
     rng = np.random.default_rng(41)
     for number in range(48):

@@ -12,11 +12,11 @@ from osfmodel.recursion import predict_timeline
 from osfmodel.solve import SCHEDULERS, exhaustive
 from osfmodel.solve.bounds import objective_bound
 from tests.conftest import workload_of
-from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import COST_MAKERS, affine, min_of_affine, random_problem
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum(name, make_cost):
     rng = np.random.default_rng(21)
     for _ in range(60):

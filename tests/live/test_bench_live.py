@@ -65,12 +65,12 @@ def test_two_ranks_make_a_cluster_that_prices(tmp_path):
     assert tables["all_reduce"].sizes == tuple(1 << power for power in range(10, 15))
     assert set(tables) >= {"all_reduce", "all_gather"}
     assert all(table.workers == 2 and min(table.times) > 0 for table in found.tables)
-    assert found.in_flight in (1, 2, 4)
+    assert found.in_flight in (1, 2)
     startups = tables["all_reduce"].startups
-    # A queue that a busy machine served one by one says nothing about start-ups.
+    # A machine so busy that it serves nearly every queue one by one says nothing about start-ups.
     assert len(startups) == (5 if found.in_flight > 1 else 0)
     assert all(0 <= startup <= time for startup, time in zip(startups, tables["all_reduce"].times, strict=True))
-    for word in ("2 ranks, 2 on each host", "gloo (torch", "none to speak of", "at once at 1.000 KiB", "matrices"):
+    for word in ("2 ranks, 2 on each host", "gloo (torch", "none to speak of", "channels at 1.000 KiB", "matrices"):
         assert word in found.source.conditions
     assert pricing_of(found, 2).cost()(100_000) > 0
 

@@ -50,6 +50,52 @@ def test_the_width_of_a_queue_shows_whether_start_ups_or_the_wires_decide(width,
     assert in_flight([ends]) == in_flight(noisy) == width
 
 
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("phases", [2, 6])
+def test_so_it_does_where_the_wires_serve_phase_after_phase(width, phases):
+    """As over gloo, whose all-reduce has two phases between two ranks and six between four."""
+    assert in_flight([in_turn(width, 4, phases)]) == width
+
+
+def in_turn(width, count, phases):
+    """Ends of collectives of which so many at once take turns on the wires, a unit of time for each phase."""
+    groups = np.repeat(np.arange(count // width), width)
+    places = np.tile(np.arange(1, width + 1), count // width)
+    return (width * (phases * groups + phases - 1) + places).tolist()
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("phases", [2, 6])
+def test_delays_of_a_busy_machine_hide_nothing_from_who_knows_what_the_library_says(width, phases):
+    """Each second collective is delayed by some tenths of all that there is to wait for, and with it those behind."""
+    rng = np.random.default_rng(4)
+    ideal = np.array(in_turn(width, 4, phases)) / (4 * phases)
+    for _ in range(50):
+        delays = rng.exponential(0.2, (17, 4)) * (rng.random((17, 4)) < 0.5)
+        assert in_flight([(ideal + np.cumsum(delay)).tolist() for delay in delays], width) == width
+
+
+def test_three_in_four_queues_overrule_what_the_library_says():
+    one, two = queue(1, 4, 1.0, 0.0), queue(2, 4, 1.0, 0.0)
+    assert in_flight([one, one, two, two, two]) == 2
+    assert in_flight([one, two]) == 1
+    assert in_flight([one, one, one, two, two], 2) == 2
+    assert in_flight([one, one, one, two], 2) == 1
+    assert in_flight([one, one, queue(4, 4, 1.0, 0.0)], 2) == 2
+
+
+def test_a_library_runs_no_more_than_it_says_and_a_short_queue_cannot_show_all():
+    assert in_flight([queue(4, 4, 1.0, 0.0)] * 3) == 4
+    assert in_flight([queue(4, 4, 1.0, 0.0)] * 3, 2) == 2
+    assert in_flight([queue(2, 2, 1.0, 0.0)] * 3, 4) == 4
+    assert in_flight([queue(1, 2, 1.0, 0.0)] * 3, 4) == 1
+
+
+def test_findings_tell_what_the_library_says():
+    one, two = queue(1, 4, 1.0, 0.0), queue(2, 4, 1.0, 0.0)
+    assert Findings(queues={1: tuple(one), 2: tuple(two)}, threads=2).in_flight == 2
+
+
 def test_one_collective_in_a_queue_says_nothing_of_its_width():
     assert in_flight([[1.0]]) == 1
     assert Findings(threads=2).in_flight == 2
@@ -141,7 +187,10 @@ def test_a_cluster_says_what_was_not_measured():
     assert (cluster.in_flight, cluster.contention, cluster.effects.compute_slowdown) == (2, (), 0)
     for word in ("as the library says", "slowing of computation was not measured", "no all_gather: none here"):
         assert word in cluster.source.conditions
-    assert "the library says 2" in cluster_of(found(queues={1: (1.0, 2.0)}), SETTING, "mine").source.conditions
+    other = cluster_of(found(queues={1: (1.0, 2.0)}), SETTING, "mine").source.conditions
+    assert "1 in flight in one queue, as 1 of 1 sizes show (the library says 2)" in other
+    doubtful = cluster_of(found(queues={1: (1.0, 2.0), 2: (2.0, 2.0)}), SETTING, "mine").source.conditions
+    assert "2 in flight in one queue, as 1 of 2 sizes show (the library says 2)" in doubtful
     assert cluster_of(found(slowdown=-0.01), SETTING, "mine").effects.compute_slowdown == 0
 
 

@@ -19,7 +19,7 @@ from osfmodel.recursion import predict_timeline
 from osfmodel.solve import bounds, merge
 from osfmodel.solve.bounds import bound_under, communication_bound, iteration_bound, objective_bound
 from tests.conftest import gradients, workload_of
-from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import COST_MAKERS, affine, jumping, random_problem
 
 
 def any_schedule(rng, workload):
@@ -33,7 +33,7 @@ def any_schedule(rng, workload):
     return Plan(workload.name, tuple(Bucket(tuple(pieces[i] for i in group)) for group in groups if len(group)))
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_schedule_beats_it(make_cost):
     """Not only plans in ready order: any order, any grouping, any cut."""
     rng = np.random.default_rng(11)
@@ -87,7 +87,7 @@ def set_partitions(items):
             yield [*groups[:k], [first, *groups[k]], *groups[k + 1 :]]
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_partition_in_any_order_beats_it(make_cost):
     """Two tensors cut into five equal pieces: every grouping, every order. Somewhere the bound is attained."""
     rng = np.random.default_rng(13)
@@ -138,7 +138,7 @@ PIECES = [Block("t0", 0, 10), Block("t0", 10, 10), Block("t1", 0, 10), Block("t1
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, objective):
     """Two tensors in two pieces each: all 75 groupings and orders. On one channel lines attain it now and then."""
     rng = np.random.default_rng(14)
@@ -152,7 +152,7 @@ def test_no_partition_in_any_order_beats_the_bound_of_its_objective(make_cost, o
         assert min(gaps) < 1e-9
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_schedule_beats_the_bound_of_its_objective(make_cost):
     """Random problems, random cuts, groups, orders, rules and credits."""
     rng = np.random.default_rng(15)
@@ -183,7 +183,7 @@ def test_the_bound_of_plain_rules_is_at_least_the_simple_one():
     """The windows only add: on one line they count the start-ups that the simple bound leaves out."""
     rng = np.random.default_rng(16)
     tighter = 0
-    for make_cost in (affine, min_of_affine, jumping, coarse_table) * 5:
+    for make_cost in COST_MAKERS * 5:
         workload, cost = small_workload_of(rng), make_cost(rng)
         simple = iteration_bound(workload, cost)
         bound = bound_under(workload, Pricing.of(cost), Objective())

@@ -20,7 +20,7 @@ from osfmodel.solve import SCHEDULERS, Limits, blocks
 from osfmodel.solve.bounds import objective_bound, windows_bound
 from osfmodel.tune import tune
 from tests.conftest import workload_of
-from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import COST_MAKERS, affine, random_problem
 from tests.theory.test_bounds import any_schedule
 
 
@@ -29,7 +29,7 @@ def problem_of(rng):
     return workload_of([time + 0.01 for time in found.ready_times], [max(size, 1) for size in found.sizes])
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_each_channel_of_a_plan_keeps_so_many_in_flight(make_cost):
     """One channel of two is two channels of one: the same spans, the same bound, under any rules."""
     rng = np.random.default_rng(21)
@@ -47,7 +47,7 @@ def test_each_channel_of_a_plan_keeps_so_many_in_flight(make_cost):
         )
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_plan_beats_the_bound(make_cost):
     rng = np.random.default_rng(22)
     for _ in range(60):

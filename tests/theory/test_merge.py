@@ -14,7 +14,7 @@ from osfmodel.solve import Limits, Status, exhaustive, merge, mixed, optimal
 from osfmodel.solve.contiguous import allowed, alternate, finish, groups_of
 from osfmodel.workload import Gradients
 from tests.conftest import gradients, workload_of
-from tests.problems import affine, coarse_table, jumping, min_of_affine, random_problem
+from tests.problems import COST_MAKERS, affine, jumping, min_of_affine, random_problem
 
 
 def oracle(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
@@ -40,7 +40,7 @@ def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
 
 
 @pytest.mark.parametrize("narrow", [merge.NARROW, 0])
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_equals_exhaustive_search(make_cost, narrow, monkeypatch):
     """600 random instances of each kind of cost, with choices ruled out only in long problems, and always."""
     monkeypatch.setattr(merge, "NARROW", narrow)

@@ -18,7 +18,7 @@ from osfmodel.solve import priority
 from osfmodel.solve.contiguous import groups_of
 from osfmodel.solve.exhaustive import all_ends
 from osfmodel.solve.jobs import Jobs
-from tests.problems import affine, coarse_table, jumping, min_of_affine, tiny_workload
+from tests.problems import COST_MAKERS, tiny_workload
 
 OVERLAP = Objective(forward_overlap=True)
 
@@ -49,7 +49,7 @@ def lines(rng: np.random.Generator) -> AffineCost:
     return AffineCost(tuple((Fraction(a), Fraction(b, 3)) for a, b in pairs))
 
 
-@pytest.mark.parametrize("make_cost", [lines, affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", [lines, *COST_MAKERS])
 def test_equals_its_family(make_cost):
     rng = np.random.default_rng(41)
     for _ in range(25):

@@ -19,7 +19,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve.bounds import bound_under, objective_bound
 from osfmodel.solve.jobs import Jobs, blocks_plan, plan_of
 from osfmodel.solve.windows import Line, below, chunks_of, minorants, optimum
-from tests.problems import affine, coarse_table, jumping, min_of_affine, tiny_workload
+from tests.problems import COST_MAKERS, tiny_workload
 
 OVERLAP = Objective(forward_overlap=True)
 
@@ -89,7 +89,7 @@ def schedules(rng: np.random.Generator, workload: Workload) -> Iterator[object]:
         yield blocks_plan(workload, parts)
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 @pytest.mark.parametrize("split", [False, True])
 def test_no_plan_of_any_kind_beats_the_bound(make_cost, split):
     rng = np.random.default_rng(33)
@@ -111,7 +111,7 @@ def test_the_bound_of_the_split_is_attained_where_one_message_is_best():
     assert predict_timeline(workload, plan, pricing).iteration_time == bound == 2 + 14 + 1
 
 
-@pytest.mark.parametrize("make_cost", [affine, min_of_affine, jumping, coarse_table])
+@pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_minorants_are_nowhere_above_the_price(make_cost):
     rng = np.random.default_rng(34)
     for _ in range(20):
