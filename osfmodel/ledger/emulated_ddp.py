@@ -11,7 +11,6 @@ differ by more than 5 % the cell is listed and not counted: a rule from before t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 
@@ -48,7 +47,7 @@ def _cell(run: Measurement) -> Hashable:
 def _row(run: Measurement, spread: float, change: Callable[[Pricing], Pricing]) -> Row:
     workload = _workload(run.workload, float(run.condition("scale")))
     pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
-    pricing = change(replace(pricing, effects=pricing.effects.under(dict(run.conditions))))
+    pricing = change(pricing.under(dict(run.conditions)))
     row = row_of(run, workload, pricing, formed(run, workload))
     if spread <= UNSTEADY:
         return row
