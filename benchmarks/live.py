@@ -1,10 +1,11 @@
-"""Predicted against measured on an emulated cluster: stock PyTorch DDP with gloo, network namespaces, shaped links.
+"""Predicted against measured on an emulated cluster: DDP and the executor with gloo, network namespaces, shaped links.
 
     python benchmarks/live.py                   # show the runs that the project keeps, held against predictions
     python benchmarks/live.py FOLDER            # measure what is not in FOLDER yet: an hour and more
     python benchmarks/live.py FOLDER --keep     # put what FOLDER holds among the project's profiles
     python benchmarks/live.py FOLDER --models   # train small real models instead, through all four commands
     python benchmarks/live.py FOLDER --tune     # have osf tune --live measure, tune and choose instead
+    python benchmarks/live.py FOLDER --executor # the first two with plans that the executor carries out, beside DDP
 
 Needs root, iproute2 and torch. For each number of ranks and each rate the wires are measured once with ``osf bench``;
 then each workload is replayed with ``osf run`` under all plans, by turns, and ``osf check`` holds what was predicted
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -24,10 +25,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from osfmodel import load_cluster, profiles  # noqa: E402
-from osfmodel.ledger import LEDGER  # noqa: E402
+from osfmodel import Plan, load_cluster, load_workload, profiles  # noqa: E402
+from osfmodel.effects import REPLAYED_ON_CPU, RUNTIME  # noqa: E402
+from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.measurement import Measurement  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
+from osfmodel.objective import Objective  # noqa: E402
+from osfmodel.plans import make_plan  # noqa: E402
+from osfmodel.pricing import pricing_of  # noqa: E402
 from osfmodel.side_by_side import Beside, Turns, side_by_side  # noqa: E402
 from osfmodel.source import Source  # noqa: E402
 from tests.live.cluster import Hosts, emulated, local  # noqa: E402
@@ -37,16 +42,19 @@ CAPS = ("128KiB", "256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB", "16MiB", "
 SCALES = {"resnet50-v100": 5.0, "googlenet-k80": 0.5, "transformer-6x256-cpu": 0.4}
 """How many times as slow computation is replayed: one all-reduce of everything takes 0.25 to 4.4 times as long."""
 ITERATIONS, REPEATS = 20, 3
-NAME = "emulated-ddp"
+NAMES = {False: "emulated-ddp", True: "emulated-runtime"}
+"""Sources of ``osf check``: under DDP alone, and with the executor beside it."""
 LICENCE = "Apache-2.0, as this project"
 SOURCE = Source(
     "measured with benchmarks/live.py",
-    "PyTorch DDP with gloo between network namespaces on a machine of 2 cores, real-time scheduling, TCP reno; "
+    "PyTorch with gloo between network namespaces on a machine of 2 cores, real-time scheduling, TCP reno; "
     f"{ITERATIONS} iterations after 3 of warm-up, {REPEATS} repeats, plans taking turns; computation by sleeping",
     LICENCE,
 )
-VIEW, COPIES, SWEEP = "", "-copies", "-sweep"
-"""Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps."""
+VIEW, COPIES, SWEEP, EXECUTED = "", "-copies", "-sweep", "-runtime"
+"""Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps, and
+with plans that the executor carries out."""
+OWN, PUBLISHED, CHANNELS = "planned", ("us-byte", "byte-scheduler", "asc-wfbp"), (1, 2, 4)
 
 
 class Setting(NamedTuple):
@@ -60,7 +68,7 @@ class Setting(NamedTuple):
     @property
     def wires(self) -> str:
         """The name of the cluster."""
-        return f"emulated-{self.workers}x{self.rate}"
+        return f"emulated{self.how if self.how == EXECUTED else ''}-{self.workers}x{self.rate}"
 
     @property
     def file(self) -> str:
@@ -69,7 +77,9 @@ class Setting(NamedTuple):
 
     @property
     def plans(self) -> tuple[str, ...]:
-        """What is run, by turns."""
+        """What is run, by turns, apart from the plans that are made for it."""
+        if self.how == EXECUTED:
+            return ("ddp", "optimal", *(f"{RUNTIME}:{name}" for name in PUBLISHED))
         return ("ddp", "optimal", *(f"cap:{cap}" for cap in CAPS)) if self.how == SWEEP else PLANS
 
     @property
@@ -95,10 +105,44 @@ def settings() -> Iterator[Setting]:
     yield from (Setting(workers, rate, "resnet50-v100") for workers, rate in (*fast, *slow))
 
 
-def measure(folder: Path) -> None:
-    """Everything that is not in ``folder``, one setting after the other."""
+def executed_settings() -> Iterator[Setting]:
+    """Those with the executor, likewise."""
+    for workload in sorted(SCALES, key=("transformer-6x256-cpu", "googlenet-k80", "resnet50-v100").index):
+        for workers, rate in ((4, "2500mbit"), (8, "2500mbit"), (4, "1gbit"), (8, "1gbit")):
+            yield Setting(workers, rate, workload, EXECUTED)
+
+
+def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
+    """Plans for the executor, by name: our own, on 1 to 4 channels, and DDP's default on as many as DDP has.
+
+    The best that the planner finds for k channels is carried out on all k, also where it would use fewer.
+    """
+    workload = load_workload(setting.workload).scaled(SCALES[setting.workload])
+    cluster = load_cluster(wires)
+    pricing = pricing_of(cluster, setting.workers).under({**REPLAYED_ON_CPU, "executor": RUNTIME})
+    yield f"ddp-k{cluster.in_flight}", make_plan("ddp", workload, pricing, Objective(cluster.in_flight))
+    for overlap in (False, True):
+        for channels in CHANNELS:
+            rules = Objective(channels, overlap)
+            name = f"own-k{channels}{'-overlap' if overlap else ''}"
+            yield name, make_plan(OWN, workload, pricing, rules).under(rules)
+
+
+def _saved(setting: Setting, folder: Path, wires: Path) -> list[str]:
+    """What :func:`made_plans` makes, as files; the words that have them run."""
+    home = folder / setting.file.removesuffix(".json")
+    home.mkdir(exist_ok=True)
+    words = []
+    for name, plan in made_plans(setting, wires):
+        profiles.save(plan, home / f"{name}.json")
+        words += ["--plan", f"{RUNTIME}:{home / name}.json"]
+    return words
+
+
+def measure(folder: Path, chosen: Iterable[Setting]) -> None:
+    """Everything of ``chosen`` that is not in ``folder``, one setting after the other."""
     folder.mkdir(parents=True, exist_ok=True)
-    for setting in settings():
+    for setting in chosen:
         if (folder / setting.file).exists():
             continue
         with emulated(setting.workers, setting.rate) as hosts:
@@ -110,6 +154,7 @@ def measure(folder: Path) -> None:
             scale = f"{SCALES[setting.workload]:g}"
             words = ["run", setting.workload, "--scale", scale, "--cluster", str(wires), *setting.options]
             words += [word for plan in setting.plans for word in ("--plan", plan)]
+            words += _saved(setting, folder, wires) if setting.how == EXECUTED else []
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
             _osf(hosts, [*words, "-o", str(partial)])
@@ -126,22 +171,25 @@ def _osf(hosts: Hosts, words: list[str]) -> str:
     return ended[0].stdout
 
 
-def keep(folder: Path) -> None:
+def keep(folder: Path, executor: bool) -> None:
     """Put the wires and the runs where the profiles are."""
-    for path in sorted(folder.glob("emulated-*.json")):
+    chosen = list(executed_settings() if executor else settings())
+    for path in sorted({folder / f"{setting.wires}.json" for setting in chosen} & set(folder.glob("*.json"))):
         cluster = load_cluster(path)
         source = replace(cluster.source, licence=LICENCE)
         profiles.save(replace(cluster, source=source), ROOT / "profiles/clusters" / path.name)
-    save_measurements(NAME, list(kept(folder)), ROOT / f"profiles/measurements/{NAME}.json")
+    name = NAMES[executor]
+    save_measurements(name, list(kept(folder, chosen)), ROOT / f"profiles/measurements/{name}.json")
 
 
-def kept(folder: Path) -> Iterator[Measurement]:
+def kept(folder: Path, chosen: Iterable[Setting]) -> Iterator[Measurement]:
     """All runs, with bundled names in the place of files, and one source."""
-    for setting in settings():
+    for setting in chosen:
         path = folder / setting.file
         own = (("set", "sweep of caps"),) if setting.how == SWEEP else ()
         for run in load_measurements(path) if path.exists() else ():
-            yield replace(run, cluster=setting.wires, source=SOURCE, conditions=run.conditions + own)
+            plan = f"{RUNTIME}:{Path(run.plan).stem}" if run.plan.endswith(".json") else run.plan
+            yield replace(run, plan=plan, cluster=setting.wires, source=SOURCE, conditions=run.conditions + own)
 
 
 def train(folder: Path) -> None:
@@ -169,16 +217,18 @@ def tune(folder: Path) -> None:
             print(f"{name}:\n{_osf(hosts, words)}", flush=True)
 
 
-def show() -> str:
-    """The kept runs as tables: each cell, the errors, what tuning gained, and the sweeps of caps."""
-    runs = load_measurements(NAME)
-    groups = side_by_side(runs, LEDGER[NAME].judge(runs).rows)
+def show(executor: bool = False) -> str:
+    """The kept runs as tables: each cell, the errors, and what tuning or the executor gained."""
+    runs = load_measurements(NAMES[executor])
+    groups = side_by_side(runs, emulated_ddp.judge(runs).rows)
+    if executor:
+        return "\n".join([*_cells(groups), "", *_errors(groups), "", *_executed(groups)])
     return "\n".join([*_cells(groups), "", *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
 
 
 def _name(group: Beside) -> str:
     options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
-    return f"{group.workload} {group.cluster.removeprefix('emulated-')}{options}"
+    return f"{group.workload} {group.cluster.removeprefix('emulated').removeprefix(EXECUTED).lstrip('-')}{options}"
 
 
 def _steady(group: Beside) -> list[Turns]:
@@ -196,7 +246,7 @@ def _cells(groups: Sequence[Beside]) -> Iterator[str]:
             yield f"| {' | '.join(row)} |"
 
 
-SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
+SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit", "emulated-runtime-8x2500mbit")
 """Where the hosts together keep both cores of the machine busy, so that whatever else they do delays communication."""
 
 
@@ -249,23 +299,43 @@ def _sweeps(groups: Sequence[Beside]) -> Iterator[str]:
             )
 
 
+def _executed(groups: Sequence[Beside]) -> Iterator[str]:
+    """DDP's own plan under the executor against DDP, and our best plan against the best that DDP can do."""
+    yield "| workload, ranks x rate | ddp under the executor | our plan | predicted gain | measured gain |"
+    yield "|---|---|---|---|---|"
+    slower: list[str] = []
+    for group in groups:
+        found = {turns.plan.removeprefix(f"{RUNTIME}:"): turns for turns in group.turns}
+        alike = next(turns for name, turns in found.items() if name.startswith("ddp-k"))
+        own = [turns for name, turns in found.items() if name.startswith("own-") and turns.predicted is not None]
+        tuned, ours = found["optimal"], min(own, key=lambda turns: turns.predicted or 0)
+        promised = 1 - (ours.predicted or 0) / (tuned.predicted or 1)
+        gained = 1 - ours.measured / tuned.measured
+        same = alike.measured / group.default.measured - 1
+        yield f"| {_name(group)} | {same:+.1%} | {ours.plan} | {promised:.1%} | {gained:.1%} |"
+        if -gained > max(0.01, tuned.spread):
+            slower.append(f"{_name(group)} ({-gained:+.1%})")
+    yield f"slower than DDP's tuned plan by more than 1 % and its spread: {', '.join(slower) or 'none'}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
     parser.add_argument("--models", action="store_true", help="train real models, measure no replays")
     parser.add_argument("--tune", action="store_true", help="run osf tune --live, measure no replays")
+    parser.add_argument("--executor", action="store_true", help="plans of the executor, beside DDP")
     arguments = parser.parse_args()
     if arguments.folder and arguments.models:
         train(arguments.folder)
     elif arguments.folder and arguments.tune:
         tune(arguments.folder)
     elif arguments.folder and arguments.keep:
-        keep(arguments.folder)
+        keep(arguments.folder, arguments.executor)
     elif arguments.folder:
-        measure(arguments.folder)
+        measure(arguments.folder, executed_settings() if arguments.executor else settings())
     else:
-        print(show())
+        print(show(arguments.executor))
 
 
 if __name__ == "__main__":

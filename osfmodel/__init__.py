@@ -30,6 +30,7 @@ from osfmodel.tune import Outcome, Tuning, tune
 from osfmodel.workload import Layer, Workload
 
 if TYPE_CHECKING:
+    from osfmodel.runtime.executor import Executor, execute
     from osfmodel.runtime.profiling import profile
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ __all__ = [
     "DataError",
     "Economics",
     "Effects",
+    "Executor",
     "FittedRange",
     "JobError",
     "Layer",
@@ -77,6 +79,7 @@ __all__ = [
     "compare",
     "cost_of",
     "economics",
+    "execute",
     "knee",
     "load_cluster",
     "load_measurements",
@@ -91,9 +94,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``profile``, looked up when it is first asked for: what runs models is not loaded by who only predicts."""
+    """What runs models, looked up when it is first asked for: it is not loaded by who only predicts."""
     if name == "profile":
         from osfmodel.runtime.profiling import profile
 
         return profile
+    if name in ("Executor", "execute"):
+        from osfmodel.runtime import executor
+
+        return getattr(executor, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.bands import quantile
+from osfmodel.effects import RUNTIME
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import not_predicted, row_of
-from osfmodel.measurement import Measurement
+from osfmodel.measurement import OF_ONE_REPEAT, Measurement
 from osfmodel.measurements import load_measurements
+from osfmodel.notation import read
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
@@ -102,7 +104,10 @@ class Checked:
 
 
 class Run(NamedTuple):
-    """What a run says it was: names, or files beside the one that it is in, and the conditions that times depend on."""
+    """What a run says it was: names, or files beside the one that it is in, and the conditions that times depend on.
+
+    Of what the executor carried out the conditions have the plan itself.
+    """
 
     workload: str
     cluster: str
@@ -167,8 +172,9 @@ def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
     workload, stated = profiles.load_workload(_beside(run.workload, folder)), dict(run.conditions)
     if "scale" in stated:
         workload = workload.scaled(_factor(stated["scale"]))
-    pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers)
-    pricing = replace(pricing, effects=pricing.effects.under(stated))
+    pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
+    if stated.get("executor") == RUNTIME:
+        return workload, pricing, read(stated.get("sent", ""), workload)
     given = run.plan.endswith(".json")
     return workload, pricing, profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
 
@@ -184,8 +190,9 @@ def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]
     stated = dict(run.conditions)
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
+    told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
-        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, run.shared_conditions))
+        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, told))
         return row_of(run, workload, pricing, plan)
     except OsfError as error:
         return not_predicted(run, str(error))

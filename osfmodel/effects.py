@@ -50,13 +50,16 @@ class Effects:
     def under(self, conditions: Mapping[str, str]) -> Effects:
         """Those that show in a run of ``osf run`` with these conditions.
 
-        A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between; and
-        with ``gradient_as_bucket_view`` gradients live in the buckets, so that nothing is copied.
+        A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between. With
+        ``gradient_as_bucket_view``, an option of DDP, gradients live in the buckets, so that nothing is copied. Under
+        the executor they live there, too, but each is scaled on its way into the bucket, which is a pass over memory as
+        DDP's copy is; what DDP's hooks take is not what the executor's do.
         """
-        found = self
+        found = replace(self, copy_out=0, hook_time=0) if conditions.get("executor") == RUNTIME else self
         if REPLAYED_ON_CPU.items() <= conditions.items():
             found = replace(found, copy_in=0, hook_time=0, compute_slowdown=0)
-        return replace(found, copy_in=0, copy_out=0) if "gradient_as_bucket_view" in conditions else found
+        view = "gradient_as_bucket_view" in conditions and conditions.get("executor") != RUNTIME
+        return replace(found, copy_in=0, copy_out=0) if view else found
 
     @property
     def active(self) -> Mapping[str, float]:
@@ -73,6 +76,8 @@ class Effects:
 
 
 NO_EFFECTS = Effects()
+RUNTIME = "runtime"
+"""The condition ``executor`` of a run that this package's executor carried out; DDP did where there is none."""
 REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
 """Conditions of such a run, as ``osf run`` states them."""
 CITED_SLOWDOWN = 0.189

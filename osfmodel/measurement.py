@@ -8,7 +8,9 @@ from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
 from osfmodel.source import Source
 
-OF_ONE_TURN = ("repeat", "buckets", "buckets_as_planned", "carried_by", "loss_difference")
+OF_ONE_REPEAT = ("repeat", "loss_difference")
+"""Conditions in which repeats of one plan may differ."""
+OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "sent")
 """Conditions in which turns of plans that were run beside each other may differ."""
 
 

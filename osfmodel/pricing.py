@@ -15,7 +15,7 @@ from osfmodel.checks import require_count
 from osfmodel.cluster import Cluster
 from osfmodel.contention import together
 from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
-from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.effects import NO_EFFECTS, RUNTIME, Effects
 from osfmodel.errors import CostError
 from osfmodel.objective import Objective
 
@@ -60,6 +60,14 @@ class Pricing:
     def rules(self, objective: Objective) -> Objective:
         """What the wires see of ``objective``: each of its channels keeps ``in_flight`` collectives going."""
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
+
+    def under(self, conditions: Mapping[str, str]) -> Pricing:
+        """What a run of ``osf run`` with these conditions pays.
+
+        The executor keeps exactly as many collectives in flight as a plan has channels, whatever the library does.
+        """
+        in_flight = 1 if conditions.get("executor") == RUNTIME else self.in_flight
+        return replace(self, effects=self.effects.under(conditions), in_flight=in_flight)
 
     def slower(self, factor: float) -> Pricing:
         """The same on a network that takes ``factor`` times as long."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from osfmodel.plan import Plan
@@ -29,17 +29,38 @@ from osfmodel.workload import Workload
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
-    plan.require_valid(workload)
-    tasks, operations = schedule(workload, plan, pricing)
-    compute, network = _Compute(tasks, len(operations)), _Network(operations, plan, pricing)
-    slowdown = pricing.effects.compute_slowdown
-    finish = _run(compute, network, 1 / (1 + slowdown) if slowdown else 1)
+    compute, network, finish = _simulated(workload, plan, pricing)
+    operations = network.operations
     spans = compute.spans + network.spans
     if not plan.forward_overlap:
         computed = compute.spans[-1].end
         last, finish = aftermath(workload, plan, pricing.effects, computed, _arrivals(operations, network, plan))
         spans += last
     return Timeline(tuple(spans), workload.compute_time, finish, "simulator")
+
+
+def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
+    """``plan`` without its credit: the buckets in the order in which it would send them here, which is then fixed.
+
+    What is left out is what priority is for. Where computation or the network is not as predicted, a more urgent bucket
+    no longer overtakes. Nor is there a limit to the bytes handed over: with one channel that changes nothing, since one
+    bucket is under way at a time and the order is the same; with several, as many are under way as there are channels,
+    whatever the credit. A plan without a credit is returned as it is. Raises as :func:`simulate`.
+    """
+    if plan.credit is None:
+        return plan
+    _, network, _ = _simulated(workload, plan, pricing)
+    order = [number for number in network.sent if number < len(plan.buckets)]
+    return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
+
+
+def _simulated(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[_Compute, _Network, float]:
+    """Both sides after one iteration, and when the last event of it was."""
+    plan.require_valid(workload)
+    tasks, operations = schedule(workload, plan, pricing)
+    compute, network = _Compute(tasks, len(operations)), _Network(operations, plan, pricing)
+    slowdown = pricing.effects.compute_slowdown
+    return compute, network, _run(compute, network, 1 / (1 + slowdown) if slowdown else 1)
 
 
 def _arrivals(operations: Sequence[Operation], network: _Network, plan: Plan) -> list[float]:
@@ -125,7 +146,7 @@ class _Flow:
 
 
 class _Network:
-    """What waits, what is handed over (``queue``: sent strictly in that order), and what is in flight."""
+    """What waits, what is handed over (``queue``: sent strictly in that order), what is in flight, what was sent."""
 
     def __init__(self, operations: Sequence[Operation], plan: Plan, pricing: Pricing) -> None:
         self.operations = operations
@@ -146,6 +167,7 @@ class _Network:
         self.urgent: list[int] = []
         self.flows: list[_Flow] = []
         self.spans: list[Span] = []
+        self.sent: list[int] = []
         self.ends: list[float] = [0] * len(operations)
 
     def computed(self, task: int) -> None:
@@ -184,6 +206,7 @@ class _Network:
             self.credit -= self.operations[self.queue[-1]].size
         while self.free and self.queue and not self.blocks[self.queue[0]]:
             operation = self.operations[self.queue[0]]
+            self.sent.append(self.queue[0])
             flow = _Flow(self.queue.popleft(), self.free.pop(), now, operation.latency, operation.transfer)
             self.flows.append(flow)
 

@@ -14,8 +14,8 @@ import click
 
 from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
-from osfmodel.cluster import Cluster
 from osfmodel.cost import AffineCost
+from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
@@ -24,6 +24,7 @@ from osfmodel.plans import make_plan, named_plan, single_cap
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
 from osfmodel.runtime.subjects import is_factory
+from osfmodel.simulator import without_priority
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 
 UNPRICED = ("wfbp", "single", "ddp")
 """Plans that can be made without knowing what a message costs."""
+UNMEASURED = Pricing.of(AffineCost(((0.0, 0.0),)), workers=2)
+"""For those."""
+EXECUTED = f"{RUNTIME}:"
+"""What a plan begins with that the executor is to carry out, and its label in the file."""
+FIXED = " (fixed order)"
+"""How the label of a plan ends that would send by priority, and has its predicted order instead."""
 
 
 class Asked(NamedTuple):
@@ -58,7 +65,11 @@ class Asked(NamedTuple):
 @click.argument("subject", metavar="WORKLOAD|PACKAGE.MODULE:FACTORY", type=WORKLOAD)
 @click.option(
     "--plan", "plans", multiple=True, required=True, metavar="NAME|FILE", type=PLAN,
-    help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, or a plan file.",
+    help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, a plan file; runtime:PLAN: by executor.",
+)  # fmt: skip
+@click.option(
+    "--executor", type=click.Choice(["ddp", RUNTIME]), default="ddp", show_default=True,
+    help="What carries the plans out: PyTorch DDP, or runtime, which carries out any plan.",
 )  # fmt: skip
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
@@ -77,6 +88,7 @@ class Asked(NamedTuple):
 def run_command(
     subject: str,
     plans: tuple[str, ...],
+    executor: str,
     cluster: str | None,
     workload: str | None,
     scale: float,
@@ -92,18 +104,20 @@ def run_command(
     comm_hook: bool,
     output: str,
 ) -> int:
-    """Train for real under each plan with PyTorch DDP, started by torchrun, and measure it.
+    """Train for real under each plan, with PyTorch DDP or our executor, started by torchrun, and measure it.
 
     WORKLOAD is replayed: sleeping (spinning, on a GPU) stands in for computation, while gradients, hooks, buckets and
     collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. What is finished
-    is in FILE after every turn; `osf check FILE` holds it against the prediction.
+    is in FILE after every turn; `osf check FILE` holds it against the prediction. `--plan ddp --plan runtime:PLAN`
+    measures DDP and the executor side by side; with --executor runtime it carries out all plans.
 
     \b
     Example:
       torchrun --nproc-per-node 4 -m osfmodel run resnet50-v100 --plan ddp --plan optimal --cluster c.json -o r.json
     """
+    named = [EXECUTED + plan.removeprefix(EXECUTED) if executor == RUNTIME else plan for plan in plans]
     asked = Asked(
-        subject, tuple(dict.fromkeys(plans)), cluster, workload, scale, output, True if comm_hook else None, verify
+        subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify
     )
     _require_sensible(asked)
     limit = parse_limit(timeout)
@@ -115,7 +129,9 @@ def run_command(
         "static_graph": static_graph,
         "gradient_as_bucket_view": gradient_as_bucket_view,
     }
-    settings = Settings(iterations, repeat, warm_up, options)
+    if all(map(_executed, asked.plans)) and (comm_hook or any(options.values())):
+        raise UsageError("options of DDP are given, and every plan is for the executor: leave them out")
+    settings = Settings(iterations, repeat, warm_up, options, limit)
     place = place_of(os.environ, "run").on(backend)
     runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)
@@ -141,13 +157,17 @@ def _require_sensible(asked: Asked) -> None:
         raise UsageError("--workload is the profile of a model: a replay has its WORKLOAD already")
     if Path(asked.output).suffix != ".json":
         raise UsageError(f"-o {asked.output}: measurements are JSON, so its name must end in .json")
-    for name in asked.plans:
+    for name in (plan.removeprefix(EXECUTED) for plan in asked.plans):
         if not _is_file(name):
             named_plan(name)
             if asked.cluster is None and not _unpriced(name):
                 raise UsageError(f"plan {name!r} needs prices: give --cluster FILE, as osf bench writes it")
             if asked.real and asked.workload is None and not _unpriced(name):
                 raise UsageError(f"plan {name!r} needs gradient times: give --workload FILE, as osf profile writes it")
+
+
+def _executed(plan: str) -> bool:
+    return plan.startswith(EXECUTED)
 
 
 def _is_file(plan: str) -> bool:
@@ -166,10 +186,9 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
     subject = _subject(asked, place)
     watch.patience += 2 * subject.workload.compute_time
     cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
-    if cluster is not None:
-        stated = training.conditions_of(subject, settings, place)
-        cluster = replace(cluster, effects=cluster.effects.under(stated))
-    plans = [_carried(name, asked, subject.workload, cluster, place.world) for name in asked.plans]
+    stated = training.conditions_of(subject, settings, place)
+    pricing = UNMEASURED if cluster is None else pricing_of(cluster, place.world)
+    plans = [_carried(name, asked, subject, pricing, stated) for name in asked.plans]
     losses: dict[str, float] = {}
     if asked.verify:
         losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
@@ -199,24 +218,28 @@ def _subject(asked: Asked, place: Place) -> Subject:
     return agreed(trained(asked.subject, place.device, known))
 
 
-def _carried(name: str, asked: Asked, workload: Workload, cluster: Cluster | None, world: int) -> Carried:
+def _carried(label: str, asked: Asked, subject: Subject, pricing: Pricing, stated: dict[str, str]) -> Carried:
     from osfmodel.runtime.buckets import carried
+    from osfmodel.runtime.training import executed
 
-    return carried(name, _plan(name, workload, cluster, world), workload, asked.hook)
+    if not _executed(label):
+        return carried(label, _plan(label, subject.workload, pricing.under(stated)), subject.workload, asked.hook)
+    name, pricing = label.removeprefix(EXECUTED), pricing.under(stated | {"executor": RUNTIME})
+    plan = _plan(name, subject.workload, pricing)
+    if plan.credit is not None and not _is_file(name):
+        label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)
+    return executed(label, plan, subject)
 
 
-def _plan(name: str, workload: Workload, cluster: Cluster | None, world: int) -> Plan:
-    if _is_file(name):
-        return profiles.load_plan(name)
-    pricing = Pricing.of(AffineCost(((0.0, 0.0),)), workers=world) if cluster is None else pricing_of(cluster, world)
-    return make_plan(name, workload, pricing)
+def _plan(name: str, workload: Workload, pricing: Pricing) -> Plan:
+    return profiles.load_plan(name) if _is_file(name) else make_plan(name, workload, pricing)
 
 
 def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
     """The plans, with DDP's default in front, whose losses the others are compared with."""
     from osfmodel.runtime.buckets import carried
 
-    default = carried("ddp", _plan("ddp", workload, None, 2), workload)
+    default = carried("ddp", make_plan("ddp", workload, UNMEASURED), workload)
     return [default, *(planned for planned in plans if planned.label != "ddp" or planned.hook)]
 
 
@@ -232,6 +255,8 @@ def _first(asked: Asked, settings: Settings, place: Place, subject: Subject) -> 
 
 def _beside(name: str, output: str) -> str:
     """A file as it is found from where ``output`` lies; a name as it is."""
+    if _executed(name):
+        return EXECUTED + _beside(name.removeprefix(EXECUTED), output)
     return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
 
 

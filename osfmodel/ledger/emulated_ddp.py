@@ -1,8 +1,8 @@
-"""PyTorch DDP with gloo between emulated hosts (network namespaces, shaped links), measured with benchmarks/live.py.
+"""PyTorch with gloo between emulated hosts (network namespaces, shaped links), measured with benchmarks/live.py.
 
 Replays of three workloads under several plans. Each run is predicted from the bundled workload, scaled as it was
 replayed, and the bundled cluster, which ``osf bench`` measured between the same hosts before the runs; nothing is
-fitted to them. The plan is that of the buckets which DDP formed, as it logged them.
+fitted to them. The plan is that of the buckets which DDP formed, as it logged them, or what the executor was given.
 
 A cell is a plan on one workload, cluster and set of options; its repeats took turns with the other plans. Where they
 differ by more than 5 % the cell is listed and not counted: a rule from before the runs.
@@ -11,14 +11,15 @@ differ by more than 5 % the cell is listed and not counted: a rule from before t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 
 from osfmodel import profiles
+from osfmodel.effects import RUNTIME
 from osfmodel.errors import DataError
 from osfmodel.ledger.recipe import Row, Verdict, row_of
 from osfmodel.measurement import Measurement
+from osfmodel.notation import read
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.workload import Workload
@@ -48,8 +49,8 @@ def _cell(run: Measurement) -> Hashable:
 def _row(run: Measurement, spread: float, change: Callable[[Pricing], Pricing]) -> Row:
     workload = _workload(run.workload, float(run.condition("scale")))
     pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
-    pricing = change(replace(pricing, effects=pricing.effects.under(dict(run.conditions))))
-    row = row_of(run, workload, pricing, formed(run, workload))
+    pricing = change(pricing.under(dict(run.conditions)))
+    row = row_of(run, workload, pricing, carried_out(run, workload))
     if spread <= UNSTEADY:
         return row
     return row._replace(steady=False, note=f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
@@ -58,6 +59,13 @@ def _row(run: Measurement, spread: float, change: Callable[[Pricing], Pricing]) 
 @cache
 def _workload(name: str, scale: float) -> Workload:
     return profiles.load_workload(name).scaled(scale)
+
+
+def carried_out(run: Measurement, workload: Workload) -> Plan:
+    """The plan of a run. Raises as :func:`formed`, and DataError where an executor's run does not state its plan."""
+    if dict(run.conditions).get("executor") == RUNTIME:
+        return read(run.condition("sent"), workload)
+    return formed(run, workload)
 
 
 def formed(run: Measurement, workload: Workload) -> Plan:

@@ -30,12 +30,23 @@ SHARDED = {
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A plan to be carried out: ``label`` says which, ``arguments`` are DDP's; ``hook``: by a communication hook."""
+    """A plan to be carried out: ``label`` says which, ``arguments`` are DDP's; ``hook``: by a communication hook.
+
+    sent: the plan in one line where the executor carries it out; nothing where DDP does
+    """
 
     label: str
     plan: Plan
     arguments: dict[str, Any] = field(default_factory=dict)
     hook: bool = False
+    sent: str = ""
+
+    @property
+    def by(self) -> str:
+        """What carries it out, in words."""
+        if self.sent:
+            return "the executor"
+        return "a communication hook" if self.hook else ", ".join(self.arguments) or "the default"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -110,14 +121,18 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
     if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):
         wants.append("tensors cut in pieces")
     instead = "run what `osf tune --for ddp` proposes, or --plan optimal"
+    anyway = f"--executor runtime can, or {instead}"
     if wants:
-        raise PlanError(f"DDP cannot carry out plan {label!r}, which wants {' and '.join(wants)}: {instead}")
+        beyond = plan.credit is not None or any(bucket.release_time for bucket in plan.buckets)
+        remedy = instead if beyond else anyway
+        raise PlanError(f"DDP cannot carry out plan {label!r}, which wants {' and '.join(wants)}: {remedy}")
     try:
         plan.require_valid(workload)
-        if _one_dtype(workload) and not ddp.forms(plan, workload):
-            raise PlanError("it sends tensors in another order than that in which they become ready")
     except OsfError as error:
         raise PlanError(f"DDP cannot carry out plan {label!r}: {error}; {instead}") from None
+    if _one_dtype(workload) and not ddp.forms(plan, workload):
+        order = "which sends tensors in another order than that in which they become ready"
+        raise PlanError(f"DDP cannot carry out plan {label!r}, {order}: {anyway}")
 
 
 def require_plain_model(model: Any) -> None:

@@ -13,7 +13,7 @@ from osfmodel.errors import UsageError
 from osfmodel.runtime.messages import Gradient
 
 OPTIMIZERS = ("SGD", "Adam", "AdamW")
-"""Of torch.optim: each parameter by itself, and tested here."""
+"""Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""
 EARLY = (
     "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "
     "backward and whatever looks at them or changes them (clipping, unscaling), and zero_grad() after step() only"
@@ -33,7 +33,7 @@ def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> N
     import torch
 
     kind = type(optimizer)
-    if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS]:
+    if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS] and not getattr(kind, "separate", False):
         raise UsageError(f"forward overlap needs {', '.join(OPTIMIZERS)} of torch.optim, not {kind.__name__}")
     if type(model).__name__ == "OptimizedModule":
         raise UsageError("forward overlap waits in each module, which a compiled model hides: run the plan without it")

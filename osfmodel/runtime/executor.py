@@ -71,6 +71,11 @@ def execute(
     return Executor(model, optimizer, plan, parameters, limit)
 
 
+def require_executable(model: Any, optimizer: Any, plan: Plan, layers: Sequence[str] | None = None) -> None:
+    """Raise what :func:`execute` would, but for what other ranks find wrong."""
+    _require_possible(model, optimizer, plan, _parameters(model, layers))
+
+
 def _parameters(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
     """The trainable parameters by the plan's names for them; a shared one has its first name."""
     require_plain_model(model)

@@ -5,6 +5,10 @@ and collectives are those of any model and come in the workload's order. On a CP
 spinning for the last moment), until its time since the start of the iteration has come: what the host does in hooks
 meanwhile is not added to the computation, as it is not where the host runs ahead of a device. On a GPU it spins a
 kernel, one layer after the other. Nothing here was run on a GPU.
+
+Where the executor lets the next forward overlap communication there is no point at which all ranks wait, so times go on
+from one iteration to the next, and each layer takes its share of the update, by bytes, before its forward. A layer that
+has to wait for its gradient moves all that follows it, as it moves what a device does.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from osfmodel.workload import Layer, Workload
 
 SPIN = 50e-6
 """Seconds before a deadline at which sleeping turns into spinning: what Linux oversleeps by default (timer slack)."""
+STALL = 200e-6
+"""Seconds between a layer's turn and its update from which it waited for its gradient: hooks alone take less."""
 CALIBRATION = 10**8
 """Clock cycles spun to find out how fast a GPU's clock goes."""
 
@@ -35,7 +41,7 @@ class SleepingPace:
     """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`."""
 
     def __init__(self) -> None:
-        self.deadline = 0.0
+        self.deadline = self.turn = 0.0
 
     def start(self) -> None:
         """Begin to count at the present moment: an iteration begins, or its update does."""
@@ -45,6 +51,16 @@ class SleepingPace:
         """Stand in for so many seconds of computation."""
         self.deadline += seconds
         wait_until(self.deadline)
+
+    def reach(self) -> None:
+        """A layer's turn has come: from here it may wait for its gradient."""
+        self.turn = time.perf_counter()
+
+    def arrive(self) -> None:
+        """Its gradient is there: where it waited for that, what follows is counted from the present moment."""
+        now = time.perf_counter()
+        if now - self.turn > STALL:
+            self.deadline = max(self.deadline, now)
 
 
 class SpinningPace:
@@ -63,6 +79,12 @@ class SpinningPace:
         cycles = round(seconds * self.cycles_per_second)
         if cycles:
             torch.cuda._sleep(cycles)
+
+    def reach(self) -> None:
+        """The stream itself waits."""
+
+    def arrive(self) -> None:
+        """The stream itself has waited."""
 
 
 def _gpu_clock() -> float:
@@ -105,19 +127,24 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
 
     pace = pace_of(device)
     node = _node(pace)
-    parameters = [_parameter(layer, device) for layer in workload.layers]
+
+    class Replayed(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, layer: Layer) -> None:
+            super().__init__()
+            self.layer, self.tensor = layer, _parameter(layer, device)
+
+        def forward(self, carried: Any) -> Any:
+            return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time)
 
     class Replay(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.tensors = torch.nn.ParameterList(tensor for tensor in parameters if tensor is not None)
+            self.layers = torch.nn.ModuleList(map(Replayed, workload.layers))
 
         def forward(self, carried: Any) -> Any:
-            # Parameters travel in ``tensors``, not in ``parameters``: DDP may hand over a copy.
-            left = iter(self.tensors)
-            for layer in workload.layers:
-                tensor = next(left) if layer.gradient_bytes else None
-                carried = node.apply(carried, tensor, layer.forward_time, layer.backward_time)
+            for layer in self.layers:
+                pace.reach()
+                carried = layer(carried)
             return carried
 
     return Replay(), pace
@@ -158,8 +185,46 @@ def _node(pace: SleepingPace | SpinningPace) -> Any:
     return Node
 
 
+def replay_optimizer(model: Any, workload: Workload, pace: SleepingPace | SpinningPace) -> Any:
+    """What takes the time of the workload's update, each parameter with a gradient its share by bytes."""
+    import torch
+
+    per_byte = workload.update_time / max(workload.gradient_bytes, 1)
+
+    class Update(torch.optim.Optimizer):  # type: ignore[misc]
+        separate = True  # for the executor, which puts updates off
+
+        def step(self) -> None:
+            found = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+            if found:  # none where the executor has put all of it off
+                pace.arrive()
+                pace.compute(per_byte * sum(tensor.numel() * tensor.element_size() for tensor in found))
+
+    return Update(model.parameters(), {})
+
+
+def overlapping_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: str) -> Callable[[Any], Any]:
+    """(model) -> loss: one iteration under an executor that puts the updates off into the next forward."""
+    import torch
+
+    start = torch.zeros((), device=device, requires_grad=True)
+    # Gradients add up in memory that stays, as they do under DDP: no model accounts for what allocating it takes.
+    kept = [(tensor, torch.zeros_like(tensor)) for group in optimizer.param_groups for tensor in group["params"]]
+    pace.start()
+
+    def step(model: Any) -> Any:
+        loss = model(start)
+        loss.backward()
+        optimizer.step()
+        for tensor, memory in kept:
+            tensor.grad = memory
+        return loss.detach()
+
+    return step
+
+
 def replay_step(workload: Workload, pace: SleepingPace | SpinningPace, device: str) -> Callable[[Any], Any]:
-    """(model) -> loss: one iteration of a replay, wrapped by DDP or not, with the workload's update."""
+    """(model) -> loss: one iteration of a replay, wrapped by DDP or not, with the workload's update at its end."""
     import torch
 
     start = torch.zeros((), device=device, requires_grad=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from osfmodel.errors import JobError, UsageError
 from osfmodel.runtime.buckets import require_plain_model
-from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
+from osfmodel.runtime.replay import overlapping_step, replay_layers, replay_model, replay_optimizer, replay_step
 from osfmodel.runtime.subjects import from_factory, mapped
 from osfmodel.workload import Layer, Workload
 
@@ -23,15 +23,18 @@ SEED = 1
 class Subject:
     """A model and how to train it.
 
-    begin:  () -> step; puts the model back to its first state, and step(wrapped model) -> loss is one iteration
+    optimizer: the one that updates it
+    begin:  (overlap) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one iteration;
+            overlap: whether updates are put off into the next forward
     names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
     real:   whether it is a user's model
     notes:  what to be careful about
     """
 
     model: Any = field(repr=False)
+    optimizer: Any = field(repr=False)
     workload: Workload
-    begin: Callable[[], Callable[[Any], Any]] = field(repr=False)
+    begin: Callable[[bool], Callable[[Any], Any]] = field(repr=False)
     names: list[str] = field(repr=False)
     real: bool = False
     notes: tuple[str, ...] = ()
@@ -40,8 +43,12 @@ class Subject:
 def replayed(workload: Workload, device: str) -> Subject:
     """A replay of ``workload``. Raises UsageError or DataError where torch has no such tensors."""
     model, pace = replay_model(workload, device)
-    step = replay_step(workload, pace, device)
-    return Subject(model, workload, lambda: step, replay_layers(workload))
+    optimizer = replay_optimizer(model, workload, pace) if workload.gradients else None
+
+    def begin(overlap: bool) -> Callable[[Any], Any]:
+        return overlapping_step(pace, optimizer, device) if overlap else replay_step(workload, pace, device)
+
+    return Subject(model, optimizer, workload, begin, replay_layers(workload))
 
 
 def trained(factory: str, device: str, workload: Workload | None = None) -> Subject:
@@ -60,9 +67,10 @@ def trained(factory: str, device: str, workload: Workload | None = None) -> Subj
     found = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
     if not found:
         raise UsageError(f"{factory} returns a model without a parameter that needs a gradient")
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     begin = _beginner(model, lambda wrapped: loss_of(wrapped, batch, loss), optimizer)
     known = workload or _observed(factory, model, begin)
-    return Subject(model, known, begin, [name for name, _ in found], True, _notes(model))
+    return Subject(model, optimizer, known, begin, [name for name, _ in found], True, _notes(model))
 
 
 def loss_of(model: Any, batch: Any, loss: Callable[..., Any]) -> Any:
@@ -88,15 +96,14 @@ def _share(model: Any) -> None:
             dist.broadcast(value, 0)
 
 
-def _beginner(model: Any, loss: Callable[[Any], Any], given: Any) -> Callable[[], Callable[[Any], Any]]:
+def _beginner(model: Any, loss: Callable[[Any], Any], optimizer: Any) -> Callable[[bool], Callable[[Any], Any]]:
     """What starts a run: parameters, buffers, optimizer and random numbers as they were at first."""
     import torch
 
-    optimizer = given or torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     first = deepcopy(model.state_dict())
     settings = deepcopy(optimizer.state_dict())
 
-    def begin() -> Callable[[Any], Any]:
+    def begin(_: bool) -> Callable[[Any], Any]:
         model.load_state_dict(first)
         optimizer.load_state_dict(deepcopy(settings))
         torch.manual_seed(SEED)
@@ -118,10 +125,10 @@ def _notes(model: Any) -> tuple[str, ...]:
     return ()
 
 
-def _observed(factory: str, model: Any, begin: Callable[[], Callable[[Any], Any]]) -> Workload:
+def _observed(factory: str, model: Any, begin: Callable[[bool], Callable[[Any], Any]]) -> Workload:
     """A rough profile: the order in which gradients become ready, and when, in the last of three steps."""
     ready: dict[str, float] = {}
-    step, hooks = begin(), []
+    step, hooks = begin(False), []
 
     def hook(name: str) -> Callable[[Any], None]:
         return lambda tensor: ready.__setitem__(name, time.perf_counter())

@@ -14,8 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from osfmodel.effects import RUNTIME
+from osfmodel.errors import OsfError
 from osfmodel.measurement import Measurement
+from osfmodel.notation import written
+from osfmodel.plan import Plan
 from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
+from osfmodel.runtime.executor import LIMIT, execute, require_executable
 from osfmodel.runtime.ranks import Place, Watch
 from osfmodel.runtime.trainees import Subject
 from osfmodel.source import Source
@@ -30,17 +35,19 @@ SAME_LOSS = 1e-4
 class Settings:
     """iterations: that are measured for each plan and repeat, after ``warm_ups``
     options: further arguments of DDP, the same for every plan
+    limit: seconds for each collective of the executor; DDP's have that of the process group
     """
 
     iterations: int = 20
     repeats: int = 3
     warm_ups: int = LEAST_WARM_UPS
     options: dict[str, bool] = field(default_factory=dict)
+    limit: float = LIMIT
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets that DDP formed.
+    """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets that were formed.
 
     ``deviation`` says how those differ from the plan, and why; nothing where they do not.
     """
@@ -66,8 +73,8 @@ def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, t
     watch, doing, repeat = turn
     samples: list[float] = []
     watch.beat(doing)
-    model, messages = wrapped(subject.model, planned, settings, place)
-    step = subject.begin()
+    model, ended = _prepared(subject, planned, settings, place)
+    step = subject.begin(planned.plan.forward_overlap)
     _meet(place)
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -75,11 +82,35 @@ def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, t
         step(model)
         _finish(place)
         samples.append(time.perf_counter() - begin)
-    formed = formed_by(model, messages)
-    del model, step
+    formed = ended()
+    del model, step, ended
     gc.collect()  # DDP's hooks end with it, and it is part of a cycle
     note = deviation(planned, formed, subject.names, subject.workload)
     return Ran(planned, repeat, tuple(samples[settings.warm_ups :]), formed, note)
+
+
+def executed(label: str, plan: Plan, subject: Subject) -> Carried:
+    """``plan``, to be carried out by the executor. Raises OsfError, naming it and the reason, where that cannot be."""
+    try:
+        plan.require_valid(subject.workload)
+        require_executable(subject.model, subject.optimizer, plan, subject.names)
+    except OsfError as error:
+        raise type(error)(f"the executor cannot carry out plan {label!r}: {error}") from None
+    return Carried(label, plan, sent=written(plan, subject.workload))
+
+
+def _prepared(subject: Subject, planned: Carried, settings: Settings, place: Place) -> tuple[Any, Callable[[], Formed]]:
+    """The model to train with, and what to call at the end, which says the buckets that were formed."""
+    if not planned.sent:
+        model, messages = wrapped(subject.model, planned, settings, place)
+        return model, lambda: formed_by(model, messages)
+    executor = execute(subject.model, subject.optimizer, planned.plan, layers=subject.names, limit=settings.limit)
+
+    def ended() -> Formed:
+        executor.close()
+        return Formed(planned.sizes)
+
+    return subject.model, ended
 
 
 def wrapped(model: Any, planned: Carried, settings: Settings, place: Place) -> tuple[Any, Messages | None]:
@@ -147,13 +178,14 @@ def loss_difference(
 def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place, watch: Watch) -> list[float]:
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
-    model, _ = wrapped(subject.model, planned, settings, place)
-    step = subject.begin()
+    model, ended = _prepared(subject, planned, settings, place)
+    step = subject.begin(planned.plan.forward_overlap)
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
         losses.append(float(step(model)))
-    del model, step
+    ended()
+    del model, step, ended
     gc.collect()
     return losses
 
@@ -208,8 +240,10 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
         "repeat": str(ran.repeat),
         "buckets": " ".join(map(str, ran.formed.sizes)),
         "buckets_as_planned": "no: " + ran.deviation if ran.deviation else "yes",
-        "carried_by": "a communication hook" if ran.planned.hook else ", ".join(ran.planned.arguments) or "the default",
+        "carried_by": ran.planned.by,
     }
+    if ran.planned.sent:
+        own |= {"executor": RUNTIME, "sent": ran.planned.sent}
     if label in losses:
         own["loss_difference"] = f"{losses[label]:.3g}"
     return replace(first, plan=label, samples=ran.samples, conditions=first.conditions + tuple(own.items()))

@@ -8,10 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel import DataError, profiles
+from osfmodel import DataError, Effects, profiles
 from osfmodel.ledger import emulated_ddp
 from osfmodel.measurements import load_measurements
+from osfmodel.notation import written
+from osfmodel.objective import Objective
+from osfmodel.plan import contiguous_plan
+from osfmodel.pricing import pricing_of
 from osfmodel.side_by_side import side_by_side
+from osfmodel.simulator import simulate
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -62,6 +67,21 @@ def test_repeats_that_differ_are_listed_and_not_counted():
     assert {row.predicted for row in rows} == {emulated_ddp.judge(alike).rows[0].predicted}
 
 
+def test_what_the_executor_carried_out_is_predicted_from_the_plan_that_it_states():
+    """With as many collectives in flight as the plan has channels, and without DDP's copies out of buckets."""
+    first = next(run for run in RUNS if "gradient_as_bucket_view" not in dict(run.conditions))
+    workload = profiles.load_workload(first.workload).scaled(float(first.condition("scale")))
+    plan = contiguous_plan(workload, [5, len(workload.gradients)]).under(Objective(2, forward_overlap=True))
+    own = (("executor", "runtime"), ("sent", written(plan, workload)))
+    run = replace(first, plan="runtime:own", conditions=first.conditions + own)
+    (row,) = emulated_ddp.judge([run]).rows
+    cluster = profiles.load_cluster(first.cluster)
+    pricing = pricing_of(replace(cluster, in_flight=1, effects=Effects()), first.workers)
+    assert row.predicted == simulate(workload, plan, pricing).iteration_time
+    with pytest.raises(DataError, match="does not state its sent"):
+        emulated_ddp.judge([replace(run, conditions=first.conditions + own[:1])])
+
+
 def test_tuned_is_no_slower_than_the_default(cells):
     """By more than 1 %, or what the default differs from itself."""
     compared = [(group, turns) for group, turns in cells if turns.plan == "optimal" and turns.steady]
@@ -83,3 +103,15 @@ def test_buckets_that_are_no_runs_of_tensors_are_refused():
     conditions = tuple((name, "3 5" if name == "buckets" else value) for name, value in run.conditions)
     with pytest.raises(DataError, match="no runs of the tensors"):
         emulated_ddp.formed(replace(run, conditions=conditions), profiles.load_workload(run.workload))
+
+
+def test_the_plans_of_the_grid_are_carried_out_on_all_their_channels():
+    """And DDP's default on as many as DDP has, so that the executor can be held against it."""
+    setting = live.Setting(4, "1gbit", "transformer-6x256-cpu", live.EXECUTED)
+    plans = dict(live.made_plans(setting, ROOT / "profiles/clusters/emulated-4x1gbit.json"))
+    rules = {name: (plan.channels, plan.forward_overlap) for name, plan in plans.items()}
+    assert rules.pop("ddp-k2") == (2, False)
+    assert rules == {
+        f"own-k{k}{'-overlap' if overlap else ''}": (k, overlap) for k in (1, 2, 4) for overlap in (False, True)
+    }
+    assert len(list(live.executed_settings())) == 12

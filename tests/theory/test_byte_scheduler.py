@@ -9,6 +9,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
 from osfmodel.pricing import Pricing
+from osfmodel.simulator import without_priority
 from osfmodel.solve import byte_scheduler
 
 NO_START_UP = Pricing.of(AffineCost(((0.0, 1.0),)))
@@ -69,3 +70,17 @@ def test_defaults_are_those_of_the_code():
 def test_less_than_a_byte_is_refused(partition, credit):
     with pytest.raises(OsfError):
         byte_scheduler.plan(two_layers(), partition, credit)
+
+
+def test_without_priority_the_predicted_order_is_kept():
+    """One channel: the same times. Pieces of b go while a is not ready, and after it."""
+    for credit in (1, 4, 8, 16):
+        plan = byte_scheduler.plan(two_layers(), 4, credit)
+        fixed = without_priority(two_layers(), plan, NO_START_UP)
+        assert fixed.credit is None
+        assert sent(fixed) == sent(plan)
+    assert without_priority(two_layers(), fixed, NO_START_UP) is fixed
+    first = byte_scheduler.plan(two_layers(), 4, 1)
+    assert [bucket.blocks[0].layer for bucket in without_priority(two_layers(), first, NO_START_UP).buckets] == [
+        "b", "a", "b", "b",
+    ]  # fmt: skip

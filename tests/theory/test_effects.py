@@ -16,6 +16,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.effects import EFFECTS, effects_of, expected_maximum
 from osfmodel.errors import DataError, UsageError
 from osfmodel.plan import contiguous_plan
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve.loaded import as_timed
 
@@ -201,3 +202,18 @@ def test_effects_move_the_times_of_the_device_and_not_those_of_the_host():
     assert [layer.backward_time for layer in seen.layers] == [4, 4]
     assert [layer.enqueue_time for layer in seen.layers] == [3.0, None]
     assert seen.gradients.enqueue_times == (seen.gradients.ready_times[0], 3.0)
+
+
+def test_what_the_executor_carries_out_has_effects_of_its_own():
+    """It scales each gradient into its bucket, where it stays; DDP's options and hooks are not its."""
+    every = Effects(launch_latency=1, hook_time=2, copy_in=3, copy_out=4, compute_slowdown=5)
+    run = {"executor": "runtime", "gradient_as_bucket_view": "True"}
+    assert every.under(run) == Effects(launch_latency=1, copy_in=3, compute_slowdown=5)
+    assert every.under({**run, "what": "a replay", "device": "CPU"}) == Effects(launch_latency=1)
+    assert every.under({}) == every
+
+
+def test_the_executor_has_as_many_in_flight_as_the_plan_has_channels():
+    pricing = replace(Pricing.of(AffineCost(((1.0, 1.0),)), workers=2), in_flight=2)
+    assert pricing.under({}).in_flight == 2
+    assert pricing.under({"executor": "runtime"}).in_flight == 1

@@ -1,0 +1,70 @@
+"""A plan in one line, so that a measurement can say in full what was run.
+
+Gradients are numbered in ready order, from 0. ``2 channels, forward overlap: 0-4 5[0:4096]+6 5[4096:9000]`` sends the
+first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from osfmodel.errors import DataError, PlanError
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.workload import Workload
+
+LINE = re.compile(r"([1-9]\d{0,5}) channels?(, forward overlap)?(, split)?: ([-+:\[\]\d ]+)")
+PART = re.compile(r"(\d{1,12})(?:-(\d{1,12})|\[(\d{1,15}):(\d{1,15})\])?")
+
+
+def written(plan: Plan, workload: Workload) -> str:
+    """The line for a plan that is valid for ``workload``. Raises PlanError for a credit or a clock: it has no words."""
+    if plan.credit is not None or any(bucket.release_time for bucket in plan.buckets):
+        raise PlanError("a plan that sends by priority or by a clock has no short form")
+    gradients = workload.gradients
+    places = {name: place for place, name in enumerate(gradients.names)}
+    rules = f"{plan.channels} channel{'s' if plan.channels > 1 else ''}"
+    rules += ", forward overlap" * plan.forward_overlap + ", split" * plan.split
+    return f"{rules}: " + " ".join(_bucket(bucket.blocks, places, gradients.sizes) for bucket in plan.buckets)
+
+
+def _bucket(blocks: Sequence[Block], places: dict[str, int], sizes: Sequence[int]) -> str:
+    parts: list[tuple[int, int, str]] = []
+    for block in blocks:
+        place = places[block.layer]
+        whole = block.bytes == sizes[place]
+        cut = "" if whole else f"[{block.offset}:{block.offset + block.bytes}]"
+        if parts and whole and not parts[-1][2] and parts[-1][1] == place - 1:
+            parts[-1] = parts[-1][0], place, ""
+        else:
+            parts.append((place, place, cut))
+    return "+".join(f"{first}{cut}" if first == last else f"{first}-{last}" for first, last, cut in parts)
+
+
+def read(line: str, workload: Workload) -> Plan:
+    """The plan that was :func:`written` so. Raises DataError for another line, PlanError where it does not fit."""
+    found = LINE.fullmatch(line)
+    if found is None:
+        raise DataError(f"{line[:60]!r} is no plan in short form, such as '1 channel: 0-4 5'")
+    channels, overlap, split, messages = found.groups()
+    buckets = tuple(Bucket(_blocks(message, workload)) for message in messages.split())
+    plan = Plan(workload.name, buckets, int(channels), bool(overlap), bool(split))
+    plan.require_valid(workload)
+    return plan
+
+
+def _blocks(message: str, workload: Workload) -> tuple[Block, ...]:
+    gradients, blocks = workload.gradients, []
+    for part in message.split("+"):
+        found = PART.fullmatch(part)
+        if found is None:
+            raise DataError(f"{part[:60]!r} is no part of a message, such as 5, 0-4 or 5[0:4096]")
+        first, last, start, end = (None if text is None else int(text) for text in found.groups())
+        if first is None or max(first, last or 0) >= len(gradients):
+            raise PlanError(f"the plan sends gradients {part}, and {workload.name!r} has {len(gradients)}")
+        if start is not None and end is not None:
+            blocks.append(Block(gradients.names[first], start, end - start))
+        else:
+            last = first if last is None else last
+            blocks += [Block(gradients.names[i], 0, gradients.sizes[i]) for i in range(first, last + 1)]
+    return tuple(blocks)

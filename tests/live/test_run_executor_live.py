@@ -1,0 +1,163 @@
+"""osf run with plans that the executor carries out, beside DDP, with two ranks on gloo."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel import notation
+from osfmodel.check import check
+from osfmodel.cli import main
+from osfmodel.measurements import load_measurements
+from osfmodel.plan import contiguous_plan
+from osfmodel.pricing import pricing_of
+from osfmodel.schedule import schedule
+from osfmodel.simulator import simulate
+from tests.live.launching import ranks
+
+if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+from osfmodel.runtime.executor import execute
+from osfmodel.runtime.replay import SleepingPace
+from osfmodel.runtime.trainees import replayed
+
+pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+SHORT = ["--iterations", "2", "--repeat", "2", "--timeout", "20s"]
+CLUSTER = "ring:50us,10Gbps"
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A workload of 9 tensors and a layer without any, a few milliseconds an iteration."""
+    rng = np.random.default_rng(7)
+    layers = [osf.Layer(f"layer{i}", 1e-4, 2e-4, int(4 * rng.integers(100, 60_000))) for i in range(9)]
+    layers.insert(4, osf.Layer("relu", 1e-4, 1e-4, 0))
+    workload = osf.Workload("tiny", tuple(layers), update_time=3e-4)
+    osf.save(workload, tmp_path / "tiny.json")
+    return workload
+
+
+def beyond_ddp(workload):
+    """Plans that DDP cannot form, each with what it wants."""
+    plain = contiguous_plan(workload, [2, 5, 9])
+    first, rest = plain.buckets[0], plain.buckets[1:]
+    name, size = first.blocks[0].layer, first.blocks[0].bytes
+    cut = osf.Bucket((osf.Block(name, 0, 400),)), osf.Bucket((osf.Block(name, 400, size - 400), *first.blocks[1:]))
+    return {
+        "overlap.json": replace(plain, forward_overlap=True),
+        "cut.json": replace(plain, buckets=(*cut, *rest), channels=2),
+        "both.json": replace(plain, buckets=(*cut, *rest), channels=2, forward_overlap=True, split=True),
+        "backwards.json": replace(plain, buckets=plain.buckets[::-1]),
+    }
+
+
+def saved(workload, folder):
+    plans = beyond_ddp(workload)
+    for name, plan in plans.items():
+        osf.save(plan, folder / name)
+    return plans
+
+
+def test_every_plan_is_carried_out_beside_ddp(tiny, tmp_path):
+    plans = saved(tiny, tmp_path)
+    words = [word for name in plans for word in ("--plan", f"runtime:{name}")]
+    words += ["--plan", "ddp", "--plan", "runtime:optimal", "--plan", "runtime:byte-scheduler", "--plan", "runtime:ddp"]
+    ended = ranks(["run", "tiny.json", *words, *SHORT, "--cluster", CLUSTER, "-o", "run.json"], 2, tmp_path)
+    assert [one.code for one in ended] == [0, 0], ended
+    assert "runtime:byte-scheduler (fixed order): 9 buckets" in ended[0].stdout
+    runs = load_measurements(tmp_path / "run.json")
+    assert len(runs) == 16
+    for run in runs:
+        name = run.plan.removeprefix("runtime:")
+        assert dict(run.conditions).get("executor") == (None if run.plan == "ddp" else "runtime")
+        assert run.condition("buckets_as_planned") == "yes"
+        if name in plans:
+            assert notation.read(run.condition("sent"), tiny) == plans[name]
+    (checked,) = check([str(tmp_path / "run.json")])
+    assert checked.n == 16, checked.reasons
+    (beside,) = checked.beside
+    assert len(beside.turns) == 8
+    pricing = pricing_of(osf.load_cluster(CLUSTER), 2)
+    predicted = {turns.plan: turns.predicted for turns in beside.turns}
+    for name, plan in plans.items():
+        assert predicted[f"runtime:{name}"] == pytest.approx(simulate(tiny, plan, pricing).iteration_time)
+
+
+def test_all_plans_by_the_executor_with_a_model(tmp_path):
+    """Losses are those of the default; a plan file is found from where the measurements lie."""
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "out").mkdir()
+    model = "tests.live.models:convolutional"
+    words = ["run", model, "--executor", "runtime", "--plan", "wfbp", "--verify", *SHORT]
+    ended = ranks([*words, "--plan", "runtime:single", "-o", "out/run.json"], 2, tmp_path)
+    assert [one.code for one in ended] == [0, 0], ended
+    runs = load_measurements(tmp_path / "out/run.json")
+    assert [run.plan for run in runs] == ["runtime:wfbp", "runtime:single"] * 2
+    assert all(float(run.condition("loss_difference")) <= 1e-4 for run in runs)
+
+
+def test_what_ddp_cannot_form_names_the_executor(tiny, tmp_path):
+    saved(tiny, tmp_path)
+    for name, wanted in {"cut.json": "2 channels and tensors cut", "backwards.json": "in another order"}.items():
+        for one in ranks(["run", "tiny.json", "--plan", name, *SHORT, "-o", "run.json"], 2, tmp_path):
+            assert one.code == 1
+            assert "DDP cannot carry out plan" in one.stderr
+            assert wanted in one.stderr
+            assert "--executor runtime can" in one.stderr
+            assert len(one.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_what_the_executor_cannot_do_is_said_by_every_rank(tiny, tmp_path):
+    plain = contiguous_plan(tiny, [9])
+    osf.save(replace(plain, credit=1), tmp_path / "credit.json")
+    osf.save(replace(plain, workload="else"), tmp_path / "else.json")
+    words = ["run", "tiny.json", "--executor", "runtime", *SHORT, "--plan", "wfbp", "-o", "run.json"]
+    for name, reason in {"credit.json": "sends by priority", "else.json": "for workload 'else'"}.items():
+        for number, one in enumerate(ranks([*words, "--plan", name], 2, tmp_path)):
+            assert one.code == 1
+            line = f"osf: rank {number}: the executor cannot carry out plan 'runtime:{name}': "
+            assert one.stderr.strip().startswith(line)
+            assert reason in one.stderr
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_options_of_ddp_are_not_for_the_executor(tmp_path):
+    words = ["run", "resnet50-v100", "--plan", "runtime:wfbp", "--static-graph", "-o", str(tmp_path / "run.json")]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert "options of DDP are given, and every plan is for the executor" in result.stderr
+
+
+@pytest.fixture
+def meeting():
+    """A process group of one rank."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypatch):
+    """Backward, then each layer of the next forward after its share of the update, as the simulator has it."""
+    plan = replace(contiguous_plan(tiny, [2, 5, 9]), forward_overlap=True)
+    subject = replayed(tiny, "cpu")
+    executor = execute(subject.model, subject.optimizer, plan, layers=subject.names)
+    step = subject.begin(True)
+    step(subject.model)
+    computed = []
+    monkeypatch.setattr(SleepingPace, "compute", lambda pace, seconds: computed.append(seconds))
+    for _ in range(3):
+        step(subject.model)
+    executor.close()
+    tasks, _ = schedule(tiny, plan, pricing_of(osf.load_cluster(CLUSTER), 2))
+    backward = [task.work for task in tasks if task.kind == "backward"]
+    forward = [task.work for task in tasks if task.kind != "backward"]
+    assert computed == pytest.approx((forward + backward) * 3 + [tiny.update_time])

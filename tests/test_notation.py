@@ -1,0 +1,60 @@
+"""A plan in one line: whatever is written is read again, and other lines are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osfmodel import Block, Bucket, DataError, Layer, Plan, PlanError, Workload
+from osfmodel.notation import read, written
+from osfmodel.plan import contiguous_plan
+from tests.theory.test_simulator import buckets, workloads
+
+FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcba", (8, 16, 0, 4), strict=True)))
+"""Ready order: a (4 bytes), c (16), d (8); b has none."""
+
+
+@given(st.data())
+def test_what_is_written_is_read(data):
+    workload = data.draw(workloads())
+    found = tuple(replace(bucket, release_time=0) for bucket in data.draw(buckets(workload)))
+    plan = Plan(workload.name, found, data.draw(st.integers(1, 12)), data.draw(st.booleans()), data.draw(st.booleans()))
+    assert read(written(plan, workload), workload) == plan
+
+
+def test_lines_as_a_person_reads_them():
+    assert written(contiguous_plan(FOUR, [2, 3]), FOUR) == "1 channel: 0-1 2"
+    cut = Bucket((Block("c", 0, 4), Block("d", 0, 8))), Bucket((Block("c", 4, 12), Block("a", 0, 4)))
+    plan = Plan("four", cut, 2, forward_overlap=True, split=True)
+    assert written(plan, FOUR) == "2 channels, forward overlap, split: 1[0:4]+2 1[4:16]+0"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "no plan in short form"),
+        ("0 channels: 0-2", "no plan in short form"),
+        ("1 channel: 0-2; 5", "no plan in short form"),
+        ("1 channel: 0-2-3", "no part of a message"),
+        ("1 channel: 0+", "no part of a message"),
+        ("1 channel: 0-3", "has 3"),
+        ("1 channel: 0-1", "of 'd'"),
+        ("1 channel: 0-2 0", "sent twice"),
+        ("1 channel: 0-1 2[4:2]", "bytes of a block"),
+        ("1 channel: 2-0", "is empty"),
+    ],
+)
+def test_other_lines_are_refused(line, message):
+    with pytest.raises((DataError, PlanError), match=message):
+        read(line, FOUR)
+
+
+def test_priority_and_clocks_have_no_short_form():
+    plan = contiguous_plan(FOUR, [3])
+    with pytest.raises(PlanError, match="no short form"):
+        written(replace(plan, credit=1), FOUR)
+    with pytest.raises(PlanError, match="no short form"):
+        written(replace(plan, buckets=(replace(plan.buckets[0], release_time=1.0),)), FOUR)
