@@ -25,9 +25,9 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-from osfmodel.runtime.executor import execute
 from osfmodel.runtime.replay import SleepingPace
 from osfmodel.runtime.trainees import replayed
+from tests.live import models
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--repeat", "2", "--timeout", "20s"]
@@ -91,17 +91,22 @@ def test_every_plan_is_carried_out_beside_ddp(tiny, tmp_path):
         assert predicted[f"runtime:{name}"] == pytest.approx(simulate(tiny, plan, pricing).iteration_time)
 
 
-def test_all_plans_by_the_executor_with_a_model(tmp_path):
-    """Losses are those of the default; a plan file is found from where the measurements lie."""
-    (tmp_path / "plans").mkdir()
+def test_a_model_trains_as_with_the_default(tmp_path):
+    """Also where updates are put off; a profile is found from where the measurements lie."""
     (tmp_path / "out").mkdir()
-    model = "tests.live.models:convolutional"
-    words = ["run", model, "--executor", "runtime", "--plan", "wfbp", "--verify", *SHORT]
-    ended = ranks([*words, "--plan", "runtime:single", "-o", "out/run.json"], 2, tmp_path)
+    model = models.convolutional()[0]
+    sizes = {name: 4 * tensor.numel() for name, tensor in model.named_parameters()}
+    workload = osf.Workload("model", tuple(osf.Layer(name, 1e-4, 2e-4, size) for name, size in sizes.items()))
+    osf.save(workload, tmp_path / "model.json")
+    words = ["run", "tests.live.models:convolutional", "--executor", "runtime", "--verify", *SHORT]
+    words += ["--workload", "model.json", "--cluster", CLUSTER, "--plan", "wfbp", "--plan", "runtime:byte-scheduler"]
+    ended = ranks([*words, "--plan", "asc-wfbp", "-o", "out/run.json"], 2, tmp_path)
     assert [one.code for one in ended] == [0, 0], ended
     runs = load_measurements(tmp_path / "out/run.json")
-    assert [run.plan for run in runs] == ["runtime:wfbp", "runtime:single"] * 2
+    assert [run.plan for run in runs[:2]] == ["runtime:wfbp", "runtime:byte-scheduler (fixed order)"]
     assert all(float(run.condition("loss_difference")) <= 1e-4 for run in runs)
+    (checked,) = check([str(tmp_path / "out/run.json")])
+    assert checked.n == 6, checked.reasons
 
 
 def test_what_ddp_cannot_form_names_the_executor(tiny, tmp_path):
@@ -149,7 +154,7 @@ def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypa
     """Backward, then each layer of the next forward after its share of the update, as the simulator has it."""
     plan = replace(contiguous_plan(tiny, [2, 5, 9]), forward_overlap=True)
     subject = replayed(tiny, "cpu")
-    executor = execute(subject.model, subject.optimizer, plan, layers=subject.names)
+    executor = osf.execute(subject.model, subject.optimizer, plan, layers=subject.names)
     step = subject.begin(True)
     step(subject.model)
     computed = []
