@@ -89,14 +89,14 @@ class Choosing(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.head = nn.Linear(32, 16), nn.Linear(16, 5)
+        self.stem, self.head = nn.Linear(512, 16), nn.Linear(16, 5)
         self.branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
         self.turn = 0
 
     def forward(self, images):
         self.turn += 1
         chosen = self.branches[(self.turn * self.turn + dist.get_rank()) % 3]
-        return self.head(chosen(self.stem(images.flatten(1)[:, :32]).tanh()).tanh())
+        return self.head(chosen(self.stem(images.flatten(1)[:, :512]).tanh()).tanh())
 
 
 def model_of(kind=Small):
@@ -336,9 +336,10 @@ def growth():
     for rule in ("plain", "all"):
         model = model_of(Choosing)
         optimizer = adamw(model)
-        plan = families(workload_of(model))["cut"].under(RULES[rule])
+        workload = workload_of(model)
+        plan = contiguous_plan(workload, [4, len(workload.gradients)]).under(RULES[rule])
         executor = execute(model, optimizer, plan, limit=60, unused=True)
-        images, seen = torch.randn(2, 32), []
+        images, seen = torch.randn(2, 512), []
         for number in range(1, 1201):
             model(images).square().sum().backward()
             optimizer.step()
@@ -352,7 +353,7 @@ def growth():
 
 
 def objects():
-    """How many there are that Python keeps track of, and all tensors."""
+    """How many there are that Python keeps track of, tensors among them."""
     gc.collect()
     return len(gc.get_objects())
 
@@ -664,7 +665,7 @@ def faults():
             model = model_of(Unlucky)
             optimizer = sgd(model)
             plan = families(workload_of(model))["merged"].under(RULES[rule])
-            executor = execute(model, optimizer, plan, limit=3 if what == "hang" else 600)
+            executor = execute(model, optimizer, plan, limit=3 if what == "hang" else 3600)
             found[f"{what} {rule}"] = told(partial(unlucky, model, optimizer, what))
             if what != "hang" or dist.get_rank() != 1:  # which waits here in its backward
                 dist.barrier()
@@ -702,7 +703,7 @@ def lost(what, rule):
     """What is told where rank 1 ends in backward, at once or with an exception that nothing catches."""
     model = model_of(Unlucky)
     optimizer = sgd(model)
-    execute(model, optimizer, families(workload_of(model))["merged"].under(RULES[rule]), limit=600)
+    execute(model, optimizer, families(workload_of(model))["merged"].under(RULES[rule]), limit=3600)
     if dist.get_rank() == 1:
         unlucky(model, optimizer, what)
     return [told(partial(unlucky, model, optimizer, what)), told(lambda: loss_of(model, 9).backward())]

@@ -19,7 +19,7 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-LIMIT = 300
+LIMIT = 600
 """Seconds after which a rank is killed: a few seconds of work on a machine that may be busy."""
 HEALTHY = (
     "each", "ways", "unused", "untouched", "growth", "measure", "dtypes", "checkpoint", "deferral", "order", "refusals",
@@ -163,11 +163,11 @@ def test_unused_parameters_are_those_of_ddp(healthy):
 
 
 def test_a_thousand_steps_leave_nothing_behind(healthy):
-    """From step 200 to 1200: less than one object in a hundred steps, less memory than one message in fifty steps."""
+    """From step 200 to 1200: an object in each step would be 1000, the larger message in each step 30 MB."""
     for rank in healthy:
         for rule in ("plain", "all"):
             assert rank["growth"][rule]["objects"] <= 10
-            assert rank["growth"][rule]["bytes"] <= 4 << 20
+            assert rank["growth"][rule]["bytes"] <= 8 << 20
 
 
 def test_three_ranks_train_as_with_ddp():
