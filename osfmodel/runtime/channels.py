@@ -56,6 +56,10 @@ class Channels:
     def _next(self) -> Any:
         return self._groups[next(self._turn)]
 
+    def drop(self) -> None:
+        """After an error: gloo closes its connections, once what was started has ended; NCCL's end at the limit."""
+        self._groups = []
+
     def close(self) -> None:
         """Let go of the groups: their connections close when nothing is in flight any more."""
         import torch.distributed as dist
@@ -78,9 +82,10 @@ def _gloo(channels: int, device: Any, limit: timedelta) -> Any:
     return dist.ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), options)
 
 
-def finish(work: Any, doing: str) -> None:
-    """Wait for a collective; on a GPU only the stream waits. Raises JobError where it failed."""
+def finish(message: Any, doing: str) -> None:
+    """Wait for ``message.work`` and let go of it; on a GPU only the stream waits. Raises JobError where it failed."""
     try:
-        work.wait()
+        message.work.wait()
+        message.work = None
     except RuntimeError as error:
         raise explained(error, doing) from None

@@ -47,10 +47,18 @@ def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> N
 class Deferral:
     """``under_way`` after backward until step; ``due`` after step until each is updated.
 
-    finish: waits until a gradient has arrived from all ranks
+    finish:  waits until a gradient has arrived from all ranks
+    telling: makes of a hook one that tells other ranks where it raises
     """
 
-    def __init__(self, model: Any, optimizer: Any, gradients: Sequence[Gradient], finish: Callable[[Gradient], None]):
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        gradients: Sequence[Gradient],
+        finish: Callable[[Gradient], None],
+        telling: Callable[[Callable[..., None]], Callable[..., None]],
+    ) -> None:
         self.optimizer, self.gradients, self.finish = optimizer, gradients, finish
         self.under_way = False
         self.due: dict[Gradient, None] = {}
@@ -62,16 +70,17 @@ class Deferral:
         self._names = {module: name for name, module in model.named_modules()}
         self._owned = _owners(model, gradients)
         self._called: set[Any] | None = set()
-        self._watch(model)
+        self._watch(model, telling)
 
-    def _watch(self, model: Any) -> None:
+    def _watch(self, model: Any, telling: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
         """Wait where parameters are used; where they are saved or loaded, for everything."""
+        everything, before = telling(lambda *_: self.synchronize()), telling(self._before)
         for subject in (model, self.optimizer):
-            self.handles.append(subject.register_state_dict_pre_hook(lambda *_: self.synchronize()))
-            self.handles.append(subject.register_load_state_dict_pre_hook(lambda *_: self.synchronize()))
-        self.handles.append(self.optimizer.register_step_pre_hook(lambda *_: self._put_off()))
+            self.handles.append(subject.register_state_dict_pre_hook(everything))
+            self.handles.append(subject.register_load_state_dict_pre_hook(everything))
+        self.handles.append(self.optimizer.register_step_pre_hook(telling(lambda *_: self._put_off())))
         self.handles.append(self.optimizer.register_step_post_hook(lambda *_: self._cover()))
-        self.handles += [module.register_forward_pre_hook(self._before) for module in self._names]
+        self.handles += [module.register_forward_pre_hook(before) for module in self._names]
 
     def check(self, gradient: Gradient) -> None:
         """Autograd has a new gradient: raise UsageError where that cannot be right."""
@@ -81,6 +90,10 @@ class Deferral:
             raise UsageError(AGAIN.format(repr(gradient.name)))
         if self.under_way:
             self._discard()
+
+    def settle(self) -> None:
+        """Backward has ended: make the updates of modules that were not called."""
+        self._update(list(self.due))
 
     def _discard(self) -> None:
         """``zero_grad`` was called in place of ``step``: that iteration's gradients are not wanted."""

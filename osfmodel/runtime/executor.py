@@ -13,18 +13,24 @@ the module that uses it runs; gradients cannot be looked at meanwhile (it raises
 that is under way: call it between backward and step to clip or unscale, and after step before you read parameters
 elsewhere than by calling the model or by ``state_dict()``, which wait by themselves.
 
-Every trainable parameter must get a gradient in each backward: one that gets none raises UsageError at its end (freeze
-it instead). Buffers, such as BatchNorm's, stay each rank's own, as with DDP's ``broadcast_buffers=False``. Code for
-GPUs is here where it is the same; none of it was run on one.
+Every trainable parameter must get a gradient in each backward, unless ``unused`` is true: then the ranks without one
+add zeros, and what no rank used is left alone, as with DDP's ``find_unused_parameters``. Buffers, such as BatchNorm's,
+stay each rank's own, as with DDP's ``broadcast_buffers=False``. Code for GPUs is here where it is the same; none of it
+was run on one.
+
+A rank on which something fails, in backward or here, lets go of its connections at once, so that gloo's other ranks
+raise JobError when they next wait, not after ``limit``. After an error an executor raises JobError whenever it is used.
+As with DDP, ranks must call backward equally often: nothing looks for one that does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import Any
+from weakref import ref
 
 from osfmodel.documents import document_of, encode
 from osfmodel.errors import JobError, OsfError, PlanError, UsageError
@@ -32,7 +38,7 @@ from osfmodel.plan import Plan
 from osfmodel.runtime.buckets import require_plain_model
 from osfmodel.runtime.channels import Channels, finish
 from osfmodel.runtime.deferral import Deferral, require_possible
-from osfmodel.runtime.messages import Gradient, messages_of
+from osfmodel.runtime.messages import Gradient, Message, messages_of
 from osfmodel.workload import Layer, Workload
 
 LIMIT = 300.0
@@ -40,13 +46,20 @@ LIMIT = 300.0
 
 
 def execute(
-    model: Any, optimizer: Any, plan: Plan, *, layers: Sequence[str] | None = None, limit: float = LIMIT
+    model: Any,
+    optimizer: Any,
+    plan: Plan,
+    *,
+    layers: Sequence[str] | None = None,
+    limit: float = LIMIT,
+    unused: bool = False,
 ) -> Executor:
     """Train ``model`` under ``plan`` from now on; every rank calls it, after ``init_process_group``.
 
     layers: the plan's name of each trainable parameter, in the order of ``model.parameters()``; None where the plan
             calls them as the model does
     limit:  seconds after which a collective fails that another rank does not join
+    unused: whether backward may leave parameters without a gradient: one small all-reduce more says which
 
     Rank 0's parameters and buffers go to all ranks. Raises, on every rank, UsageError for what cannot be trained so,
     and PlanError for a plan that does not belong to the model, wants what is not here, or differs between ranks.
@@ -65,10 +78,10 @@ def execute(
         _require_possible(model, optimizer, plan, parameters)
     except OsfError as error:
         fault = error
-    _agree(plan, parameters, fault)
+    _agree(plan, parameters, unused, fault)
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), 0)
-    return Executor(model, optimizer, plan, parameters, limit)
+    return Executor(model, optimizer, plan, parameters, limit, unused)
 
 
 def require_executable(model: Any, optimizer: Any, plan: Plan, layers: Sequence[str] | None = None) -> None:
@@ -108,19 +121,19 @@ def _layer(name: str, size: int, kind: str) -> Layer:
     return Layer(name, 0, 1, size, kind)
 
 
-def _agree(plan: Plan, parameters: dict[str, Any], fault: OsfError | None) -> None:
-    """Raise on every rank what is wrong on one, or where two differ in plan or model."""
+def _agree(plan: Plan, parameters: dict[str, Any], unused: bool, fault: OsfError | None) -> None:
+    """Raise on every rank what is wrong on one, or where two differ in plan, model or ``unused``."""
     import torch.distributed as dist
 
     shapes = [(name, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)) for name, tensor in parameters.items()]
-    mine = [sha256(text.encode()).hexdigest() for text in (encode(document_of(plan)), repr(shapes))]
+    mine = [sha256(text.encode()).hexdigest() for text in (encode(document_of(plan)), repr(shapes), repr(unused))]
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (fault and (type(fault), str(fault)), mine))
     for rank, (wrong, _) in enumerate(found):
         if wrong:
             raise wrong[0](f"rank {rank}: {wrong[1]}")
     for rank, (_, digests) in enumerate(found):
-        for what, one, other in zip(("plan", "model"), found[0][1], digests, strict=True):
+        for what, one, other in zip(("plan", "model", "setting of unused"), found[0][1], digests, strict=True):
             if one != other:
                 raise PlanError(f"rank {rank} has another {what} than rank 0: give all ranks the same")
 
@@ -131,19 +144,27 @@ class Executor:
     messages: one for each bucket, in the order in which they are sent
     """
 
-    def __init__(self, model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any], limit: float) -> None:
+    def __init__(
+        self, model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any], limit: float, unused: bool
+    ) -> None:
+        import torch
+
         device = next(iter(parameters.values())).device
-        self.plan, self.channels = plan, Channels(plan.channels, device, limit)
+        self.plan, self.unused, self.channels = plan, unused, Channels(plan.channels, device, limit)
         self.messages, self.gradients = messages_of(plan, parameters, self.channels.world)
-        self._syncing, self._open, self._sent = True, False, 0
+        self._place = {gradient: number for number, gradient in enumerate(self.gradients)}
+        self._census = Message(len(self.messages), (), torch.zeros(len(parameters), dtype=torch.int32, device=device))
+        self._syncing, self._open, self._broken, self._sent = True, False, False, 0
         self._handles = [
-            gradient.parameter.register_post_accumulate_grad_hook(partial(self._ready, gradient))
+            gradient.parameter.register_post_accumulate_grad_hook(self._telling(partial(self._ready, gradient)))
             for gradient in self.gradients
         ]
-        self._handles.append(model.register_forward_pre_hook(self._before_forward))
+        self._handles.append(model.register_forward_pre_hook(self._telling(self._before_forward)))
         if optimizer is not None:
-            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
-        self.deferral = Deferral(model, optimizer, self.gradients, self._finish) if plan.forward_overlap else None
+            self._handles.append(optimizer.register_step_pre_hook(self._telling(self._before_step)))
+        self.deferral: Deferral | None = None
+        if plan.forward_overlap:
+            self.deferral = Deferral(model, optimizer, self.gradients, self._finish, self._telling)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -157,26 +178,53 @@ class Executor:
     def synchronize(self) -> None:
         """End what is under way: nothing without forward overlap. Raises JobError where another rank was lost."""
         if self.deferral is not None:
-            self.deferral.synchronize()
+            self._telling(self.deferral.synchronize)()
 
     def close(self) -> None:
-        """End what is under way and leave the model as it was found, with the parameters that it has now."""
-        self.synchronize()
+        """End what is under way and leave the model as it was found, with the parameters that it has now.
+
+        After an error nothing is waited for: updates that were put off are not made.
+        """
+        if not self._broken:
+            self.synchronize()
         for handle in self._handles + (self.deferral.handles if self.deferral else []):
             handle.remove()
         self.channels.close()
+
+    def _telling(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """``hook``, which breaks off where it raises, lest others wait for this rank."""
+
+        def telling(*given: Any) -> None:
+            try:
+                hook(*given)
+            except BaseException:
+                self._break()
+                raise
+
+        return telling
+
+    def _break(self) -> None:
+        """Close our connections, which the other ranks' collectives notice: they hang on the group and its works."""
+        self._broken = True
+        for message in (*self.messages, self._census):
+            message.work = None
+        self.channels.drop()
 
     def _ready(self, gradient: Gradient, _: Any) -> None:
         """Autograd has added up the gradient of a parameter."""
         import torch
 
+        self._require_whole()
         if self.deferral is not None:
             self.deferral.check(gradient)
+        gradient.used = True
         if not self._syncing:
             return
         if not self._open:
             self._open, self._sent = True, 0
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            end = partial(self._end)  # autograd lets go of it when backward is over, however it ended
+            self._guard = ref(end, self._over)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
         elif gradient.value is not None:
             raise UsageError(f"{gradient.name!r} got a second gradient in one backward: reentrant checkpoints do that")
         with torch.no_grad():
@@ -184,22 +232,32 @@ class Executor:
         self._send()
 
     def _send(self) -> None:
-        """Start, in the order of the plan, what is complete up to the first message that is not."""
-        while self._sent < len(self.messages) and not self.messages[self._sent].missing:
-            message = self.messages[self._sent]
+        """Start, in the order of the plan, what is complete up to the first message that is not, or is still needed."""
+        for message in self.messages[self._sent :]:
+            if message.missing or message.work is not None:
+                return
             if self.plan.split:
                 message.work = self.channels.reduce_scatter(message.shard, message.content())
             else:
                 message.work = self.channels.all_reduce(message.content())
             self._sent += 1
 
+    def _over(self, _: Any) -> None:
+        """Backward has ended or failed."""
+        if self._open:
+            self._break()
+
     def _end(self) -> None:
-        """Backward has ended."""
-        missing = [gradient.name for gradient in self.gradients if gradient.value is None]
-        if missing:
+        """Backward has ended well."""
+        if self.deferral is not None:
+            self.deferral.settle()
+        missing = [gradient for gradient in self.gradients if gradient.value is None]
+        if self.unused:
+            self._complete(missing)
+        elif missing:
             raise UsageError(
-                f"{len(missing)} parameters got no gradient in backward, {missing[0]!r} the first: freeze with "
-                "requires_grad_(False), before execute(), what the loss does not depend on"
+                f"{len(missing)} parameters got no gradient in backward, {missing[0].name!r} the first: freeze with "
+                "requires_grad_(False), before execute(), what the loss never depends on, or pass unused=True to it"
             )
         if self.plan.split:
             self._gather()
@@ -208,35 +266,60 @@ class Executor:
         else:
             for gradient in self.gradients:
                 self._finish(gradient)
-                gradient.value = None
+                gradient.parameter.grad, gradient.value = gradient.value, None
         self._open = False
+
+    def _complete(self, missing: Sequence[Gradient]) -> None:
+        """Send something for every gradient that this rank lacks, then ask which were used anywhere."""
+        for gradient in missing:
+            if self.deferral is not None:
+                self.deferral.check(gradient)
+            gradient.lack(1 / self.channels.world)
+        self._send()
+        self._wait(self._census)
+        flags = self._census.buffer
+        flags.copy_(flags.new_tensor([gradient.used for gradient in self.gradients]))
+        self._census.work = self.channels.all_reduce(flags)
+        for gradient in self.gradients:
+            gradient.used = False
 
     def _gather(self) -> None:
         """Start the all-gathers in the order in which forward needs them, each once its own part is there."""
-        place = {gradient: number for number, gradient in enumerate(self.gradients)}
-        for message in sorted(self.messages, key=lambda one: min(place[piece.gradient] for piece in one.pieces)):
-            finish(message.work, f"in the reduce-scatter of bucket {message.number}")
+        for message in sorted(self.messages, key=lambda one: min(self._place[piece.gradient] for piece in one.pieces)):
+            self._wait(message)
             message.work = self.channels.all_gather(message.content(), message.shard)
 
     def _finish(self, gradient: Gradient) -> None:
         """Wait until the mean of a gradient is there."""
+        self._require_whole()
         for message in gradient.messages:
             if message.work is not None:
-                finish(message.work, f"in the collective of bucket {message.number}")
+                self._wait(message)
                 message.land()
                 message.reset()
+        if gradient.absent:
+            self._wait(self._census)
+            if not self._census.buffer[self._place[gradient]]:
+                gradient.value = gradient.kept
+            gradient.absent, gradient.kept = False, None
+
+    def _wait(self, message: Message) -> None:
+        """Until a collective has ended, if there is one."""
+        if message.work is not None:
+            what = "saying which parameters were used" if message is self._census else f"of bucket {message.number}"
+            finish(message, f"in the collective {what}")
 
     def _before_forward(self, *_: Any) -> None:
         import torch
 
         if torch.is_grad_enabled():
-            self._require_closed()
+            self._require_whole()
 
     def _before_step(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self._require_closed()
+        self._require_whole()
         if any(argument is not None for argument in (*given[1:], named.get("closure"))):
             raise UsageError("step(closure) calls backward itself, which the executor cannot follow: call step() alone")
 
-    def _require_closed(self) -> None:
-        if self._open:
-            raise JobError("the backward before did not end, so ranks no longer agree: start again from a checkpoint")
+    def _require_whole(self) -> None:
+        if self._broken:
+            raise JobError("an error ended this executor, and ranks no longer agree: start again from a checkpoint")

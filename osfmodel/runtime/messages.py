@@ -21,6 +21,8 @@ class Gradient:
     like:   a tensor without memory that has its shape, and strides without gaps
     home:   the part of a message's buffer that it lives in; None where it has memory of its own
     value:  that of this iteration, once it is there
+    used:   whether a backward gave something since the last that was sent
+    absent: whether what is under way is not of this iteration; ``kept`` is what it had been, left so if no rank has one
     """
 
     name: str
@@ -29,6 +31,20 @@ class Gradient:
     messages: list[Message] = field(default_factory=list)
     home: Any = None
     value: Any = None
+    used: bool = False
+    absent: bool = False
+    kept: Any = None
+
+    def lack(self, scale: float) -> None:
+        """Backward gave nothing: what was there before is this rank's part, or zeros."""
+        import torch
+
+        there = self.parameter.grad
+        self.absent, self.kept = True, None if there is None else there.clone()
+        if there is None:
+            home = torch.empty_like(self.like, device=self.parameter.device) if self.home is None else self.home
+            self.parameter.grad = home.zero_()
+        self.take(scale)
 
     def take(self, scale: float) -> None:
         """Autograd has added up ``parameter.grad``: put it, scaled, to where it is sent from."""

@@ -1,7 +1,8 @@
-"""What ranks do in the tests of the executor: ``python -m tests.live.executing SCENARIO...`` prints a line of JSON."""
+"""What ranks do in the tests of the executor: ``python -m tests.live.executing SCENARIO...`` prints a line for each."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -25,25 +26,38 @@ from osfmodel.runtime.executor import execute
 from osfmodel.solve.caps import bucket_layout
 from osfmodel.targets.ddp import DDP_LIMITS
 
-STEPS, SHORT = 20, 6
-FAMILIES = ("wfbp", "ddp", "merged", "mingled", "cut")
+STEPS, SHORT = 50, 6
 RULES = {
     "plain": Objective(),
-    "k3": Objective(channels=3),
+    "k2": Objective(channels=2),
+    "k4": Objective(channels=4),
     "overlap": Objective(forward_overlap=True),
     "split": Objective(split=True),
     "all": Objective(channels=2, forward_overlap=True, split=True),
 }
 
 
+MANY = (
+    ("merged", "plain"),
+    ("wfbp", "plain"),
+    ("merged", "split"),
+    ("cut", "plain"),
+    ("wfbp", "k2"),
+    ("cut", "k4"),
+    ("merged", "overlap"),
+    ("mingled", "all"),
+)
+"""Each family of plans, and the rules that it is carried out under, in the longer trainings."""
+
+
 class Small(nn.Module):
     """Convolutions, attention, a frozen layer and two that share their weight; dropout nowhere."""
 
-    def __init__(self):
+    def __init__(self, bias=True):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU())
         self.frozen = nn.Linear(16, 16).requires_grad_(False)
-        self.body = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, bias=bias)
         self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
         self.second.weight = self.first.weight
         self.head = nn.Linear(16, 5)
@@ -53,18 +67,36 @@ class Small(nn.Module):
         return self.head(self.second(self.first(self.body(tokens)).relu()).mean(1))
 
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
 class Mixed(nn.Module):
-    """Layers of two dtypes in turn."""
+    """Layers of three dtypes in turn."""
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(16, 16, dtype=(torch.float32, torch.float64)[i % 2]) for i in range(4))
+        self.layers = nn.ModuleList(nn.Linear(16, 16, dtype=DTYPES[number % 3]) for number in range(6))
 
     def forward(self, images):
         carried = images.flatten(1)[:, :16]
         for layer in self.layers:
             carried = layer(carried.to(layer.weight.dtype)).tanh()
         return carried[:, :5].float()
+
+
+class Choosing(nn.Module):
+    """Three branches, of which each rank takes another in each forward: with two ranks one is used by none."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(512, 16), nn.Linear(16, 5)
+        self.branches = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.turn = 0
+
+    def forward(self, images):
+        self.turn += 1
+        chosen = self.branches[(self.turn * self.turn + dist.get_rank()) % 3]
+        return self.head(chosen(self.stem(images.flatten(1)[:, :512]).tanh()).tanh())
 
 
 def model_of(kind=Small):
@@ -80,14 +112,22 @@ def loss_of(model, number):
     return nn.functional.cross_entropy(model(images), torch.randint(5, (6,), generator=examples))
 
 
-def sgd(model):
+def sgd(model, **how):
     """SGD with momentum."""
-    return torch.optim.SGD(groups_of(model), lr=0.05, momentum=0.9)
+    return torch.optim.SGD(groups_of(model), lr=0.05, momentum=0.9, **how)
 
 
-def adamw(model):
+def adamw(model, **how):
     """AdamW."""
-    return torch.optim.AdamW(groups_of(model), lr=0.01, weight_decay=0.1)
+    return torch.optim.AdamW(groups_of(model), lr=0.01, weight_decay=0.1, **how)
+
+
+OPTIMIZERS = {
+    "sgd foreach": partial(sgd, foreach=True),
+    "sgd fused": partial(sgd, fused=True),
+    "adamw foreach": partial(adamw, foreach=True),
+    "adamw fused": partial(adamw, fused=True),
+}
 
 
 def groups_of(model):
@@ -133,7 +173,9 @@ class Way(NamedTuple):
     set_to_none:   what zero_grad does
     clip:          the norm that gradients are clipped to
     scaled:        whether the loss is scaled, as for AMP
+    cast:          whether forward computes in bfloat16, as AMP does
     skips:         whether every third step is left out
+    unused:        whether parameters may be without a gradient
     """
 
     micro_batches: int = 1
@@ -141,22 +183,29 @@ class Way(NamedTuple):
     set_to_none: bool = True
     clip: float | None = None
     scaled: bool = False
+    cast: bool = False
     skips: bool = False
+    unused: bool = False
+
+
+WAYS = {"plain": Way(), "accumulated": Way(2), "amp": Way(scaled=True, cast=True)}
 
 
 def train(kind, optimizer_of, plan, way=Way(), steps=STEPS):
     """Parameters after ``steps``, under DDP where ``plan`` is None, and the optimizer."""
     model = model_of(kind)
     optimizer = optimizer_of(model)
-    trained = DistributedDataParallel(model) if plan is None else model
-    executor = None if plan is None else execute(model, optimizer, plan, limit=60)
+    trained = DistributedDataParallel(model, find_unused_parameters=way.unused) if plan is None else model
+    executor = None if plan is None else execute(model, optimizer, plan, limit=60, unused=way.unused)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=way.scaled)
     for step in range(steps):
         for part in range(way.micro_batches):
             aloud = part == way.micro_batches - 1 or not way.quiet
             with nullcontext() if aloud else (executor or trained).no_sync():
-                scaler.scale(loss_of(trained, step * way.micro_batches + part)).backward()
+                with torch.autocast("cpu", torch.bfloat16, enabled=way.cast):
+                    loss = loss_of(trained, step * way.micro_batches + part)
+                scaler.scale(loss).backward()
         if executor is not None and (way.clip or way.scaled):
             executor.synchronize()
         if way.clip:
@@ -184,25 +233,48 @@ def apart(found, reference):
     return float((flat - other).norm() / other.norm())
 
 
-def families_and_rules(optimizer_of, names=FAMILIES, rules=tuple(RULES), kind=Small):
-    """{plan and rules: distance from DDP}"""
-    reference, _ = train(kind, optimizer_of, None)
-    plans = families(workload_of(model_of(kind)))
+def each():
+    """{plan and rules: distance from DDP}, of all families under all rules, after a few steps."""
+    reference, _ = train(Small, sgd, None, steps=SHORT)
     return {
-        f"{name} {rule}": apart(train(kind, optimizer_of, plans[name].under(RULES[rule]))[0], reference)
-        for name in names
-        for rule in rules
+        f"{name} {rule}": apart(train(Small, sgd, plan.under(rules), steps=SHORT)[0], reference)
+        for name, plan in families(workload_of(model_of())).items()
+        for rule, rules in RULES.items()
     }
 
 
-def few():
-    """{dtype: {plan and rules: distance}}, for sums in another order than DDP's.
+def fifty():
+    """{plan, rules, optimizer and way: distance from DDP}: every two of family, optimizer and way meet."""
+    plans = families(workload_of(model_of()))
+    found = {}
+    for i, (optimizer, optimizer_of) in enumerate(OPTIMIZERS.items()):
+        for j, (label, way) in enumerate(WAYS.items()):
+            reference, _ = train(Small, optimizer_of, None, way)
+            for name, rule in [pair for k, pair in enumerate(MANY) if (i + j + k) % 3 == 0]:
+                made, _ = train(Small, optimizer_of, plans[name].under(RULES[rule]), way)
+                found[f"{name} {rule}, {optimizer}, {label}"] = apart(made, reference)
+    return found
 
-    AdamW in float64 alone: attention's key bias has a gradient of zero but for rounding, which it would divide by
-    itself.
+
+def few():
+    """{dtype: {plan, rules, optimizer and way: distance}}, for sums in another order than DDP's.
+
+    In float32 attention is without biases: the gradient of that of its keys is zero but for rounding, which AdamW
+    divides by itself. Nothing is computed in bfloat16: it makes one part in 250 of what differs by rounding.
     """
-    some = partial(families_and_rules, names=("merged", "cut"), rules=("plain", "split", "all"))
-    return {"float32": some(sgd), "float64": some(adamw, kind=lambda: Small().double())}
+    found = {}
+    for dtype, kind in {"float32": lambda: Small(bias=False), "float64": lambda: Small().double()}.items():
+        plans, found[dtype] = families(workload_of(model_of(kind))), {}
+        for k, (optimizer, label) in enumerate(
+            pairs := (("sgd", "accumulated"), ("adamw", "plain"), ("adamw", "scaled"))
+        ):
+            way = Way(scaled=True) if label == "scaled" else WAYS[label]
+            optimizer_of = {"sgd": sgd, "adamw": adamw}[optimizer]
+            reference, _ = train(kind, optimizer_of, None, way)
+            for name, rule in MANY[k :: len(pairs)]:
+                made, _ = train(kind, optimizer_of, plans[name].under(RULES[rule]), way)
+                found[dtype][f"{name} {rule}, {optimizer}, {label}"] = apart(made, reference)
+    return found
 
 
 def ways():
@@ -210,11 +282,9 @@ def ways():
     found = {}
     plans = families(workload_of(model_of()))
     every = {
-        "accumulated": Way(3),
         "summed": Way(2, quiet=False),
         "zeroed": Way(set_to_none=False),
         "clipped": Way(clip=0.1),
-        "scaled": Way(scaled=True),
         "skipped": Way(skips=True),
     }
     for label, way in every.items():
@@ -224,6 +294,77 @@ def ways():
                 made = train(Small, adamw, plans[name].under(RULES[rule]), way, SHORT)[0]
                 found[f"{label} {name} {rule}"] = apart(made, reference)
     return found
+
+
+def unused():
+    """{way, plan and rules: distance from DDP that finds unused parameters}; AdamW moves what has a gradient of 0."""
+    found = {}
+    plans = families(workload_of(model_of(Choosing)))
+    every = {"plain": Way(unused=True), "accumulated": Way(2, unused=True)}
+    for label, way in (every | {"zeroed": Way(set_to_none=False, unused=True)}).items():
+        reference, _ = train(Choosing, adamw, None, way, SHORT)
+        for name in ("wfbp", "merged", "cut"):
+            for rule in ("plain", "split") if label == "zeroed" else ("plain", "split", "overlap", "all"):
+                made, _ = train(Choosing, adamw, plans[name].under(RULES[rule]), way, SHORT)
+                found[f"{label} {name} {rule}"] = apart(made, reference)
+    return found
+
+
+def untouched():
+    """{rules: which of the branches have a gradient after each backward}, and with DDP."""
+    found = {}
+    for rule in ("ddp", "plain", "overlap", "all"):
+        model = model_of(Choosing)
+        optimizer = sgd(model)
+        plan = families(workload_of(model))["merged"].under(RULES.get(rule, Objective()))
+        trained = DistributedDataParallel(model, find_unused_parameters=True) if rule == "ddp" else model
+        executor = None if rule == "ddp" else execute(model, optimizer, plan, limit=60, unused=True)
+        found[rule] = []
+        for number in range(3):
+            loss_of(trained, number).backward()
+            if executor is not None:
+                executor.synchronize()
+            found[rule].append([branch.weight.grad is not None for branch in model.branches])
+            optimizer.step()
+            optimizer.zero_grad()
+    return found
+
+
+def growth():
+    """{rules: how much 1000 steps leave behind}: objects of Python, and bytes where the system tells."""
+    found = {}
+    for rule in ("plain", "all"):
+        model = model_of(Choosing)
+        optimizer = adamw(model)
+        workload = workload_of(model)
+        plan = contiguous_plan(workload, [4, len(workload.gradients)]).under(RULES[rule])
+        executor = execute(model, optimizer, plan, limit=60, unused=True)
+        images, seen = torch.randn(2, 512), []
+        for number in range(1, 1201):
+            model(images).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number in (200, 1200):
+                executor.synchronize()
+                seen.append((objects(), resident()))
+        executor.close()
+        found[rule] = {"objects": seen[1][0] - seen[0][0], "bytes": seen[1][1] - seen[0][1]}
+    return found
+
+
+def objects():
+    """How many there are that Python keeps track of, tensors among them."""
+    gc.collect()
+    return len(gc.get_objects())
+
+
+def resident():
+    """Bytes of memory in use; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as told:
+            return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def measure():
@@ -264,10 +405,10 @@ def evaluate(model):
 
 
 def dtypes():
-    """{rules: distance from DDP} with two dtypes, in buckets of their own."""
+    """{rules: distance from DDP} with several dtypes, in buckets of their own."""
     reference, _ = train(Mixed, sgd, None, steps=SHORT)
     gradients = workload_of(model_of(Mixed)).gradients
-    groups = [[i for i, kind in enumerate(gradients.dtypes) if kind == one] for one in ("float32", "float64")]
+    groups = [[i for i, kind in enumerate(gradients.dtypes) if kind == str(one)[6:]] for one in DTYPES]
     plan = grouped_plan(workload_of(model_of(Mixed)), groups)
     return {
         rule: apart(train(Mixed, sgd, plan.under(rules), steps=SHORT)[0], reference) for rule, rules in RULES.items()
@@ -370,7 +511,7 @@ def refusals():
     inside = Plan("small", tuple(Bucket((replace_size(b, 6), rest_of(b, 6))) for b in one_each(workload)))
     other = {
         "other plans": plan if rank else families(workload)["wfbp"],
-        "other rules": plan.under(RULES["k3" if rank else "plain"]),
+        "other rules": plan.under(RULES["k4" if rank else "plain"]),
         "wrong on one": short if rank else plan,
         "short": short,
         "inside": inside,
@@ -382,6 +523,7 @@ def refusals():
     found["optimizer"] = told(lambda: execute(model, torch.optim.Adagrad(model.parameters()), overlap))
     found["partly"] = told(lambda: execute(model, torch.optim.SGD(model.head.parameters()), overlap))
     found["wrapped"] = told(lambda: execute(DistributedDataParallel(model), sgd(model), plan))
+    found["unused"] = told(lambda: execute(model, sgd(model), plan, unused=bool(rank)))
     wide = model_of(Branches) if rank == 0 else nn.ModuleDict({"left": nn.Linear(8, 8), "right": nn.Linear(8, 8)})
     if rank:
         wide.left.weight = nn.Parameter(torch.zeros(4, 16))
@@ -410,7 +552,7 @@ def misuse():
     """What loops that go wrong are told; the same on every rank."""
     found = {}
     for rule in ("plain", "overlap", "all"):
-        for what in (twice, looked_at, early, kept, stepped_twice, closure, zeroed_in_place, unused, uncalled):
+        for what in MISUSES:
             model = model_of()
             optimizer = sgd(model)
             plan = families(workload_of(model))["merged"].under(RULES[rule])
@@ -462,7 +604,14 @@ def zeroed_in_place(model, optimizer):
     optimizer.zero_grad(set_to_none=False)
 
 
-def unused(model, optimizer):
+def zeroed(model, optimizer):
+    """Gradients taken away between backward and step."""
+    loss_of(model, 0).backward()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def lacking(model, optimizer):
     """Parameters that the loss does not depend on."""
     model.body(torch.randn(2, 3, 16)).sum().backward()
 
@@ -474,6 +623,9 @@ def uncalled(model, optimizer):
         optimizer.step()
         optimizer.zero_grad()
     nn.functional.linear(torch.randn(2, 16), model.head.weight).sum().backward()
+
+
+MISUSES = (twice, looked_at, early, kept, stepped_twice, closure, zeroed, zeroed_in_place, lacking, uncalled)
 
 
 class Failing(torch.autograd.Function):
@@ -490,6 +642,8 @@ class Failing(torch.autograd.Function):
             raise ValueError("no gradient today")
         if ctx.fails == "exit":
             os._exit(7)
+        if ctx.fails == "hang":
+            dist.barrier()
         return carried, None
 
 
@@ -503,35 +657,66 @@ class Unlucky(Small):
         return self.head(self.second(self.first(Failing.apply(self.body(tokens), self.fails)).relu()).mean(1))
 
 
-def fault(kind):
-    """What happens where rank 1 fails in its second backward: what each rank is told, then when it tries again."""
+def faults():
+    """{fault and rules: what this rank is told of what rank 1 does in its second step, and what when it goes on}"""
     found = {}
-    for rule in ("plain", "all"):
-        model = model_of(Unlucky)
-        optimizer = sgd(model)
-        plan = families(workload_of(model))["merged"].under(RULES[rule])
-        execute(model, optimizer, plan, limit=3)
-        found[rule] = told(partial(unlucky, model, optimizer, kind))
-        found[f"{rule} again"] = told(lambda model=model: loss_of(model, 9).backward())
-        if kind == "exit":
-            break
+    for what, rules in FAULTS.items():
+        for rule in rules:
+            model = model_of(Unlucky)
+            optimizer = sgd(model)
+            plan = families(workload_of(model))["merged"].under(RULES[rule])
+            executor = execute(model, optimizer, plan, limit=3 if what == "hang" else 3600)
+            found[f"{what} {rule}"] = told(partial(unlucky, model, optimizer, what))
+            if what != "hang" or dist.get_rank() != 1:  # which waits here in its backward
+                dist.barrier()
+            found[f"{what} {rule} again"] = told(lambda model=model: loss_of(model, 9).backward())
+            found[f"{what} {rule} closed"] = told(executor.close)
     return found
 
 
-def unlucky(model, optimizer, kind):
-    """Three steps, the second of which fails on rank 1."""
+FAULTS = {
+    "raise": ("plain", "all"),
+    "hang": ("plain", "all"),
+    "lack": ("plain", "all"),
+    "zero": ("all",),
+    "twice": ("all",),
+    "closure": ("plain",),
+}
+
+
+def unlucky(model, optimizer, what):
+    """Three steps, in the second of which rank 1 does something that is wrong."""
     for number in range(3):
-        model.fails = kind if number == 1 and dist.get_rank() == 1 else ""
-        loss_of(model, number).backward()
-        optimizer.step()
+        wrong = what if number == 1 and dist.get_rank() == 1 else ""
+        model.fails = wrong
+        loss = loss_of(model, number) if wrong != "lack" else model.body(torch.randn(2, 3, 16)).sum()
+        loss.backward()
+        if wrong == "twice":
+            loss_of(model, number).backward()
+        if wrong == "zero":
+            optimizer.zero_grad()
+        optimizer.step(*[lambda: None] if wrong == "closure" else [])
         optimizer.zero_grad()
 
 
+def lost(what, rule):
+    """What is told where rank 1 ends in backward, at once or with an exception that nothing catches."""
+    model = model_of(Unlucky)
+    optimizer = sgd(model)
+    execute(model, optimizer, families(workload_of(model))["merged"].under(RULES[rule]), limit=3600)
+    if dist.get_rank() == 1:
+        unlucky(model, optimizer, what)
+    return [told(partial(unlucky, model, optimizer, what)), told(lambda: loss_of(model, 9).backward())]
+
+
 SCENARIOS = {
-    "sgd": partial(families_and_rules, sgd),
-    "adamw": partial(families_and_rules, adamw),
+    "each": each,
+    "fifty": fifty,
     "few": few,
     "ways": ways,
+    "unused": unused,
+    "untouched": untouched,
+    "growth": growth,
     "measure": measure,
     "dtypes": dtypes,
     "checkpoint": checkpoint,
@@ -539,16 +724,18 @@ SCENARIOS = {
     "order": order,
     "refusals": refusals,
     "misuse": misuse,
-    "raise": partial(fault, "raise"),
-    "exit": partial(fault, "exit"),
+    "faults": faults,
+    "exit": partial(lost, "exit", "all"),
+    "uncaught": partial(lost, "raise", "plain"),
 }
 
 
 def main(*names):
     """One rank."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    print(json.dumps({name: SCENARIOS[name]() for name in names}), flush=True)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    for name in names:
+        print(json.dumps({name: SCENARIOS[name]()}), flush=True)
     os._exit(0)  # groups that were broken on purpose may hang when they are torn down
 
 

@@ -19,11 +19,14 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-LIMIT = 300
+LIMIT = 600
 """Seconds after which a rank is killed: a few seconds of work on a machine that may be busy."""
-HEALTHY = ("sgd", "adamw", "ways", "measure", "dtypes", "checkpoint", "deferral", "order", "refusals", "misuse")
+HEALTHY = (
+    "each", "ways", "unused", "untouched", "growth", "measure", "dtypes", "checkpoint", "deferral", "order", "refusals",
+    "misuse",
+)  # fmt: skip
 FAMILIES = ("wfbp", "ddp", "merged", "mingled", "cut")
-RULES = ("plain", "k3", "overlap", "split", "all")
+RULES = ("plain", "k2", "k4", "overlap", "split", "all")
 
 
 def launched(names: tuple[str, ...], world: int) -> list[Ended]:
@@ -50,7 +53,7 @@ def found(names: tuple[str, ...], world: int = 2) -> list[Any]:
     """What each rank found, where all end well."""
     ended = launched(names, world)
     assert [rank.code for rank in ended] == [0] * world, ended[0].stderr[-2000:] + ended[-1].stderr[-2000:]
-    return [json.loads(rank.stdout) for rank in ended]
+    return [dict(pair for line in rank.stdout.splitlines() for pair in json.loads(line).items()) for rank in ended]
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +62,17 @@ def healthy(tmp_path_factory):
     return found(HEALTHY)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_training_is_that_of_ddp(healthy, optimizer):
-    """Every family of plans under all rules, 20 steps: bitwise on two ranks, whose sums have but one order."""
+def test_every_plan_under_every_rule_trains_as_ddp(healthy):
+    """Bitwise on two ranks, whose sums have but one order."""
     for rank in healthy:
-        assert rank[optimizer] == {f"{family} {rule}": 0.0 for family in FAMILIES for rule in RULES}
+        assert rank["each"] == {f"{family} {rule}": 0.0 for family in FAMILIES for rule in RULES}
+
+
+def test_fifty_steps_are_those_of_ddp():
+    """SGD with momentum and AdamW, foreach and fused; plain, accumulated and AMP; each with every family of plans."""
+    for rank in found(("fifty",)):
+        assert len(rank["fifty"]) == 32
+        assert set(rank["fifty"].values()) == {0.0}
 
 
 def test_the_distance_can_fail(healthy):
@@ -74,9 +83,9 @@ def test_the_distance_can_fail(healthy):
 
 
 def test_loops_of_all_kinds_train_as_with_ddp(healthy):
-    """Micro-batches with and without no_sync, gradients zeroed in place, clipped, scaled for AMP, steps left out."""
+    """Micro-batches without no_sync, gradients zeroed in place or clipped, steps left out."""
     for rank in healthy:
-        assert len(rank["ways"]) == 6 * 3 + 4 * 3
+        assert len(rank["ways"]) == 4 * 3 + 2 * 3
         assert set(rank["ways"].values()) == {0.0}
 
 
@@ -112,6 +121,7 @@ def test_what_does_not_go_together_is_refused_on_every_rank(healthy):
         "other plans": "PlanError: rank 1 has another plan than rank 0",
         "other rules": "PlanError: rank 1 has another plan than rank 0",
         "models": "PlanError: rank 1 has another model than rank 0",
+        "unused": "PlanError: rank 1 has another setting of unused than rank 0",
         "wrong on one": "PlanError: rank 1: the plan sends 0 bytes of 'head.bias', whose gradient has 20",
         "short": "PlanError: rank 0: the plan sends 0 bytes of 'head.bias', whose gradient has 20",
         "inside": "PlanError: rank 0: bucket 0 cuts 'head.bias' at byte 6, inside an element of float32",
@@ -128,41 +138,88 @@ def test_loops_that_go_wrong_are_told(healthy):
     """What DDP takes, a plan with the barrier takes too; with forward overlap it has a name and a way out."""
     for rank in healthy:
         told = rank["misuse"]
-        for what in ("twice", "looked_at", "early", "kept", "stepped_twice", "zeroed_in_place"):
+        for what in ("twice", "looked_at", "early", "kept", "stepped_twice", "zeroed", "zeroed_in_place"):
             assert told[f"{what} plain"] == "nothing was raised"
         for rule in ("plain", "overlap", "all"):
             assert told[f"closure {rule}"].startswith("UsageError: step(closure)")
-            assert told[f"unused {rule}"].startswith("UsageError: 9 parameters got no gradient in backward, 'stem.0.w")
+            assert told[f"lacking {rule}"].startswith("UsageError: 9 parameters got no gradient in backward, 'stem.0.w")
         for rule in ("overlap", "all"):
             for what in ("twice", "kept"):
                 assert told[f"{what} {rule}"].startswith("UsageError: the gradient of 'head.bias' of the step before")
-            for what in ("looked_at", "early", "zeroed_in_place"):
+            for what in ("looked_at", "early", "zeroed", "zeroed_in_place"):
                 assert told[f"{what} {rule}"].startswith("UsageError: gradients are still under way")
             assert told[f"stepped_twice {rule}"].startswith("UsageError: step() was called twice")
             assert told[f"uncalled {rule}"].startswith("UsageError: 'head.weight' was used in forward before")
+
+
+def test_unused_parameters_are_those_of_ddp(healthy):
+    """Zeros where only other ranks have a gradient; what no rank used has none and is not decayed either."""
+    for rank in healthy:
+        assert len(rank["unused"]) == 3 * (4 + 4 + 2)
+        assert set(rank["unused"].values()) == {0.0}
+        without = rank["untouched"]["ddp"]
+        assert all(row.count(False) == 1 for row in without)
+        assert rank["untouched"] == dict.fromkeys(("ddp", "plain", "overlap", "all"), without)
+
+
+def test_a_thousand_steps_leave_nothing_behind(healthy):
+    """From step 200 to 1200: an object in each step would be 1000, the larger message in each step 30 MB."""
+    for rank in healthy:
+        for rule in ("plain", "all"):
+            assert rank["growth"][rule]["objects"] <= 10
+            assert rank["growth"][rule]["bytes"] <= 8 << 20
 
 
 def test_three_ranks_train_as_with_ddp():
     """Sums in another order, and buckets that no three parts make up: up to rounding, the same on all ranks."""
     for rank in found(("few",), world=3):
         for dtype, most in {"float32": 1e-5, "float64": 1e-9}.items():
-            assert len(rank["few"][dtype]) == 6
-            assert all(0 <= distance <= most for distance in rank["few"][dtype].values())
+            assert len(rank["few"][dtype]) == 8
+            assert all(0 <= distance <= most for distance in rank["few"][dtype].values()), rank["few"][dtype]
 
 
-def test_an_exception_in_backward_ends_on_every_rank():
-    """The rank that fails sees its own error, the other a JobError; neither trains on with what is left."""
-    other, failed = (rank["raise"] for rank in found(("raise",)))
-    for rule in ("plain", "all"):
-        assert failed[rule] == "ValueError: no gradient today"
-        assert other[rule].startswith("JobError: lost another worker in the")
-        for rank in (other, failed):
-            assert rank[f"{rule} again"].startswith("JobError: the backward before did not end")
+OWN = {
+    "raise": "ValueError: no gradient today",
+    "hang": "JobError: lost another worker in the collective of bucket",
+    "lack": "UsageError: 9 parameters got no gradient in backward, 'stem.0.weight' the first",
+    "zero": "UsageError: gradients are still under way while forward overlaps communication",
+    "twice": "UsageError: the gradient of 'head.bias' of the step before is still in place",
+    "closure": "UsageError: step(closure) calls backward itself",
+}
+"""What rank 1 is told of its fault."""
+
+
+def test_what_goes_wrong_on_one_rank_ends_on_every_rank():
+    """The one sees its own error, the others a JobError, which they would wait longer for than this test waits.
+
+    But for one that hangs: the limit is short there. In the end an exception ends the process of rank 1 as Python does.
+    """
+    ended = launched(("faults", "uncaught"), 3)
+    assert [rank.code for rank in ended] == [0, 1, 0], ended[0].stderr[-2000:]
+    assert ended[1].stderr.count("ValueError: no gradient today") == 1
+    for place, rank in enumerate(ended):
+        lines = [json.loads(line) for line in rank.stdout.splitlines()]
+        assert len(lines) == (1 if place == 1 else 2)
+        assert len(lines[0]["faults"]) == 3 * 9
+        for case, told in lines[0]["faults"].items():
+            fault, _, *after = case.split()
+            if after == ["closed"]:
+                assert told == "nothing was raised"
+            elif after:
+                assert told.startswith("JobError: an error ended this executor")
+            else:
+                assert told.startswith(OWN[fault] if place == 1 else "JobError: lost another worker in the collective")
+        if place != 1:
+            assert_lost(lines[1]["uncaught"])
 
 
 def test_a_rank_that_is_lost_is_noticed():
     kept, lost = launched(("exit",), 2)
     assert (kept.code, lost.code) == (0, 7)
-    told = json.loads(kept.stdout)["exit"]
-    assert told["plain"].startswith("JobError: lost another worker in the collective of bucket")
-    assert told["plain again"].startswith("JobError: the backward before did not end")
+    assert_lost(json.loads(kept.stdout)["exit"])
+
+
+def assert_lost(told: list[str]) -> None:
+    """First that another rank was lost, then that this executor is of no use any more."""
+    assert told[0].startswith("JobError: lost another worker in the collective of bucket")
+    assert told[1].startswith("JobError: an error ended this executor")
