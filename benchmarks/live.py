@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from osfmodel import Plan, load_cluster, load_workload, profiles  # noqa: E402
-from osfmodel.effects import REPLAYED_ON_CPU, RUNTIME  # noqa: E402
+from osfmodel.effects import EXECUTED, REPLAYED_ON_CPU, RUNTIME  # noqa: E402
 from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.measurement import Measurement  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
@@ -51,7 +51,7 @@ SOURCE = Source(
     f"{ITERATIONS} iterations after 3 of warm-up, {REPEATS} repeats, plans taking turns; computation by sleeping",
     LICENCE,
 )
-VIEW, COPIES, SWEEP, EXECUTED = "", "-copies", "-sweep", "-runtime"
+VIEW, COPIES, SWEEP, EXECUTOR = "", "-copies", "-sweep", "-runtime"
 """Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps, and
 with plans that the executor carries out."""
 OWN, PUBLISHED, CHANNELS = "planned", ("us-byte", "byte-scheduler", "asc-wfbp"), (1, 2, 4)
@@ -68,7 +68,7 @@ class Setting(NamedTuple):
     @property
     def wires(self) -> str:
         """The name of the cluster."""
-        return f"emulated{self.how if self.how == EXECUTED else ''}-{self.workers}x{self.rate}"
+        return f"emulated{self.how if self.how == EXECUTOR else ''}-{self.workers}x{self.rate}"
 
     @property
     def file(self) -> str:
@@ -78,7 +78,7 @@ class Setting(NamedTuple):
     @property
     def plans(self) -> tuple[str, ...]:
         """What is run, by turns, apart from the plans that are made for it."""
-        if self.how == EXECUTED:
+        if self.how == EXECUTOR:
             return ("ddp", "optimal", *(f"{RUNTIME}:{name}" for name in PUBLISHED))
         return ("ddp", "optimal", *(f"cap:{cap}" for cap in CAPS)) if self.how == SWEEP else PLANS
 
@@ -109,7 +109,7 @@ def executed_settings() -> Iterator[Setting]:
     """Those with the executor, likewise."""
     for workload in sorted(SCALES, key=("transformer-6x256-cpu", "googlenet-k80", "resnet50-v100").index):
         for workers, rate in ((4, "2500mbit"), (8, "2500mbit"), (4, "1gbit"), (8, "1gbit")):
-            yield Setting(workers, rate, workload, EXECUTED)
+            yield Setting(workers, rate, workload, EXECUTOR)
 
 
 def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
@@ -119,7 +119,7 @@ def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
     """
     workload = load_workload(setting.workload).scaled(SCALES[setting.workload])
     cluster = load_cluster(wires)
-    pricing = pricing_of(cluster, setting.workers).under({**REPLAYED_ON_CPU, "executor": RUNTIME})
+    pricing = pricing_of(cluster, setting.workers).under(REPLAYED_ON_CPU | EXECUTED)
     yield f"ddp-k{cluster.in_flight}", make_plan("ddp", workload, pricing, Objective(cluster.in_flight))
     for overlap in (False, True):
         for channels in CHANNELS:
@@ -154,7 +154,7 @@ def measure(folder: Path, chosen: Iterable[Setting]) -> None:
             scale = f"{SCALES[setting.workload]:g}"
             words = ["run", setting.workload, "--scale", scale, "--cluster", str(wires), *setting.options]
             words += [word for plan in setting.plans for word in ("--plan", plan)]
-            words += _saved(setting, folder, wires) if setting.how == EXECUTED else []
+            words += _saved(setting, folder, wires) if setting.how == EXECUTOR else []
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
             _osf(hosts, [*words, "-o", str(partial)])
@@ -228,7 +228,7 @@ def show(executor: bool = False) -> str:
 
 def _name(group: Beside) -> str:
     options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
-    return f"{group.workload} {group.cluster.removeprefix('emulated').removeprefix(EXECUTED).lstrip('-')}{options}"
+    return f"{group.workload} {group.cluster.removeprefix('emulated').removeprefix(EXECUTOR).lstrip('-')}{options}"
 
 
 def _steady(group: Beside) -> list[Turns]:

@@ -78,6 +78,8 @@ class Effects:
 NO_EFFECTS = Effects()
 RUNTIME = "runtime"
 """The condition ``executor`` of a run that this package's executor carried out; DDP did where there is none."""
+EXECUTED = {"executor": RUNTIME}
+"""Conditions of such a run."""
 REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
 """Conditions of such a run, as ``osf run`` states them."""
 CITED_SLOWDOWN = 0.189

@@ -145,7 +145,8 @@ class _Subject:
 
     def bound(self, objective: Objective) -> Bound:
         """What no schedule under these rules can beat; one for all plans under the same."""
-        return self._bounds.setdefault(objective, Bound(self.workload, self.pricing, objective))
+        found = Bound(self.workload, self.pricing.for_rules(objective), objective)
+        return self._bounds.setdefault(objective, found)
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
@@ -169,15 +170,17 @@ def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
 
 def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Mapping[str, Any]) -> Prediction:
     caveats: tuple[str, ...] = ()
-    workload, pricing = subject.workload, subject.pricing
+    workload = subject.workload
     if isinstance(given, str):
         label, entry = given, named_plan(given)
         made_for = PLAIN if entry.chooses and rules else entry.objective
         objective = replace(made_for, **rules)
+        pricing = subject.pricing.for_rules(objective)
         plan, caveats = make_plan(given, workload, pricing, objective), entry.caveats(workload)
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
         objective = replace(plan.objective, **rules)
+        pricing = subject.pricing.for_rules(objective)
         plan = plan.under(objective)
     timeline = predict_timeline(workload, plan, pricing)
     return Prediction(

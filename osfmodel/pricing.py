@@ -15,7 +15,7 @@ from osfmodel.checks import require_count
 from osfmodel.cluster import Cluster
 from osfmodel.contention import together
 from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
-from osfmodel.effects import NO_EFFECTS, RUNTIME, Effects
+from osfmodel.effects import EXECUTED, NO_EFFECTS, RUNTIME, Effects
 from osfmodel.errors import CostError
 from osfmodel.objective import Objective
 
@@ -60,6 +60,10 @@ class Pricing:
     def rules(self, objective: Objective) -> Objective:
         """What the wires see of ``objective``: each of its channels keeps ``in_flight`` collectives going."""
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
+
+    def for_rules(self, objective: Objective) -> Pricing:
+        """What plans under these rules pay: other rules than the plain ones are the executor's."""
+        return self if objective.plain else self.under(EXECUTED)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
         """What a run of ``osf run`` with these conditions pays.

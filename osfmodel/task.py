@@ -7,12 +7,14 @@ from typing import Any
 
 from osfmodel.bands import Band
 from osfmodel.cost import Cost
+from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan
 from osfmodel.predict import error_band, extrapolation
 from osfmodel.pricing import Pricing
+from osfmodel.simulator import without_priority
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.loaded import plan_under_effects
@@ -27,13 +29,25 @@ PLANNER = "planned"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A workload under a target's rules at one or several prices, within limits."""
+    """A workload under a target's rules at one or several prices, within limits.
+
+    stock: what a stock framework pays at each, as ``pricings`` is where the target is one
+    """
 
     workload: Workload
     target: Target
-    pricings: tuple[Pricing, ...]
+    stock: tuple[Pricing, ...]
     limits: Limits = Limits()
     objective: Objective = PLAIN
+
+    @property
+    def pricings(self) -> tuple[Pricing, ...]:
+        """What the target pays."""
+        return tuple(pricing.under(EXECUTED) for pricing in self.stock) if self.target.executes else self.stock
+
+    def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
+        """What ``knobs`` pay: the default is what one has without the target."""
+        return self.stock if knobs == self.target.default_knobs() else self.pricings
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -50,7 +64,8 @@ class Task:
         return plan_under_effects(self.workload, pricing, make, self.limits != Limits() or not self.objective.plain)
 
     def _planned(self, workload: Workload, pricing: Pricing) -> Plan:
-        return SCHEDULERS[PLANNER].solve(workload, pricing, self.objective).require()[0]
+        plan = SCHEDULERS[PLANNER].solve(workload, pricing, self.objective).require()[0]
+        return without_priority(workload, plan, pricing) if self.target.executes else plan
 
     def _in_order(self, workload: Workload, pricing: Pricing) -> Plan:
         """The exact optimum of whole tensors in ready order."""
@@ -68,7 +83,7 @@ class Task:
     def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
         """What the target makes of ``knobs`` at each price."""
         plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
-        return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self.pricings, strict=True)]
+        return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self._paid(knobs), strict=True)]
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time at each price of what the target makes of ``knobs``."""
@@ -81,7 +96,7 @@ class Task:
     def bands(self, knobs: Any) -> list[Band | None]:
         """The error band of the tuned time at each price."""
         return [error_band(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
-                zip(self.realised(knobs), self.pricings, strict=True)]  # fmt: skip
+                zip(self.realised(knobs), self._paid(knobs), strict=True)]  # fmt: skip
 
     def project(self, plan: Plan, cost: Cost) -> Any:
         """The target's knobs for ``plan``."""
@@ -97,7 +112,7 @@ class Task:
 
     def slower(self, factor: float) -> Task:
         """The same on a network that takes ``factor`` times as long."""
-        return replace(self, pricings=tuple(pricing.slower(factor) for pricing in self.pricings))
+        return replace(self, stock=tuple(pricing.slower(factor) for pricing in self.stock))
 
     def caveats(self) -> tuple[str, ...]:
         """What the target's and the solver's results take for granted."""

@@ -15,7 +15,7 @@ import click
 from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
 from osfmodel.cost import AffineCost
-from osfmodel.effects import RUNTIME
+from osfmodel.effects import EXECUTED, RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
@@ -37,7 +37,7 @@ UNPRICED = ("wfbp", "single", "ddp")
 """Plans that can be made without knowing what a message costs."""
 UNMEASURED = Pricing.of(AffineCost(((0.0, 0.0),)), workers=2)
 """For those."""
-EXECUTED = f"{RUNTIME}:"
+PREFIX = f"{RUNTIME}:"
 """What a plan begins with that the executor is to carry out, and its label in the file."""
 FIXED = " (fixed order)"
 """How the label of a plan ends that would send by priority, and has its predicted order instead."""
@@ -115,7 +115,7 @@ def run_command(
     Example:
       torchrun --nproc-per-node 4 -m osfmodel run resnet50-v100 --plan ddp --plan optimal --cluster c.json -o r.json
     """
-    named = [EXECUTED + plan.removeprefix(EXECUTED) if executor == RUNTIME else plan for plan in plans]
+    named = [PREFIX + plan.removeprefix(PREFIX) if executor == RUNTIME else plan for plan in plans]
     asked = Asked(
         subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify
     )
@@ -157,7 +157,7 @@ def _require_sensible(asked: Asked) -> None:
         raise UsageError("--workload is the profile of a model: a replay has its WORKLOAD already")
     if Path(asked.output).suffix != ".json":
         raise UsageError(f"-o {asked.output}: measurements are JSON, so its name must end in .json")
-    for name in (plan.removeprefix(EXECUTED) for plan in asked.plans):
+    for name in (plan.removeprefix(PREFIX) for plan in asked.plans):
         if not _is_file(name):
             named_plan(name)
             if asked.cluster is None and not _unpriced(name):
@@ -167,7 +167,7 @@ def _require_sensible(asked: Asked) -> None:
 
 
 def _executed(plan: str) -> bool:
-    return plan.startswith(EXECUTED)
+    return plan.startswith(PREFIX)
 
 
 def _is_file(plan: str) -> bool:
@@ -224,7 +224,7 @@ def _carried(label: str, asked: Asked, subject: Subject, pricing: Pricing, state
 
     if not _executed(label):
         return carried(label, _plan(label, subject.workload, pricing.under(stated)), subject.workload, asked.hook)
-    name, pricing = label.removeprefix(EXECUTED), pricing.under(stated | {"executor": RUNTIME})
+    name, pricing = label.removeprefix(PREFIX), pricing.under(stated | EXECUTED)
     plan = _plan(name, subject.workload, pricing)
     if plan.credit is not None and not _is_file(name):
         label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)
@@ -256,7 +256,7 @@ def _first(asked: Asked, settings: Settings, place: Place, subject: Subject) -> 
 def _beside(name: str, output: str) -> str:
     """A file as it is found from where ``output`` lies; a name as it is."""
     if _executed(name):
-        return EXECUTED + _beside(name.removeprefix(EXECUTED), output)
+        return PREFIX + _beside(name.removeprefix(PREFIX), output)
     return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
 
 

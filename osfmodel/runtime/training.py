@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from osfmodel.effects import RUNTIME
+from osfmodel.effects import EXECUTED
 from osfmodel.errors import OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import written
@@ -243,7 +243,7 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
         "carried_by": ran.planned.by,
     }
     if ran.planned.sent:
-        own |= {"executor": RUNTIME, "sent": ran.planned.sent}
+        own |= EXECUTED | {"sent": ran.planned.sent}
     if label in losses:
         own["loss_difference"] = f"{losses[label]:.3g}"
     return replace(first, plan=label, samples=ran.samples, conditions=first.conditions + tuple(own.items()))

@@ -1,0 +1,44 @@
+"""Plans for the executor: what they pay, and that tuning gives none that it cannot carry out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from osfmodel import load_cluster, load_workload, predict, tune
+from osfmodel.objective import Objective
+from osfmodel.plans import make_plan
+from osfmodel.pricing import pricing_of
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return load_workload("resnet50-v100")
+
+
+@pytest.mark.parametrize("rules", [Objective(split=True), Objective(2, split=True), Objective(1, True, True)], ids=str)
+def test_tuning_gives_what_the_executor_carries_out(workload, rules):
+    found = tune(workload, load_cluster("v100-10gbe"), 64, "runtime", objective=rules)
+    assert found.plan.credit is None
+    assert not any(bucket.release_time for bucket in found.plan.buckets)
+
+
+def test_so_many_in_flight_as_a_plan_has_channels_whatever_the_library_does(workload):
+    """gloo runs two all-reduces of DDP's at once, and of the executor's as many as the plan says."""
+    cluster = load_cluster("emulated-4x2500mbit")
+    assert cluster.in_flight == 2
+    for rules in (Objective(2), Objective(1, forward_overlap=True), Objective(4, forward_overlap=True)):
+        plan = make_plan("wfbp", workload, pricing_of(cluster, 4)).under(rules)
+        alone = replace(cluster, in_flight=1)
+        assert predict(workload, cluster, plan, 4).iteration_time == predict(workload, alone, plan, 4).iteration_time
+
+
+def test_what_the_executor_gains_is_gained_over_ddp(workload):
+    """The default is what DDP does, with two in flight; the tuned plan is the executor's."""
+    cluster = load_cluster("emulated-4x2500mbit")
+    (stock,) = tune(workload, cluster, 4).outcomes
+    found = tune(workload, cluster, 4, "runtime", objective=Objective(1, forward_overlap=True))
+    (outcome,) = found.outcomes
+    assert outcome.default_time == stock.default_time == predict(workload, cluster, "ddp", 4).iteration_time
+    assert outcome.tuned_time == predict(workload, cluster, found.plan, 4).iteration_time
