@@ -9,6 +9,7 @@ import pytest
 
 from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
 from osfmodel.cluster import COLLECTIVES
+from osfmodel.plans import NAMED_PLANS, by_solver
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
 from tests.problems import affine, coarse_table, jumping, min_of_affine
@@ -41,6 +42,8 @@ def test_the_cost_model(example, monkeypatch):
 @pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)
 def test_the_solver(example, monkeypatch):
     monkeypatch.setitem(SOLVERS, "example", example.idle_flush)
+    monkeypatch.setitem(NAMED_PLANS, "example", by_solver(example.idle_flush))
+    test_solvers.test_the_named_plan_is_what_the_solver_gives_unless_it_searches("example")
     for make_cost in (affine, min_of_affine, jumping, coarse_table):
         test_solvers.test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum("example", make_cost)
     test_solvers.test_limits_are_kept_or_refused("example")
