@@ -114,7 +114,7 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
         raise PlanError(f"DDP cannot carry out plan {label!r}, which wants {' and '.join(wants)}: {instead}")
     try:
         plan.require_valid(workload)
-        if _one_dtype(workload) and not ddp.forms(plan, workload):
+        if _one_dtype(workload) and not ddp.TARGET.forms(plan, workload):
             raise PlanError("it sends tensors in another order than that in which they become ready")
     except OsfError as error:
         raise PlanError(f"DDP cannot carry out plan {label!r}: {error}; {instead}") from None

@@ -196,15 +196,6 @@ def _thresholds(plan: Plan, total: int) -> list[int]:
     return sorted({*powers, *sizes[::step], *sizes[-1:], DEFAULT_THRESHOLD})
 
 
-def forms(plan: Plan, workload: Workload) -> bool:
-    """Whether some of the settings tried form exactly this plan, at the very cycles that release its buckets."""
-    try:
-        exact(plan, workload)
-    except PlanError:
-        return False
-    return True
-
-
 def caveats(workload: Workload) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     known = any(layer.enqueue_time is not None for layer in workload.layers)
@@ -280,5 +271,5 @@ TARGET = Target(
     config,
     render,
     caveats=caveats,
-    forms=forms,
+    exact=exact,
 )
