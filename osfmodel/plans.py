@@ -45,23 +45,30 @@ def _by_default(target: Target) -> Rule:
     return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload, pricing.cost())
 
 
-def _by_solver(solver: Solver) -> Rule:
+def by_solver(solver: Solver) -> NamedPlan:
+    """The named plan of an entry of SOLVERS."""
+
     def make(workload: Workload, pricing: Pricing) -> Plan:
         return solver.solve(workload, pricing.cost(), Limits()).require()[0]
 
-    if solver.published:
-        return lambda workload, pricing, objective: make(workload, pricing)
-    return lambda workload, pricing, objective: plan_under_effects(workload, pricing, make)
+    def rule(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        return plan_under_effects(workload, pricing, make) if solver.searches else make(workload, pricing)
+
+    return NamedPlan(rule, solver.meaning, solver.caveats)
 
 
-def _by_scheduler(scheduler: Scheduler) -> Rule:
+def by_scheduler(scheduler: Scheduler) -> NamedPlan:
+    """The named plan of an entry of SCHEDULERS."""
+
     def rule(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
         def make(workload: Workload, pricing: Pricing) -> Plan:
             return scheduler.solve(workload, pricing, objective).require()[0]
 
-        return plan_under_effects(workload, pricing, make) if scheduler.chooses else make(workload, pricing)
+        return plan_under_effects(workload, pricing, make) if scheduler.searches else make(workload, pricing)
 
-    return rule
+    return NamedPlan(
+        rule, scheduler.meaning, scheduler.caveats, scheduler.objective, scheduler.searches, scheduler.costly
+    )
 
 
 def _table() -> dict[str, NamedPlan]:
@@ -73,17 +80,8 @@ def _table() -> dict[str, NamedPlan]:
     stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
     for name, target in stock.items():
         table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats)
-    for name, solver in SOLVERS.items():
-        table[name] = NamedPlan(_by_solver(solver), solver.meaning, solver.caveats)
-    for name, scheduler in SCHEDULERS.items():
-        table[name] = NamedPlan(
-            _by_scheduler(scheduler),
-            scheduler.meaning,
-            scheduler.caveats,
-            scheduler.objective,
-            scheduler.chooses,
-            scheduler.costly,
-        )
+    table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
+    table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
     expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
     if len(table) != expected:
         raise AssertionError("two plans have the same name: rename a solver or a target")

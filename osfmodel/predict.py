@@ -225,7 +225,8 @@ def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:
     if largest > measured[1]:
         notes.append(f"messages above {show_bytes(measured[1])}, the largest measured, are extrapolated")
     if smallest < measured[0]:
-        how = "priced like that one" if isinstance(cost, TableCost) else "extrapolated"
+        flat = isinstance(cost, TableCost) and cost.sizes[0] >= measured[0]
+        how = "priced like that one" if flat else "extrapolated"
         notes.append(f"messages below {show_bytes(measured[0])}, the smallest measured, are {how}")
     return tuple(notes)
 

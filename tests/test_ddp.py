@@ -71,6 +71,36 @@ def test_every_contiguous_plan_is_realised_exactly():
         assert ddp.realise(ddp.project(plan, workload, cost), workload, cost) == plan
 
 
+@pytest.mark.parametrize("name", ["googlenet-k80", "resnet50-v100", "vgg13-h100"])
+def test_the_optimum_is_formed(name):
+    """Any runs of whole tensors in ready order, where there is one dtype: each bucket has a limit of its own."""
+    workload, cost = osf.load_workload(name), AffineCost(((1e-4, 1e-10),))
+    plan = osf.SOLVERS["optimal"].solve(workload, cost, osf.Limits()).plan
+    assert ddp.TARGET.forms(plan, workload)
+    clocked = osf.Plan(plan.workload, tuple(replace(bucket, release_time=1.0) for bucket in plan.buckets))
+    assert not ddp.TARGET.forms(clocked, workload)
+    assert not ddp.TARGET.forms(osf.Plan(plan.workload, plan.buckets[::-1]), workload)
+
+
+def test_with_several_dtypes_what_some_limits_form_is_formed():
+    """Whatever stays below its limit until the end included, and only that: two buckets exchanged are mostly none."""
+    rng, cost, refused = np.random.default_rng(3), AffineCost(((1.0, 1e-3),)), 0
+    for _ in range(300):
+        count = int(rng.integers(2, 12))
+        dtypes = rng.choice(["a", "b", "c"], count).tolist()
+        workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 30, count).tolist(), dtypes)
+        knobs = ddp.DdpKnobs(tuple(rng.integers(1, 60, int(rng.integers(1, 4))).tolist()))
+        plan = ddp.realise(knobs, workload, cost)
+        assert ddp.TARGET.forms(plan, workload)
+        assert ddp.realise(ddp.project(plan, workload, cost), workload, cost) == plan
+        turned = osf.Plan(plan.workload, plan.buckets[::-1])
+        if ddp.TARGET.forms(turned, workload):
+            assert ddp.realise(ddp.project(turned, workload, cost), workload, cost) == turned
+        else:
+            refused += 1
+    assert refused > 100
+
+
 def test_out_of_order_and_mixed_plans_are_refused():
     workload = workload_of([1.0, 2.0], [10, 20], ["f", "b"])
     cost = AffineCost(((1.0, 0.0),))

@@ -6,8 +6,9 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.plan import Bucket, Plan
 from osfmodel.recursion import predict_timeline
-from osfmodel.targets import horovod
+from osfmodel.targets import horovod, runs_on
 from osfmodel.targets.horovod import HorovodKnobs
 from tests.conftest import gradients, workload_of
 
@@ -63,7 +64,7 @@ def test_a_host_that_runs_ahead_waits_for_the_last_of_a_batch():
 def test_groups_wait_until_they_are_whole():
     workload = workload_of([0.2, 0.4, 1.3], [10, 10, 10])
     knobs = {"groups": (("t0", "t2"), ("t1",)), "use_groups": True, "cycle": 0.5}
-    assert form(workload, **knobs) == [(["t0", "t2"], 1.5), (["t1"], 1.5)]
+    assert form(workload, **knobs) == [(["t1"], 0.5), (["t0", "t2"], 1.5)]
 
 
 def test_settings_agree_with_each_other():
@@ -93,3 +94,39 @@ def test_nothing_is_sent_before_it_is_ready_or_off_the_tick(cycle):
     for names, release in form(workload, cycle=cycle, threshold=100):
         assert release >= max(ready[name] for name in names)
         assert release <= max(ready[name] for name in names) + cycle * (1 + 1e-9)
+
+
+WORKLOAD = workload_of([0.5, 0.9, 1.0, 2.5], [10 * 2**20] * 4)
+
+
+def test_plans_of_its_own_loop_are_formed():
+    for knobs in (HorovodKnobs(), HorovodKnobs(threshold=20 * 2**20, cycle=0.1), HorovodKnobs(threshold=0)):
+        plan = horovod.realise(knobs, WORKLOAD, COST)
+        assert horovod.TARGET.forms(plan, WORKLOAD)
+        found = horovod.project(plan, WORKLOAD, COST)
+        assert horovod.realise(found, WORKLOAD, COST) == plan
+        assert runs_on(plan, WORKLOAD) == ("horovod",)
+
+
+def test_groups_are_formed_at_the_ticks_that_find_them_whole():
+    groups = (("t0", "t1"), ("t2",), ("t3",))
+    plan = horovod.realise(HorovodKnobs(cycle=0.001, groups=groups, use_groups=True), WORKLOAD, COST)
+    assert horovod.TARGET.forms(plan, WORKLOAD)
+    found = horovod.project(plan, WORKLOAD, COST)
+    assert (found.groups, found.use_groups) == (groups, True)
+    assert horovod.realise(found, WORKLOAD, COST) == plan
+
+
+def test_off_the_ticks_or_out_of_order_nothing_is_formed():
+    """Released as soon as ready, half a second late, or backwards: no setting of Horovod's clock does that."""
+    plan = horovod.realise(HorovodKnobs(threshold=20 * 2**20, cycle=0.1), WORKLOAD, COST)
+    assert len(plan.buckets) == 3
+    late, prompt = (
+        Plan(plan.workload, tuple(Bucket(bucket.blocks, release(bucket)) for bucket in plan.buckets))
+        for release in (lambda bucket: bucket.release_time + 0.5, lambda bucket: 0.0)
+    )
+    at_the_end = Plan(plan.workload, tuple(Bucket(bucket.blocks, 2.5) for bucket in plan.buckets[::-1]))
+    for other in (late, prompt, at_the_end, Plan(plan.workload, plan.buckets[::-1])):
+        assert not horovod.TARGET.forms(other, WORKLOAD)
+        assert "horovod" not in runs_on(other, WORKLOAD)
+    assert runs_on(prompt, WORKLOAD) == ("ddp",)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, is_dataclass, replace
 
 import pytest
 
@@ -37,6 +38,15 @@ def test_layers_without_parameters_take_time_but_send_nothing():
     workload = Workload("w", (Layer("conv", 1, 1, 8), Layer("relu", 1, 2, 0), Layer("fc", 1, 1, 8)))
     assert workload.gradients.names == ("fc", "conv")
     assert workload.gradients.ready_times == (4, 7)
+
+
+@pytest.mark.parametrize("module", ["cluster", "workload", "plan", "measurement", "source", "timeline"])
+def test_whatever_a_noun_is_made_of_is_exported(module):
+    """Every dataclass beside a noun; only the gradients of a workload, which nobody makes by hand, are not."""
+    found = vars(importlib.import_module(f"osfmodel.{module}"))
+    made = {name for name, value in found.items() if is_dataclass(value) and value.__module__ == f"osfmodel.{module}"}
+    assert made - {"Gradients"} <= set(osf.__all__)
+    assert all(getattr(osf, name) is found[name] for name in made - {"Gradients"})
 
 
 def test_nouns_are_values(small_workload):

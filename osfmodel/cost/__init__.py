@@ -94,6 +94,6 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if workers == 1:
         return FREE
     price = COST_MODELS[cluster.cost_model].cost(cluster, workers, collective)
-    if cluster.fitted is None or isinstance(price, TableCost):
+    if cluster.fitted is None or price.measured_range is not None:
         return price
     return replace(price, measured_range=(cluster.fitted.smallest, cluster.fitted.largest))

@@ -3,8 +3,8 @@
 Every cost model ends in one of them, and the solvers know no others:
 
 * :class:`AffineCost`, the minimum of K lines a_k + b_k m: Hockney, every textbook algorithm, NCCL's choice
-  among algorithms and protocols. Nondecreasing, which the fast solver uses.
-* :class:`TableCost`, straight lines between measured points. It may jump up and down.
+  among algorithms and protocols. Nondecreasing, which the fast solver uses, and never steeper for larger messages.
+* :class:`TableCost`, straight lines between points, measured or of a formula. It may jump up and down.
 
 Both take a number and give a number, or take an array and give an array. Exact (rational) parameters give exact
 times.
@@ -74,16 +74,20 @@ class AffineCost:
 
 @dataclass(frozen=True, slots=True)
 class TableCost:
-    """Straight lines through the measured points (``sizes[k]``, ``times[k]``), jumps up and down kept as they are.
+    """Straight lines through the points (``sizes[k]``, ``times[k]``), jumps up and down kept as they are.
 
-    Beyond the largest size it goes on with ``asymptote`` seconds per byte; left out, this is the measured slope
-    from the last point at or below a quarter of the largest size to the largest. Below the smallest it stays at the
-    smallest size's time, since latency does not vanish.
+    Beyond the largest size it goes on with ``asymptote`` seconds per byte; left out, this is the slope from the last
+    point at or below a quarter of the largest size to the largest. Below the smallest it stays at the smallest size's
+    time, since latency does not vanish.
+
+    ``measured_range`` is the smallest and the largest size measured or fitted, a price outside being extrapolated; None
+    where a formula holds everywhere.
     """
 
     sizes: tuple[int, ...]
     times: tuple[float, ...]
     asymptote: float = -1
+    measured_range: tuple[int, int] | None = None
     _knots: Array = field(init=False, repr=False, compare=False)
     _values: Array = field(init=False, repr=False, compare=False)
 
@@ -123,34 +127,29 @@ class TableCost:
 
     def slower(self, factor: float) -> TableCost:
         """The same on a network that takes ``factor`` times as long."""
-        return TableCost(self.sizes, tuple(time * factor for time in self.times), self.asymptote * factor)
+        return replace(self, times=tuple(time * factor for time in self.times), asymptote=self.asymptote * factor)
 
     def plus(self, seconds: float) -> TableCost:
         """The same with ``seconds`` more for every message."""
-        return TableCost(self.sizes, tuple(time + seconds for time in self.times), self.asymptote)
+        return replace(self, times=tuple(time + seconds for time in self.times))
 
     @property
     def breakpoints(self) -> tuple[int, ...]:
-        """Sizes at which seconds per byte may reach a minimum: the measured ones."""
+        """Sizes at which seconds per byte may reach a minimum: those of the points."""
         return self.sizes
-
-    @property
-    def measured_range(self) -> tuple[int, int] | None:
-        """Smallest and largest measured size; a price outside is extrapolated."""
-        return self.sizes[0], self.sizes[-1]
 
     @property
     def floor(self) -> TableCost:
         """Nowhere above the cheapest price of any message of at least that size; it never decreases.
 
-        Through the running minimum from the right of the measured times, which lies on or below the exact
+        Through the running minimum from the right of the points' times, which lies on or below the exact
         envelope (on a rising stretch the envelope bends above the chord).
         """
         lowest, times = self.times[-1], []
         for time in reversed(self.times):
             lowest = min(lowest, time)
             times.append(lowest)
-        return TableCost(self.sizes, tuple(reversed(times)), self.asymptote)
+        return replace(self, times=tuple(reversed(times)))
 
 
 def _last_slope(sizes: tuple[int, ...], times: tuple[float, ...]) -> float:

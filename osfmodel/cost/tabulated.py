@@ -14,7 +14,7 @@ from osfmodel.errors import CostError
 def cost(cluster: Cluster, workers: int, collective: str) -> TableCost:
     """The table for that worker count. Raises CostError where it was not measured, naming those that were."""
     table = by_count.entry(cluster.tables, workers, collective, cluster.name, "table", "was measured with")
-    return TableCost(table.sizes, table.times)
+    return TableCost(table.sizes, table.times, measured_range=(table.sizes[0], table.sizes[-1]))
 
 
 def counts(cluster: Cluster) -> tuple[int, ...]:

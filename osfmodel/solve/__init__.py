@@ -1,7 +1,7 @@
 """Solvers: SOLVERS maps a name to a function (workload, cost, limits) -> Solution and what it is.
 
-To add one: a module with ``solve`` and one line here. Its name is at once a named plan of ``osf predict``, and
-tests/conformance runs over the table.
+To add one: a module with ``solve`` and one line here, with ``searches`` where another plan may take the place of its
+own. Its name is at once a named plan of ``osf predict``, and tests/conformance runs over the table.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from osfmodel.solve.solution import Limits, Scheduler, Solution, Solver, Status
 __all__ = ["SCHEDULERS", "SOLVERS", "Limits", "Scheduler", "Solution", "Solver", "Status"]
 
 SOLVERS: Mapping[str, Solver] = {
-    "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)", published=True),
-    "optimal": Solver(optimal.solve, "the exact optimum over plans of whole tensors in ready order", optimal.caveats),
+    "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)"),
+    "optimal": Solver(
+        optimal.solve,
+        "the exact optimum over plans of whole tensors in ready order",
+        optimal.caveats,
+        searches=True,
+    ),
 }
 SCHEDULERS: Mapping[str, Scheduler] = {
     "asc-wfbp": Scheduler(asc_wfbp.solve, Objective(asc_wfbp.CHANNELS), "several at once, as released (INFOCOM'21)"),
@@ -31,14 +36,14 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         blocks.solve,
         Objective(forward_overlap=True),
         "block sizes by linear programmes, tensors cut",
-        chooses=True,
+        searches=True,
         costly=True,
     ),
     "planned": Scheduler(
         planned.solve,
         Objective(forward_overlap=True),
         "the best found by several exact methods and local search",
-        chooses=True,
+        searches=True,
     ),
 }
 """Solvers of what no stock framework does: several collectives at once, cut tensors, communication past the barrier."""

@@ -72,16 +72,18 @@ class Solution:
 class Solver(NamedTuple):
     """An entry of SOLVERS.
 
-    solve:     (workload, cost, limits) -> Solution
-    meaning:   half a line for a person
-    caveats:   what to beware of
-    published: whether it is an algorithm of others, kept as it is: it then knows nothing of effects
+    solve:    (workload, cost, limits) -> Solution
+    meaning:  half a line for a person
+    caveats:  what to beware of
+    searches: whether its name stands for the best that can be found rather than for this very rule. Its plan is then
+              only a candidate: under effects it is asked again, and with several collectives in flight plans of another
+              search compete with its own. Left out, its plan is carried out as it is
     """
 
     solve: Callable[[Workload, Cost, Limits], Solution]
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
-    published: bool = False
+    searches: bool = False
 
 
 class Scheduler(NamedTuple):
@@ -91,8 +93,7 @@ class Scheduler(NamedTuple):
     objective: what it was made for, where nobody asks for another
     meaning:   half a line for a person
     caveats:   what to beware of
-    chooses:   whether it is ours: it may use less than the rules permit, and is asked again under effects; those
-               published are carried out as asked
+    searches:  as of a Solver; it may then also use less than the rules permit
     costly:    whether it takes so long to load or to run that it is shown only where asked for
     """
 
@@ -100,5 +101,5 @@ class Scheduler(NamedTuple):
     objective: Objective
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
-    chooses: bool = False
+    searches: bool = False
     costly: bool = False

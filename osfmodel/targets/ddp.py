@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost import Cost
+from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
-from osfmodel.plan import Plan, contiguous_ends, grouped_plan
+from osfmodel.plan import Plan, grouped_plan
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_caps
 from osfmodel.solve.contiguous import allowed, finish
-from osfmodel.targets.target import Target, plain, require_plain
+from osfmodel.targets.target import Target, require_plain
 from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
 
@@ -58,11 +60,37 @@ def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits(
     """
     require_plain(plan, workload, "DDP")
     sizes = list(_sizes_per_dtype(plan, workload).values())
-    if not sizes:
-        return DdpKnobs()
-    if len(sizes) == 1:
-        return DdpKnobs(tuple(sizes[0]))
+    if len(sizes) < 2:
+        return DdpKnobs(_closing(plan, workload)) if sizes else DdpKnobs()
+    with suppress(PlanError):
+        knobs = exact(plan, workload)
+        if allowed(bucket_layout(workload.gradients, knobs.limits), workload.gradients, limits):
+            return knobs
     return DdpKnobs(_search_list(sizes, workload, cost, limits))
+
+
+def exact(plan: Plan, workload: Workload) -> DdpKnobs:
+    """Limits that form exactly this plan. Raises PlanError where none do.
+
+    What reaches its limit is sent then; the last bucket of each dtype may stay below and be sent at the end.
+    """
+    require_plain(plan, workload, "DDP")
+    if not plan.buckets:
+        return DdpKnobs()
+    for left in range(len(set(workload.gradients.dtypes)) + 1):
+        knobs = DdpKnobs(_closing(plan, workload, left))
+        if realise(knobs, workload, FREE) == plan:
+            return knobs
+    raise PlanError("no list of limits makes DDP form this plan")
+
+
+def _closing(plan: Plan, workload: Workload, left: int = 0) -> tuple[int, ...]:
+    """The largest limits that all buckets but so many of the last reach."""
+    count = max(map(len, _sizes_per_dtype(plan, workload).values()))
+    closed = replace(plan, buckets=plan.buckets[: len(plan.buckets) - left])
+    rows = _sizes_per_dtype(closed, workload).values()
+    out_of_reach = workload.gradient_bytes + 1
+    return tuple(min((row[k] for row in rows if k < len(row)), default=out_of_reach) for k in range(count))
 
 
 def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
@@ -124,16 +152,6 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
 def complete(knobs: DdpKnobs, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
     """Add what to fall back to; it does not depend on the plan, so it is searched for once."""
     return replace(knobs, fallback=search_caps(workload, cost, limits))
-
-
-def forms(plan: Plan, workload: Workload) -> bool:
-    """Any runs of whole tensors in ready order, if there is one dtype: each bucket has a limit of its own."""
-    one_dtype = len(set(workload.gradients.dtypes)) < 2
-    return one_dtype and plain(plan, workload) and contiguous_ends(plan, workload) is not None and not _clocked(plan)
-
-
-def _clocked(plan: Plan) -> bool:
-    return any(bucket.release_time for bucket in plan.buckets)
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -234,5 +252,5 @@ TARGET = Target(
     render,
     complete,
     caveats,
-    forms,
+    exact,
 )

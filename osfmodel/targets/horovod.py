@@ -18,15 +18,18 @@ import math
 import textwrap
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cost import Cost
+from osfmodel.cost.curves import FREE
+from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.recursion import communication_finish, predict_timeline
 from osfmodel.solve import Limits
 from osfmodel.solve.contiguous import allowed
-from osfmodel.targets.target import Target, plain, require_plain
+from osfmodel.targets.target import Target, require_plain
 from osfmodel.units import MIB
 from osfmodel.workload import Gradients, Workload
 
@@ -115,36 +118,69 @@ def _grouped(knobs: HorovodKnobs, gradients: Gradients) -> tuple[list[list[int]]
     groups = [[position[name] for name in group] for group in knobs.groups]
     complete = [max(gradients.enqueue_times[i] for i in group) for group in groups]
     now = 0.0
+    order = sorted(range(len(groups)), key=complete.__getitem__)
     releases = []
-    for group, submitted in zip(groups, complete, strict=True):
-        now = max(_next_cycle(now, knobs.cycle, submitted), *[gradients.ready_times[i] for i in group])
+    for k in order:
+        now = max(_next_cycle(now, knobs.cycle, complete[k]), *[gradients.ready_times[i] for i in groups[k]])
         releases.append(now)
-    return groups, releases
+    return [groups[k] for k in order], releases
+
+
+def exact(plan: Plan, workload: Workload) -> HorovodKnobs:
+    """Knobs that form exactly this plan: its buckets, their order, and the cycle that releases each.
+
+    Tried are the cycles of CYCLES with every threshold that the sizes can tell apart, then the plan as groups. Raises
+    PlanError where none of them forms it.
+    """
+    require_plain(plan, workload, "Horovod")
+    ready = dict(zip(workload.gradients.names, workload.gradients.ready_times, strict=True))
+    if all(bucket.release_time >= max(ready[block.layer] for block in bucket.blocks) for bucket in plan.buckets):
+        names = _names(plan)
+        thresholds = dict.fromkeys([DEFAULT_THRESHOLD, *(_whole_mib(bucket.size) for bucket in plan.buckets)])
+        cycles = dict.fromkeys([DEFAULT_CYCLE, *CYCLES])
+        settings = [HorovodKnobs(threshold, cycle, names) for cycle in cycles for threshold in thresholds]
+        settings += [HorovodKnobs(max(thresholds), cycle, names, use_groups=True) for cycle in cycles]
+        for knobs in settings:
+            if realise(knobs, workload, FREE) == plan:
+                return knobs
+    raise PlanError("no cycle time, threshold or groups that are tried make Horovod form this plan")
+
+
+def _names(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
+
+
+def _whole_mib(size: int) -> int:
+    return -(-size // MIB) * MIB
 
 
 def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> HorovodKnobs:
-    """The best threshold and cycle found, and the plan itself as groups; groups are recommended where they win 0.5 %.
+    """What forms exactly this plan, else the best threshold and cycle found, and the plan itself as groups.
 
-    A search over CYCLES and thresholds among the plan's own bucket sizes and powers of two; not exhaustive. Settings
-    whose batches break ``limits`` are passed over, so groups may be all that is left. Raises PlanError for a plan that
-    Horovod cannot carry out.
+    Groups are then recommended where they win 0.5 %. The search is over CYCLES and thresholds among the plan's own
+    bucket sizes and powers of two; not exhaustive. Settings whose batches break ``limits`` are passed over, so groups
+    may be all that is left. Raises PlanError for a plan that Horovod cannot carry out.
     """
-    require_plain(plan, workload, "Horovod")
     gradients = workload.gradients
-    names = tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
+    with suppress(PlanError):
+        knobs = exact(plan, workload)
+        if allowed(batches(knobs, gradients)[0], gradients, limits):
+            return knobs
+    require_plain(plan, workload, "Horovod")
+    names = _names(plan)
     thresholds = _thresholds(plan, workload.gradient_bytes)
     settings = [HorovodKnobs(threshold, cycle, names) for cycle in CYCLES for threshold in thresholds]
     grouped = [HorovodKnobs(max(thresholds), cycle, names, use_groups=True) for cycle in CYCLES[:2]]
-    exact = min(grouped, key=lambda knobs: _finish(knobs, gradients, cost))
+    by_hand = min(grouped, key=lambda knobs: _finish(knobs, gradients, cost))
     if limits != Limits():
         settings = [knobs for knobs in settings if allowed(batches(knobs, gradients)[0], gradients, limits)]
     if not settings:
-        return exact
+        return by_hand
     best = min(settings, key=lambda knobs: _finish(knobs, gradients, cost))
     by_groups, by_settings = (
-        predict_timeline(workload, realise(knobs, workload, cost), cost).iteration_time for knobs in (exact, best)
+        predict_timeline(workload, realise(knobs, workload, cost), cost).iteration_time for knobs in (by_hand, best)
     )
-    return exact if by_groups < 0.995 * by_settings else best
+    return by_hand if by_groups < 0.995 * by_settings else best
 
 
 def _finish(knobs: HorovodKnobs, gradients: Gradients, cost: Cost) -> float:
@@ -155,7 +191,7 @@ def _finish(knobs: HorovodKnobs, gradients: Gradients, cost: Cost) -> float:
 def _thresholds(plan: Plan, total: int) -> list[int]:
     """Whole MiB, so that environment, flag and YAML say the same: powers of two, the plan's sizes, the default."""
     powers = [2**k for k in range(20, 28) if 2**k < total]
-    sizes = sorted({-(-bucket.size // MIB) * MIB for bucket in plan.buckets})
+    sizes = sorted({_whole_mib(bucket.size) for bucket in plan.buckets})
     step = max(1, len(sizes) // (THRESHOLDS_TRIED - len(powers)))
     return sorted({*powers, *sizes[::step], *sizes[-1:], DEFAULT_THRESHOLD})
 
@@ -235,5 +271,5 @@ TARGET = Target(
     config,
     render,
     caveats=caveats,
-    forms=plain,
+    exact=exact,
 )

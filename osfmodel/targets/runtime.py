@@ -45,6 +45,5 @@ TARGET = Target(
     realise,
     config,
     render,
-    forms=lambda plan, workload: True,
     executes=True,
 )

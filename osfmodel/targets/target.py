@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cost import Cost
+from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan
 from osfmodel.solve import Limits
@@ -28,7 +29,8 @@ class Target:
     render:        (knobs, workload) -> text               lines to paste
     complete:      (knobs, workload, cost, limits) -> knobs adds what only the final choice needs
     caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
-    forms:         (plan, workload) -> whether some knobs make the framework form exactly this plan
+    exact:         (plan, workload) -> knobs               those that form exactly this plan, else PlanError; for a
+                                                           ``project`` that takes long, which gives the same for it
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
     """
 
@@ -40,13 +42,16 @@ class Target:
     render: Callable[[Any, Workload], str]
     complete: Callable[[Any, Workload, Cost, Limits], Any] = lambda knobs, workload, cost, limits: knobs
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
-    forms: Callable[[Plan, Workload], bool] = lambda plan, workload: False
+    exact: Callable[[Plan, Workload], Any] | None = None
     executes: bool = False
 
-
-def plain(plan: Plan, workload: Workload) -> bool:
-    """Whether ``plan`` is one collective of whole tensors at a time, before the update."""
-    return plan.plain and _whole(plan, workload)
+    def forms(self, plan: Plan, workload: Workload) -> bool:
+        """Whether some knobs make the framework form exactly this plan: buckets, order and release times."""
+        try:
+            knobs = self.exact(plan, workload) if self.exact else self.project(plan, workload, FREE, Limits())
+        except PlanError:
+            return False
+        return self.realise(knobs, workload, FREE) == plan
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:

@@ -1,17 +1,18 @@
-"""The complete examples of the how-to pages, put into the tables, pass the conformance tests of those tables."""
+"""The complete examples of the how-to pages, put into the tables, pass all conformance tests of those tables."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
+from itertools import product
 
 import pytest
 
 from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
-from osfmodel.cluster import COLLECTIVES
+from osfmodel.plans import NAMED_PLANS, by_solver
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
-from tests.problems import COST_MAKERS
 from tests.test_docs import blocks
 
 
@@ -25,44 +26,51 @@ def example(request, monkeypatch):
     return module
 
 
+def put_through(module, parameter, like, **fixtures):
+    """Run every test of ``module`` that the entry ``like`` of its table is put through, for the entry "example".
+
+    Returns the names of those tests.
+    """
+    ran = []
+    for name, test in vars(module).items():
+        if not name.startswith("test_"):
+            continue
+        marks = {mark.args[0]: list(mark.args[1]) for mark in getattr(test, "pytestmark", ())}
+        if like not in marks.pop(parameter, ()):
+            continue
+        given = {key: value for key, value in fixtures.items() if key in inspect.signature(test).parameters}
+        for values in product(*marks.values()):
+            test(**{parameter: "example"}, **dict(zip(marks, values, strict=True)), **given)
+        ran.append(name)
+    return ran
+
+
+def listed(module, parameter):
+    """The names of the tests of ``module`` that run over its table, as its text says."""
+    tests = {name: test for name, test in vars(module).items() if name.startswith("test_")}
+    return [name for name, test in tests.items() if parameter in inspect.signature(test).parameters]
+
+
 @pytest.mark.parametrize("example", ["add-a-cost-model"], indirect=True)
 def test_the_cost_model(example, monkeypatch):
     monkeypatch.setitem(COST_MODELS, "example", example.tired_ring)
-    for workers in test_cost_models.COUNTS:
-        for collective in COLLECTIVES:
-            test_cost_models.test_prices_are_sane("example", collective, workers)
-    test_cost_models.test_one_worker_pays_nothing("example")
-    test_cost_models.test_a_fit_of_its_own_prices_finds_them_again("example")
-    test_cost_models.test_residuals_show_noise("example")
-    test_cost_models.test_without_samples_there_is_no_fit_and_no_price("example")
+    assert put_through(test_cost_models, "model", "ring") == listed(test_cost_models, "model")
     assert COST_MODELS["example"].meaning
 
 
 @pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)
 def test_the_solver(example, monkeypatch):
     monkeypatch.setitem(SOLVERS, "example", example.idle_flush)
-    for make_cost in COST_MAKERS:
-        test_solvers.test_solutions_are_valid_priced_by_the_engine_and_above_bound_and_optimum("example", make_cost)
-    test_solvers.test_limits_are_kept_or_refused("example")
-    test_solvers.test_the_same_question_gets_the_same_answer("example")
-    test_solvers.test_alternating_dtypes_and_nothing_to_send("example")
+    monkeypatch.setitem(NAMED_PLANS, "example", by_solver(example.idle_flush))
+    ran = put_through(test_solvers, "name", "mg-wfbp")
+    assert ran == [name for name in listed(test_solvers, "name") if "schedule" not in name]
     assert SOLVERS["example"].meaning
 
 
 @pytest.mark.parametrize("example", ["add-a-target"], indirect=True)
-@pytest.mark.parametrize("case", test_targets.CASES, indirect=True, ids=lambda case: "-".join(map(str, case)))
-def test_the_target(example, monkeypatch, case):
+@pytest.mark.parametrize("subject", test_targets.CASES, ids=lambda subject: "-".join(map(str, subject)))
+def test_the_target(example, monkeypatch, subject):
     monkeypatch.setitem(CONFIG_TARGETS, "example", example.elements)
-    test_targets.test_what_is_realised_sends_everything_once("example", case)
-    test_targets.test_projecting_what_was_realised_changes_nothing("example", case)
-    test_targets.test_config_is_json_and_text_is_complete("example", case)
-    test_targets.test_a_cut_tensor_is_refused("example", case)
-    for setting in ({"channels": 2}, {"forward_overlap": True}, {"split": True}):
-        test_targets.test_a_plan_beyond_the_framework_is_refused("example", setting, case)
+    ran = put_through(test_targets, "name", "ddp", case=test_targets.build(subject))
+    assert ran == [name for name in listed(test_targets, "name") if "an_executor" not in name]
     assert CONFIG_TARGETS["example"].meaning
-
-
-@pytest.fixture
-def case(request):
-    """As in the tests of the table."""
-    return test_targets.build(request.param)

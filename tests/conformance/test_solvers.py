@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from osfmodel import SOLVERS, Limits, Status, engine
+from osfmodel import SOLVERS, Effects, Limits, Status, engine
 from osfmodel.objective import Objective
+from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import SCHEDULERS, exhaustive
@@ -67,6 +70,33 @@ def test_statuses_are_sentences_and_failures_carry_a_remedy():
     assert "optimal" in solution.status.value
 
 
+BUSY = {"workers": 4, "effects": Effects(hook_time=0.05, copy_in=1e-3, compute_slowdown=0.2), "in_flight": 2}
+"""What a search would plan again for: effects, and several collectives in flight."""
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_named_plan_is_what_the_solver_gives_unless_it_searches(name):
+    rng = np.random.default_rng(25)
+    for _ in range(20):
+        problem = random_problem(rng)
+        workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes, problem.dtypes)
+        pricing = replace(Pricing.of(affine(rng)), **BUSY)
+        own, named = SOLVERS[name].solve(workload, pricing.cost(), Limits()).plan, make_plan(name, workload, pricing)
+        times = [engine.predict_timeline(workload, plan, pricing).iteration_time for plan in (named, own)]
+        assert named == own or (SOLVERS[name].searches and times[0] <= times[1])
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_named_plan_is_what_the_scheduler_gives_unless_it_searches(name):
+    rng, objective = np.random.default_rng(26), Objective(forward_overlap=True)
+    for _ in range(4):
+        problem = random_problem(rng)
+        workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes)
+        pricing = replace(Pricing.of(affine(rng)), **BUSY)
+        own = SCHEDULERS[name].solve(workload, pricing, objective).plan
+        assert SCHEDULERS[name].searches or make_plan(name, workload, pricing, objective) == own
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_alternating_dtypes_and_nothing_to_send(name):
     rng = np.random.default_rng(24)
@@ -92,7 +122,7 @@ def test_schedules_are_valid_timed_by_the_engine_and_above_the_bound(name, objec
         solution = SCHEDULERS[name].solve(workload, pricing, objective)
         plan, timeline = solution.require()
         plan.require_valid(workload)
-        assert plan.objective == objective or (SCHEDULERS[name].chooses and objective.permits(plan.objective))
+        assert plan.objective == objective or (SCHEDULERS[name].searches and objective.permits(plan.objective))
         assert timeline == engine.predict_timeline(workload, plan, pricing)
         assert solution.lower_bound == objective_bound(workload, pricing, objective)
         assert solution.lower_bound <= timeline.iteration_time * (1 + 1e-12)

@@ -97,7 +97,11 @@ def test_table_extrapolates_by_the_measured_asymptote():
     cost = TableCost((1000, 2000, 4000, 8000), (10.0, 12.0, 20.0, 40.0))
     assert cost(16_000) == pytest.approx(40 + (40 - 12) / 6000 * 8000)
     assert cost(10) == 10
-    assert cost.measured_range == (1000, 8000)
+    assert cost.measured_range is None
+    ranged = TableCost(cost.sizes, cost.times, measured_range=(1000, 8000))
+    assert {ranged.slower(2).measured_range, ranged.plus(1).measured_range, ranged.floor.measured_range} == {
+        (1000, 8000)
+    }
     falling = TableCost((1000, 8000), (10.0, 5.0))
     assert falling(80_000) == 5
 

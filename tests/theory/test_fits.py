@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import COST_MODELS, Cluster, CostError, FittedRange, Link, Protocol, Table, cost_of, predict, tune
-from osfmodel.cost import AffineCost, Fit, Sample, jumps, minimum
+from osfmodel.cost import AffineCost, CostModel, Fit, Sample, TableCost, jumps, minimum
 from osfmodel.cost.fitting import samples_of, soft_l1
 from osfmodel.cost.minimum import MOST_PIECES, fit_minimum
 from osfmodel.formats import Hints, import_file
@@ -229,6 +229,23 @@ def test_held_out_worker_counts_in_a_node(data_folder):
 def test_samples_that_are_too_few_are_refused():
     with pytest.raises(CostError, match="1 samples cannot determine 2 parameters"):
         COST_MODELS["piecewise"].fit([Sample(2, 1024, 1e-5)], 1)
+
+
+def test_the_knots_of_a_formula_are_no_measurement(small_workload, monkeypatch):
+    """A formula whose slope rises yields a table; what was measured is what it was fitted to, as for lines."""
+    knots = TableCost((1, 100, 1000), (1e-6, 2e-6, 2e-3))
+    model = CostModel(lambda cluster, workers, collective: knots, COST_MODELS["ring"].fit, "bends upwards")
+    monkeypatch.setitem(COST_MODELS, "bent", model)
+    cluster = Cluster("c", "bent", fitted=FittedRange(8, 2**28, (4,)))
+    assert cost_of(cluster, 4).measured_range == (8, 2**28)
+    assert predict(small_workload, cluster, "single", 4).warnings == ()
+    assert predict(small_workload, replace(cluster, fitted=None), "single", 4).warnings == ()
+    (below,) = predict(small_workload, replace(cluster, fitted=FittedRange(800, 900, (4,))), "single", 4).warnings
+    assert below == "messages below 800 B, the smallest measured, are extrapolated"
+    measured = Cluster("t", "tabulated", tables=(Table(4, (800, 900), (1.0, 2.0)),), fitted=cluster.fitted)
+    assert cost_of(measured, 4).measured_range == (800, 900)
+    (below,) = predict(small_workload, measured, "single", 4).warnings
+    assert below == "messages below 800 B, the smallest measured, are priced like that one"
 
 
 def test_prices_beyond_a_fit_carry_a_warning(small_workload):
