@@ -68,7 +68,8 @@ def tune_command(
     refuse_mixtures(ctx)
     limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
     if live["live"] is not None:
-        tune_live_command(ctx.params, limits)
+        only_ddp = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE and target == "ddp"
+        tune_live_command(ctx.params, limits, not only_ddp)
         return
     workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects)
     tuning = tune(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osfmodel.cli.app import parse_limit, print_text
+from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.runtime.ranks import place_of, require_torch, together
 from osfmodel.runtime.subjects import is_factory
@@ -66,8 +67,8 @@ def refuse_mixtures(ctx: click.Context) -> None:
         for name in given:
             if name in NOT_LIVE:
                 raise UsageError(f"{spelled[name]} does not go with --live: {NOT_LIVE[name]}")
-        if ctx.params["target"] != "ddp":
-            raise UsageError(f"--for {ctx.params['target']} does not go with --live, which trains with DDP: --for ddp")
+        if ctx.params["target"] not in ("ddp", RUNTIME):
+            raise UsageError(f"--for {ctx.params['target']} does not go with --live, which trains with PyTorch alone")
         return
     for name in given:
         if name in ONLY_LIVE:
@@ -77,8 +78,8 @@ def refuse_mixtures(ctx: click.Context) -> None:
             raise click.MissingParameter(ctx=ctx, param=param)
 
 
-def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
-    """Run it on this rank, and show on rank 0 what came of it."""
+def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) -> None:
+    """Run it on this rank, and show on rank 0 what came of it; ``executor``: consider plans of the executor, too."""
     _require_sensible(params)
     seconds = parse_limit(params["timeout"])
     require_torch("osf tune --live")
@@ -93,6 +94,7 @@ def tune_live_command(params: dict[str, Any], limits: Limits) -> None:
         params["scale"],
         limits,
         seconds,
+        executor,
     )
     place = place_of(os.environ, "tune --live", least=2).on(params["backend"])
     settings = Settings(params["iterations"], params["repeat"])
@@ -131,23 +133,18 @@ def _shown(found: Live, folder: str) -> str:
     """Predicted and measured of both plans, the verdict, and the lines to paste."""
     (outcome,) = found.tuning.outcomes
     choice = found.choice
-    rows = [
-        ("", "predicted", "measured", "turns"),
-        _row("default", outcome.default_time, choice.default_time, [*choice.default, *choice.again]),
-        _row("tuned", outcome.tuned_time, choice.tuned_time, choice.tuned),
-        (
-            "speed-up",
-            f"{outcome.default_time / outcome.tuned_time:.3f}",
-            f"{choice.default_time / choice.tuned_time:.3f}",
-            f"noise {choice.noise:.1%}",
-        ),
+    plans = [
+        ("default", outcome.default_time, choice.default_time, [*choice.default, *choice.again]),
+        ("tuned", outcome.tuned_time, choice.tuned_time, choice.tuned),
     ]
-    table = "".join(
-        f"{name:<10}{predicted:<14}{measured:<14}{turns}".rstrip() + "\n" for name, predicted, measured, turns in rows
-    )
+    if found.executed is not None:
+        plans.append(("executor", found.executed.outcomes[0].tuned_time, choice.executed_time, choice.executed))
+    rows = [("", "predicted", "measured", "speed-up predicted", "measured", "turns")]
+    for name, predicted, measured, turns in plans:
+        speed_ups = f"{outcome.default_time / predicted:.3f}", f"{choice.default_time / measured:.3f}"
+        span = f"{len(turns)} from {show_time(min(turns))} to {show_time(max(turns))}"
+        rows.append((name, show_time(predicted), show_time(measured), *speed_ups, span))
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = ["".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    table = "".join(f"{line}\n" for line in lines)
     return f"{table}\n{choice.verdict}\nPlan, lines to paste and evidence are in {folder}.\n\n{found.lines}"
-
-
-def _row(name: str, predicted: float, measured: float, turns: Any) -> tuple[str, str, str, str]:
-    span = f"{len(turns)} from {show_time(min(turns))} to {show_time(max(turns))}"
-    return name, show_time(predicted), show_time(measured), span

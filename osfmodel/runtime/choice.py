@@ -1,4 +1,4 @@
-"""Whether a tuned plan that was measured beside the default is to be recommended."""
+"""Which of the plans that were measured beside the default is to be recommended."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from osfmodel.tune import WORTHWHILE
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The default, the tuned plan, and the default again, in turn: seconds per iteration of each repeat.
+    """The default, DDP's tuned plan, and the default again, in turn: seconds per iteration of each repeat.
 
     ``deviation`` says how the buckets that DDP formed differ from the tuned plan; nothing where they do not.
+    ``executed`` are the turns of the executor's plan, between the last two, where there is one.
     """
 
     default: Sequence[float]
     tuned: Sequence[float]
     again: Sequence[float]
     deviation: str = ""
+    executed: Sequence[float] = ()
 
     @property
     def default_time(self) -> float:
@@ -50,8 +52,39 @@ class Choice:
         return self.gain > self.noise and not self.deviation
 
     @property
+    def stock_time(self) -> float:
+        """Of what is recommended for DDP: the tuned plan or the default."""
+        return self.tuned_time if self.take_tuned else self.default_time
+
+    @property
+    def executed_time(self) -> float:
+        """Median over the turns of the executor's plan, of which there must be some."""
+        return median(self.executed)
+
+    @property
+    def take_executor(self) -> bool:
+        """Whether its plan was faster than what is recommended for DDP by more than the noise."""
+        return bool(self.executed) and 1 - self.executed_time / self.stock_time > self.noise
+
+    @property
     def verdict(self) -> str:
-        """The result in one sentence."""
+        """The result in a sentence or two."""
+        if not self.executed:
+            return self._stock_verdict
+        if self.take_executor:
+            against_default, against_stock = (1 - self.executed_time / x for x in (self.default_time, self.stock_time))
+            tuned = f", {against_stock:.1%} less than DDP's tuned plan" if self.take_tuned else ""
+            return (
+                f"Take the executor's plan: it measured {against_default:.1%} less time than the default{tuned}, "
+                f"beyond the noise of {self.noise:.1%}."
+            )
+        apart = 1 - self.executed_time / self.stock_time
+        how = f"{apart:.1%} less" if apart >= 0 else f"{-apart:.1%} more"
+        return f"{self._stock_verdict} The executor's plan measured {how} time than that."
+
+    @property
+    def _stock_verdict(self) -> str:
+        """Of DDP's plans."""
         saved = f"measured {self.gain:.1%} less time"
         if self.take_tuned:
             return f"Take the tuned plan: it {saved}, beyond the noise of {self.noise:.1%}."

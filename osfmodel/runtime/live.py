@@ -6,7 +6,7 @@ need of them is sent to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import NamedTuple
 from osfmodel import profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import AffineCost
-from osfmodel.effects import REPLAYED_ON_CPU
-from osfmodel.errors import DataError, UsageError
+from osfmodel.effects import REPLAYED_ON_CPU, RUNTIME
+from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
+from osfmodel.objective import Objective
 from osfmodel.plan import Plan
 from osfmodel.runtime import bench, training
 from osfmodel.runtime.buckets import Carried, has_list
@@ -34,13 +35,14 @@ from osfmodel.runtime.subjects import from_factory
 from osfmodel.runtime.surroundings import setting_of, unmet
 from osfmodel.runtime.trainees import Subject, replayed, trained
 from osfmodel.runtime.training import Ran, Settings
+from osfmodel.solve import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
 from osfmodel.tune import Tuning, tune
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
-WORKLOAD, CLUSTER, TUNED, RUNS, PLAN, CONFIG = (
-    "workload.json", "cluster.json", "tuned.json", "runs.json", "plan.json", "config.py",
+WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (
+    "workload.json", "cluster.json", "tuned.json", "executed.json", "runs.json", "plan.json", "config.py",
 )  # fmt: skip
 PARTIAL = "cluster.partial.json"
 LITTLE = 0.01
@@ -51,12 +53,24 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 model = DDP(model)  # the default buckets; add device_ids=[...] as usual
 """
+EXECUTING = """\
+# {verdict}
+import osfmodel as osf
+
+executor = osf.execute(model, optimizer, osf.load_plan("plan.json"))  # the model itself, without DDP
+"""
+RULES = (Objective(2), Objective(1, forward_overlap=True), Objective(2, forward_overlap=True))
+"""What the executor can do and DDP cannot, of which the fastest as predicted is measured."""
 
 
 class Live(NamedTuple):
-    """What came of it: predicted, measured, and the lines to paste for what is recommended."""
+    """What came of it: predicted, measured, and the lines to paste for what is recommended.
+
+    ``executed`` is the prediction for the executor's plan, where one was measured.
+    """
 
     tuning: Tuning
+    executed: Tuning | None
     choice: Choice
     lines: str
 
@@ -71,9 +85,12 @@ def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watc
     _require_usable(here)
     workload = _workload(here)
     cluster = _cluster(here, workload)
-    tuning, carried = _planned(here, workload.scaled(asked.scale), cluster)
-    runs = _runs(here, settings, workload.scaled(asked.scale), carried)
-    return _kept(here, tuning, runs) if here.first and tuning is not None else None
+    scaled = workload.scaled(asked.scale)
+    subject = _subject(here, scaled)
+    planned = _planned(here, scaled, cluster)
+    turns = _turns(here, scaled, subject, planned)
+    runs = _runs(here, settings, subject, turns)
+    return _kept(here, planned, runs) if here.first else None
 
 
 def _require_usable(here: Session) -> None:
@@ -113,7 +130,7 @@ def _start_over(here: Session, workload: Workload) -> None:
         raise UsageError(f"{workload.name!r} has no gradients: there is nothing to tune")
     clusters = () if here.asked.cluster else (CLUSTER, PARTIAL)
     try:
-        for name in (*clusters, TUNED, RUNS, PLAN, CONFIG):
+        for name in (*clusters, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG):
             here.path(name).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"--live {here.asked.folder}: {error.strerror or error}") from None
@@ -167,23 +184,51 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     return lambda: cluster_of(found, setting, "live")
 
 
-def _planned(here: Session, workload: Workload, cluster: Cluster) -> tuple[Tuning | None, list[Carried]]:
-    """What rank 0 recommends from prices alone, and what is to be run for it: the tuned plan between two defaults."""
-    tunings: list[Tuning] = []
+class Planned(NamedTuple):
+    """What rank 0 recommends from prices alone: DDP's plan, and the executor's where it promises to be worth it."""
 
-    def make() -> tuple[Plan, list[float]]:
+    tuning: Tuning
+    executed: Tuning | None
+
+
+def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
+    """On every rank what rank 0 plans."""
+
+    def make() -> Planned:
         stated = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
         seen = replace(cluster, effects=cluster.effects.under(stated))
-        tunings.append(tune(workload, seen, here.place.world, "ddp", here.asked.limits))
-        plan = tunings[0].plan
-        here.keep(TUNED, lambda path: profiles.save(plan, path))
-        return plan, tunings[0].config["bucket_cap_mb_list"]
+        tuning = tune(workload, seen, here.place.world, "ddp", here.asked.limits)
+        here.keep(TUNED, lambda path: profiles.save(tuning.plan, path))
+        if not here.asked.executor or here.asked.limits != Limits():
+            return Planned(tuning, None)
+        tries = [tune(workload, seen, here.place.world, "runtime", objective=rules) for rules in RULES]
+        best = min(tries, key=lambda found: found.outcomes[0].tuned_time)
+        promised = 1 - best.outcomes[0].tuned_time / tuning.outcomes[0].tuned_time
+        return Planned(tuning, best if promised >= LITTLE else None)
 
-    plan, caps = here.decided(make, "while the plan was made", planning=True)
+    planned = here.decided(make, "while the plan was made", planning=True)
+    if here.first:
+        _announce(here, planned.tuning)
+    return planned
+
+
+def _turns(here: Session, workload: Workload, subject: Subject, planned: Planned) -> list[Carried]:
+    """What is run in each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
     default = Carried("ddp", realise(DdpKnobs(), workload, AffineCost(((0.0, 0.0),))))
-    for tuning in tunings:
-        _announce(here, tuning)
-    return tunings[0] if tunings else None, [default, Carried(TUNED, plan, {"bucket_cap_mb_list": caps}), default]
+    tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
+    turns = [default, tuned]
+    if planned.executed is not None:
+        try:
+            turns.append(training.executed(f"{RUNTIME}:{EXECUTED_PLAN}", planned.executed.plan, subject))
+            here.decided(partial(_keep_executed, here, planned.executed.plan), f"while {EXECUTED_PLAN} was written")
+        except OsfError as error:  # the same on every rank: they have the same model
+            if here.first:
+                here.voice.line(f"the executor is left out: {error}")
+    return [*turns, default]
+
+
+def _keep_executed(here: Session, plan: Plan) -> None:
+    here.keep(EXECUTED_PLAN, lambda path: profiles.save(plan, path))
 
 
 def _announce(here: Session, tuning: Tuning) -> None:
@@ -200,12 +245,10 @@ def _announce(here: Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: Session, settings: Settings, workload: Workload, plans: Sequence[Carried]) -> list[Ran]:
+def _runs(here: Session, settings: Settings, subject: Subject, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
-    here.watch.beat("while the model was made")
-    subject = _subject(here, workload)
-    here.watch.patience += 2 * workload.compute_time
+    here.watch.patience += 2 * subject.workload.compute_time
     first = training.first_of(subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else asked.scale)
     found: list[Ran] = []
     kept: list[Measurement] = []
@@ -221,6 +264,7 @@ def _runs(here: Session, settings: Settings, workload: Workload, plans: Sequence
 
 
 def _subject(here: Session, workload: Workload) -> Subject:
+    here.watch.beat("while the model was made")
     device = here.place.device
     return trained(here.asked.subject, device, workload) if here.asked.real else replayed(workload, device)
 
@@ -231,20 +275,35 @@ def _second(run: Measurement) -> Measurement:
     return replace(run, conditions=tuple({**stated, "repeat": f"{stated['repeat']} again"}.items()))
 
 
-def _kept(here: Session, tuning: Tuning, runs: Sequence[Ran]) -> Live:
+def _kept(here: Session, planned: Planned, runs: Sequence[Ran]) -> Live:
     """Choose, and write down the choice."""
     choice = choice_of(runs)
-    default = runs[0].planned.plan
-    lines = f"# {choice.verdict}\n{tuning.rendered}" if choice.take_tuned else KEPT.format(verdict=choice.verdict)
-    here.keep(PLAN, lambda path: profiles.save(tuning.plan if choice.take_tuned else default, path))
+    tuning, executed = planned.tuning, planned.executed if choice.executed else None
+    if executed is not None and choice.take_executor:
+        plan, lines = executed.plan, EXECUTING.format(verdict=choice.verdict)
+    elif choice.take_tuned:
+        plan, lines = tuning.plan, f"# {choice.verdict}\n{tuning.rendered}"
+    else:
+        plan, lines = runs[0].planned.plan, KEPT.format(verdict=choice.verdict)
+    here.keep(PLAN, lambda path: profiles.save(plan, path))
     here.keep(CONFIG, lambda path: profiles.write_text(path, lines))
-    return Live(tuning, choice, lines)
+    return Live(tuning, executed, choice, lines)
 
 
 def choice_of(runs: Sequence[Ran]) -> Choice:
-    """What the turns say: of each repeat the default, the tuned plan, and the default again."""
+    """What the turns say: of each repeat the default, the tuned plan, perhaps the executor's, and the default again."""
     from statistics import median
 
-    times = [median(ran.samples) for ran in runs]
-    deviation = next((ran.deviation for ran in runs[1::3] if ran.deviation), "")
-    return Choice(times[0::3], times[1::3], times[2::3], deviation)
+    def times(chosen: Iterable[Ran]) -> list[float]:
+        return [median(ran.samples) for ran in chosen]
+
+    default, tuned, executed = (
+        [ran for ran in runs if kind(ran.planned)]
+        for kind in (
+            lambda planned: planned.label == "ddp",
+            lambda planned: planned.label == TUNED,
+            lambda planned: bool(planned.sent),
+        )
+    )
+    deviation = next((ran.deviation for ran in tuned if ran.deviation), "")
+    return Choice(times(default[::2]), times(tuned), times(default[1::2]), deviation, times(executed))

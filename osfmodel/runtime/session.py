@@ -27,6 +27,7 @@ class Asked:
     workload: the profile of the model that is known already; None: measure it
     scale:    replay computation so many times as slow
     limit:    seconds for each collective
+    executor: whether a plan of the executor is to be considered
     """
 
     subject: str
@@ -36,6 +37,7 @@ class Asked:
     scale: float = 1.0
     limits: Limits = Limits()
     limit: float = 60.0
+    executor: bool = True
 
     @property
     def real(self) -> bool:

@@ -28,6 +28,7 @@ else:
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "3", "--repeat", "2", "--timeout", "20s", "--backend", "gloo"]
+ONLY_DDP = ["--for", "ddp"]
 FILES = ["cluster.json", "config.py", "plan.json", "runs.json", "tuned.json", "workload.json"]
 
 
@@ -73,7 +74,7 @@ def assert_consistent(folder, ended):
 
 
 def test_a_workload_on_measured_wires(tiny, tmp_path):
-    ended = ranks(["tune", "tiny.json", "--live", "found", "--scale", "0.5", *SHORT], 2, tmp_path)
+    ended = ranks(["tune", "tiny.json", "--live", "found", "--scale", "0.5", *SHORT, *ONLY_DDP], 2, tmp_path)
     folder = tmp_path / "found"
     assert_consistent(folder, ended)
     assert osf.load_workload(folder / "workload.json") == tiny
@@ -86,7 +87,7 @@ def test_a_workload_on_measured_wires(tiny, tmp_path):
 
 def test_a_model_on_known_wires_and_again_with_its_profile(tmp_path):
     """A second session in the same folder, from what the first one found."""
-    words = ["tune", "tests.live.models:convolutional", "--live", "found", *SHORT]
+    words = ["tune", "tests.live.models:convolutional", "--live", "found", *SHORT, *ONLY_DDP]
     folder = tmp_path / "found"
     assert_consistent(folder, ranks([*words, "--cluster", "ring:50us,10Gbps"], 2, tmp_path))
     workload = osf.load_workload(folder / "workload.json")
@@ -106,6 +107,53 @@ def test_little_to_gain_is_said_before_running(tmp_path):
     assert [one.code for one in ended] == [0, 0], ended
     assert "osf: little to gain: 0.0% less time than the default is predicted" in ended[0].stderr
     assert ended[1].stderr == ""
+
+
+@pytest.mark.parametrize("subject", ["tiny.json", "tests.live.models:convolutional"])
+def test_a_plan_of_the_executor_is_measured_beside(tiny, tmp_path, subject):
+    """Where it promises to be worth it, as forward overlap does on slow wires."""
+    words = ["tune", subject, "--live", "found", "--cluster", "ring:50us,1Gbps", *SHORT]
+    ended = ranks(words, 2, tmp_path)
+    assert [one.code for one in ended] == [0, 0], ended
+    folder = tmp_path / "found"
+    runs = load_measurements(folder / "runs.json")
+    turns = ["ddp", "tuned.json", "runtime:executed.json", "ddp"]
+    assert [run.plan for run in runs] == turns * 2
+    times = [run.iteration_time for run in runs]
+    choice = Choice(times[0::4], times[1::4], times[3::4], executed=times[2::4])
+    assert choice.verdict in ended[0].stdout
+    lines = (folder / "config.py").read_text()
+    assert lines.startswith(f"# {choice.verdict}\n")
+    assert ("osf.execute(" in lines) == choice.take_executor
+    taken = "executed.json" if choice.take_executor else "tuned.json" if choice.take_tuned else None
+    assert taken is None or osf.load_plan(folder / "plan.json") == osf.load_plan(folder / taken)
+    (checked,) = check([str(folder / "runs.json")])
+    assert all(row.predicted is not None for row in checked.rows), checked
+
+
+def test_a_model_that_the_executor_cannot_train_is_tuned_for_ddp(tmp_path):
+    words = ["tune", "tests.live.models:partly_used", "--live", "found", "--cluster", "ring:50us,1Gbps", *SHORT]
+    ended = ranks(words, 2, tmp_path)
+    assert ["osf: the executor is left out: " in one.stderr for one in ended] == [True, False], ended
+
+
+@pytest.mark.parametrize(
+    ("choice", "recommended", "verdict"),
+    [
+        (Choice([100], [90], [100], "", [80]), "executor", "20.0% less time than the default, 11.1% less than DDP's"),
+        (Choice([100], [100], [100], "", [80]), "executor", "it measured 20.0% less time than the default, beyond"),
+        (Choice([100], [80], [100], "", [79.9]), "tuned", "The executor's plan measured 0.1% less time than that."),
+        (Choice([100], [100], [100], "", [110]), "default", "The executor's plan measured 10.0% more time than that."),
+        (Choice([100], [90], [104], "", [89]), "tuned", "measured 1.1% less time than that."),
+    ],
+)
+def test_the_executor_is_recommended_only_where_it_wins(choice, recommended, verdict):
+    starts = {"executor": "Take the executor's plan", "tuned": "Take the tuned plan", "default": "Keep the default"}
+    assert choice.verdict.startswith(starts[recommended])
+    assert verdict in choice.verdict
+    assert choice.take_executor == (recommended == "executor")
+    even = replace(choice, executed=[choice.stock_time])
+    assert not even.take_executor
 
 
 @pytest.mark.parametrize(
