@@ -15,7 +15,7 @@ import click
 from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
 from osfmodel.cluster import Cluster
-from osfmodel.cost import AffineCost
+from osfmodel.cost.curves import FREE
 from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
@@ -208,7 +208,7 @@ def _carried(name: str, asked: Asked, workload: Workload, cluster: Cluster | Non
 def _plan(name: str, workload: Workload, cluster: Cluster | None, world: int) -> Plan:
     if _is_file(name):
         return profiles.load_plan(name)
-    pricing = Pricing.of(AffineCost(((0.0, 0.0),)), workers=world) if cluster is None else pricing_of(cluster, world)
+    pricing = Pricing.of(FREE, workers=world) if cluster is None else pricing_of(cluster, world)
     return make_plan(name, workload, pricing)
 
 

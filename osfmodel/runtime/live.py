@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.cluster import Cluster
-from osfmodel.cost import AffineCost
 from osfmodel.effects import REPLAYED_ON_CPU
 from osfmodel.errors import DataError, UsageError
 from osfmodel.measurement import Measurement
@@ -178,7 +177,7 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> tuple[Tunin
         return plan, tunings[0].config["bucket_cap_mb_list"]
 
     plan, caps = here.decided(make, "while the plan was made", planning=True)
-    default = Carried("ddp", realise(DdpKnobs(), workload, AffineCost(((0.0, 0.0),))))
+    default = Carried("ddp", realise(DdpKnobs(), workload))
     for tuning in tunings:
         _announce(here, tuning)
     return tunings[0] if tunings else None, [default, Carried(TUNED, plan, {"bucket_cap_mb_list": caps}), default]
