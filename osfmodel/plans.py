@@ -42,7 +42,7 @@ def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
 
 
 def _by_default(target: Target) -> Rule:
-    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload, pricing.cost())
+    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload)
 
 
 def by_solver(solver: Solver) -> NamedPlan:
@@ -113,7 +113,7 @@ def single_cap(name: str) -> int | None:
 def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
         cost = pricing.cost()
-        return ddp.realise(ddp.DdpKnobs((cap(workload, cost),)), workload, cost)
+        return ddp.realise(ddp.DdpKnobs((cap(workload, cost),)), workload)
 
     return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
 

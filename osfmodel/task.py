@@ -81,9 +81,9 @@ class Task:
         return predict_timeline(self.workload, plan, pricing)
 
     def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
-        """What the target makes of ``knobs`` at each price."""
-        plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
-        return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self._paid(knobs), strict=True)]
+        """What the target makes of ``knobs``, timed at each price."""
+        plan = self.target.realise(knobs, self.workload)
+        return [(plan, self.timeline(plan, pricing)) for pricing in self._paid(knobs)]
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time at each price of what the target makes of ``knobs``."""
@@ -103,11 +103,11 @@ class Task:
         return self.target.project(plan, self.workload, cost, self.limits)
 
     def keeps_limits(self, knobs: Any) -> bool:
-        """Whether what the target makes of ``knobs`` is within the limits under every cost."""
+        """Whether what the target makes of ``knobs`` is within the limits."""
         most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
-        plans = [self.target.realise(knobs, self.workload, cost) for cost in self.costs]
-        return all(most is None or len(plan.buckets) <= most for plan in plans) and all(
-            most_bytes is None or bucket.size <= most_bytes for plan in plans for bucket in plan.buckets
+        buckets = self.target.realise(knobs, self.workload).buckets
+        return (most is None or len(buckets) <= most) and (
+            most_bytes is None or all(bucket.size <= most_bytes for bucket in buckets)
         )
 
     def slower(self, factor: float) -> Task:

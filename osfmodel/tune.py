@@ -202,7 +202,7 @@ def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: S
     pairs += [(plan, cost) for (plan, _), cost in zip(optima, task.costs, strict=True)]
     # Spelled out where the target can spell it, so that the recommendation is a complete one.
     default = task.target.default_knobs()
-    pairs.append((task.target.realise(default, task.workload, task.costs[0]), task.costs[0]))
+    pairs.append((task.target.realise(default, task.workload), task.costs[0]))
     seen: set[Plan] = set()
     for plan, cost in pairs:
         if plan not in seen:

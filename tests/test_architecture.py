@@ -56,7 +56,6 @@ FLOORS = [
     ("solve.tape", "solve.block_program"),
     ("solve.resize",),
     ("solve.blocks",),
-    ("solve.block_choice",),
     ("solve",),
     ("solve.loaded",),
     ("targets.target",),
@@ -148,6 +147,19 @@ def inner(name: str) -> str | None:
 def test_every_module_has_a_floor():
     listed = [name for floor in FLOORS for name in floor]
     assert sorted(listed) == sorted(modules())
+
+
+FOR_USERS = {"runtime", "runtime.callbacks", "runtime.executor", "solve.exhaustive"}
+"""What scripts import, or who adds a solver for its tests. Commands are loaded by name."""
+
+
+def test_every_module_is_reached():
+    """Nothing is in the package for its tests or benchmarks alone."""
+    used = {
+        inner(imported) for name, path in modules().items() for imported in imports(path) if inner(imported) != name
+    }
+    alone = {name for name in set(modules()) - used if name.partition(".")[0] != "cli"}
+    assert sorted(alone - FOR_USERS) == []
 
 
 def upward(name: str, path: Path) -> list[str]:

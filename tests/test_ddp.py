@@ -68,7 +68,7 @@ def test_every_contiguous_plan_is_realised_exactly():
         workload = workload_of(np.cumsum(rng.exponential(1, count)).tolist(), rng.integers(1, 10**7, count).tolist())
         ends = (*sorted(set(rng.integers(1, count, 5).tolist()) - {count}), count) if count > 1 else (1,)
         plan, cost = contiguous_plan(workload, ends), AffineCost(((1.0, 1e-6),))
-        assert ddp.realise(ddp.project(plan, workload, cost), workload, cost) == plan
+        assert ddp.realise(ddp.project(plan, workload, cost), workload) == plan
 
 
 @pytest.mark.parametrize("name", ["googlenet-k80", "resnet50-v100", "vgg13-h100"])
@@ -90,12 +90,12 @@ def test_with_several_dtypes_what_some_limits_form_is_formed():
         dtypes = rng.choice(["a", "b", "c"], count).tolist()
         workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 30, count).tolist(), dtypes)
         knobs = ddp.DdpKnobs(tuple(rng.integers(1, 60, int(rng.integers(1, 4))).tolist()))
-        plan = ddp.realise(knobs, workload, cost)
+        plan = ddp.realise(knobs, workload)
         assert ddp.TARGET.forms(plan, workload)
-        assert ddp.realise(ddp.project(plan, workload, cost), workload, cost) == plan
+        assert ddp.realise(ddp.project(plan, workload, cost), workload) == plan
         turned = osf.Plan(plan.workload, plan.buckets[::-1])
         if ddp.TARGET.forms(turned, workload):
-            assert ddp.realise(ddp.project(turned, workload, cost), workload, cost) == turned
+            assert ddp.realise(ddp.project(turned, workload, cost), workload) == turned
         else:
             refused += 1
     assert refused > 100
@@ -221,10 +221,10 @@ def test_limits_hold_for_what_is_realised_and_for_the_fallback(target, limits):
     plans = [tuning.plan]
     if target == "ddp" and "fallback" in tuning.config:
         cap = int(tuning.config["fallback"]["bucket_cap_mb"] * MIB)
-        plans.append(ddp.realise(ddp.DdpKnobs((cap,)), workload, AffineCost(((1.0, 0.0),))))
+        plans.append(ddp.realise(ddp.DdpKnobs((cap,)), workload))
         whole = tuning.config["fallback"]["bucket_cap_mb_whole"]
         if whole is not None:
-            plans.append(ddp.realise(ddp.DdpKnobs((whole * MIB,)), workload, AffineCost(((1.0, 0.0),))))
+            plans.append(ddp.realise(ddp.DdpKnobs((whole * MIB,)), workload))
         assert (whole is None) == ("none keeps the limits asked for" in tuning.rendered)
     for plan in plans:
         assert limits.max_buckets is None or len(plan.buckets) <= limits.max_buckets

@@ -16,7 +16,7 @@ COST = AffineCost(((1.0, 0.0),))
 
 
 def form(workload, **knobs):
-    plan = horovod.realise(HorovodKnobs(**knobs), workload, COST)
+    plan = horovod.realise(HorovodKnobs(**knobs), workload)
     return [([block.layer for block in bucket.blocks], bucket.release_time) for bucket in plan.buckets]
 
 
@@ -56,7 +56,7 @@ def test_a_host_that_runs_ahead_waits_for_the_last_of_a_batch():
     """All submitted at once at 1 s: one batch, which must wait for its last gradient at 9 s."""
     layers = (Layer("b", 0, 5.0, 10, enqueue_time=1.0), Layer("a", 0, 4.0, 10, enqueue_time=1.0))
     workload = Workload("w", layers)
-    plan = horovod.realise(HorovodKnobs(threshold=100, cycle=0.5), workload, COST)
+    plan = horovod.realise(HorovodKnobs(threshold=100, cycle=0.5), workload)
     assert [(len(bucket.blocks), bucket.release_time) for bucket in plan.buckets] == [(2, 9.0)]
     assert predict_timeline(workload, plan, COST).iteration_time == 10.0
 
@@ -80,7 +80,7 @@ def test_settings_agree_with_each_other():
 def test_groups_are_recommended_only_where_they_win():
     """One tensor: no grouping can help, so plain settings are given, and the groups are on offer."""
     workload = workload_of([1.0], [2**20])
-    plan = horovod.realise(HorovodKnobs(), workload, COST)
+    plan = horovod.realise(HorovodKnobs(), workload)
     knobs = horovod.project(plan, workload, COST)
     assert not knobs.use_groups
     assert knobs.groups == (("t0",),)
@@ -101,25 +101,25 @@ WORKLOAD = workload_of([0.5, 0.9, 1.0, 2.5], [10 * 2**20] * 4)
 
 def test_plans_of_its_own_loop_are_formed():
     for knobs in (HorovodKnobs(), HorovodKnobs(threshold=20 * 2**20, cycle=0.1), HorovodKnobs(threshold=0)):
-        plan = horovod.realise(knobs, WORKLOAD, COST)
+        plan = horovod.realise(knobs, WORKLOAD)
         assert horovod.TARGET.forms(plan, WORKLOAD)
         found = horovod.project(plan, WORKLOAD, COST)
-        assert horovod.realise(found, WORKLOAD, COST) == plan
+        assert horovod.realise(found, WORKLOAD) == plan
         assert runs_on(plan, WORKLOAD) == ("horovod",)
 
 
 def test_groups_are_formed_at_the_ticks_that_find_them_whole():
     groups = (("t0", "t1"), ("t2",), ("t3",))
-    plan = horovod.realise(HorovodKnobs(cycle=0.001, groups=groups, use_groups=True), WORKLOAD, COST)
+    plan = horovod.realise(HorovodKnobs(cycle=0.001, groups=groups, use_groups=True), WORKLOAD)
     assert horovod.TARGET.forms(plan, WORKLOAD)
     found = horovod.project(plan, WORKLOAD, COST)
     assert (found.groups, found.use_groups) == (groups, True)
-    assert horovod.realise(found, WORKLOAD, COST) == plan
+    assert horovod.realise(found, WORKLOAD) == plan
 
 
 def test_off_the_ticks_or_out_of_order_nothing_is_formed():
     """Released as soon as ready, half a second late, or backwards: no setting of Horovod's clock does that."""
-    plan = horovod.realise(HorovodKnobs(threshold=20 * 2**20, cycle=0.1), WORKLOAD, COST)
+    plan = horovod.realise(HorovodKnobs(threshold=20 * 2**20, cycle=0.1), WORKLOAD)
     assert len(plan.buckets) == 3
     late, prompt = (
         Plan(plan.workload, tuple(Bucket(bucket.blocks, release(bucket)) for bucket in plan.buckets))

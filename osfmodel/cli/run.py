@@ -14,7 +14,7 @@ import click
 
 from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
-from osfmodel.cost import AffineCost
+from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 UNPRICED = ("wfbp", "single", "ddp")
 """Plans that can be made without knowing what a message costs."""
-UNMEASURED = Pricing.of(AffineCost(((0.0, 0.0),)), workers=2)
+UNMEASURED = Pricing.of(FREE, workers=2)
 """For those."""
 PREFIX = f"{RUNTIME}:"
 """What a plan begins with that the executor is to carry out, and its label in the file."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.cluster import Cluster
-from osfmodel.cost import AffineCost
 from osfmodel.effects import REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.measurement import Measurement
@@ -214,16 +213,17 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
 
 def _turns(here: Session, workload: Workload, subject: Subject, planned: Planned) -> list[Carried]:
     """What is run in each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
-    default = Carried("ddp", realise(DdpKnobs(), workload, AffineCost(((0.0, 0.0),))))
+    default = Carried("ddp", realise(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
     if planned.executed is not None:
         try:
             turns.append(training.executed(f"{RUNTIME}:{EXECUTED_PLAN}", planned.executed.plan, subject))
-            here.decided(partial(_keep_executed, here, planned.executed.plan), f"while {EXECUTED_PLAN} was written")
         except OsfError as error:  # the same on every rank: they have the same model
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
+        else:
+            here.decided(partial(_keep_executed, here, planned.executed.plan), f"while {EXECUTED_PLAN} was written")
     return [*turns, default]
 
 

@@ -1,8 +1,8 @@
 """Block sizes: a plan's order of bytes, cut into collectives at the best places.
 
 For a given sequence the sizes are a linear programme (osfmodel.solve.block_program). In which layer each cut lies is a
-choice on top of it: here a local search, in osfmodel.solve.block_choice a mixed-integer programme that says how good
-the search is on small instances. Cuts that the programme leaves at the edge of their layer are moved onto the edge,
+choice on top of it: here a local search, in benchmarks/block_choice.py a mixed-integer programme that says how good the
+search is on small instances. Cuts that the programme leaves at the edge of their layer are moved onto the edge,
 which can only free something; then cuts on edges are moved into one of the two layers beside them, all at once where
 that costs nothing, else one by one in the order of what it costs before the programme has moved them.
 

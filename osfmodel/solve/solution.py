@@ -37,7 +37,6 @@ class Status(Enum):
     INFEASIBLE = "infeasible: the limits allow no plan; raise the limit on bucket size or on bucket count"
     BEYOND_LIMITS = "beyond the limits: this rule knows no limits and breaks them here; take the exact solver, optimal"
     TOO_LARGE = "too large for this solver: take the exact solver, optimal"
-    OPTIMAL_CUTS = "optimal cuts: no other cutting of this order of bytes into so many collectives or fewer is faster"
     NOT_CONVERGED = "not converged: this is the best plan found before the solver stopped; allow it more time"
     NO_SOLVER = "no solver: cvxpy finds none for linear programmes; install scipy 1.10 or later, or highspy"
     NOT_LINEAR = (

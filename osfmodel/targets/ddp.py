@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost import Cost
-from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.solve import Limits
@@ -46,7 +45,7 @@ class DdpKnobs:
     fallback: CapSearch | None = None
 
 
-def realise(knobs: DdpKnobs, workload: Workload, cost: Cost) -> Plan:
+def realise(knobs: DdpKnobs, workload: Workload) -> Plan:
     """The plan that DDP forms with these limits."""
     return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits))
 
@@ -79,7 +78,7 @@ def exact(plan: Plan, workload: Workload) -> DdpKnobs:
         return DdpKnobs()
     for left in range(len(set(workload.gradients.dtypes)) + 1):
         knobs = DdpKnobs(_closing(plan, workload, left))
-        if realise(knobs, workload, FREE) == plan:
+        if realise(knobs, workload) == plan:
             return knobs
     raise PlanError("no list of limits makes DDP form this plan")
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cost import Cost
-from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.recursion import communication_finish, predict_timeline
@@ -53,7 +52,7 @@ class HorovodKnobs:
     use_groups: bool = False
 
 
-def realise(knobs: HorovodKnobs, workload: Workload, cost: Cost) -> Plan:
+def realise(knobs: HorovodKnobs, workload: Workload) -> Plan:
     """The batches that Horovod's loop forms, each released at the cycle that finds it."""
     return grouped_plan(workload, *batches(knobs, workload.gradients))
 
@@ -141,7 +140,7 @@ def exact(plan: Plan, workload: Workload) -> HorovodKnobs:
         settings = [HorovodKnobs(threshold, cycle, names) for cycle in cycles for threshold in thresholds]
         settings += [HorovodKnobs(max(thresholds), cycle, names, use_groups=True) for cycle in cycles]
         for knobs in settings:
-            if realise(knobs, workload, FREE) == plan:
+            if realise(knobs, workload) == plan:
                 return knobs
     raise PlanError("no cycle time, threshold or groups that are tried make Horovod form this plan")
 
@@ -178,7 +177,7 @@ def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits(
         return by_hand
     best = min(settings, key=lambda knobs: _finish(knobs, gradients, cost))
     by_groups, by_settings = (
-        predict_timeline(workload, realise(knobs, workload, cost), cost).iteration_time for knobs in (by_hand, best)
+        predict_timeline(workload, realise(knobs, workload), cost).iteration_time for knobs in (by_hand, best)
     )
     return by_hand if by_groups < 0.995 * by_settings else best
 

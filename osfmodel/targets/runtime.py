@@ -23,9 +23,9 @@ def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits(
     return plan
 
 
-def realise(knobs: Plan | None, workload: Workload, cost: Cost) -> Plan:
+def realise(knobs: Plan | None, workload: Workload) -> Plan:
     """The plan as it is; what DDP does by default where there is none."""
-    return ddp.realise(ddp.DdpKnobs(), workload, cost) if knobs is None else knobs
+    return ddp.realise(ddp.DdpKnobs(), workload) if knobs is None else knobs
 
 
 def config(knobs: Plan | None) -> dict[str, Any]:

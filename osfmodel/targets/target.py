@@ -24,7 +24,7 @@ class Target:
     meaning:       what its default plan is, in half a line
     default_knobs: () -> knobs                             what the framework does when nobody sets anything
     project:       (plan, workload, cost, limits) -> knobs the knobs that come closest; PlanError where none can
-    realise:       (knobs, workload, cost) -> plan         what the framework does with them
+    realise:       (knobs, workload) -> plan               what the framework does with them
     config:        (knobs) -> JSON-ready dict
     render:        (knobs, workload) -> text               lines to paste
     complete:      (knobs, workload, cost, limits) -> knobs adds what only the final choice needs
@@ -37,7 +37,7 @@ class Target:
     meaning: str
     default_knobs: Callable[[], Any]
     project: Callable[[Plan, Workload, Cost, Limits], Any]
-    realise: Callable[[Any, Workload, Cost], Plan]
+    realise: Callable[[Any, Workload], Plan]
     config: Callable[[Any], dict[str, Any]]
     render: Callable[[Any, Workload], str]
     complete: Callable[[Any, Workload, Cost, Limits], Any] = lambda knobs, workload, cost, limits: knobs
@@ -51,7 +51,7 @@ class Target:
             knobs = self.exact(plan, workload) if self.exact else self.project(plan, workload, FREE, Limits())
         except PlanError:
             return False
-        return self.realise(knobs, workload, FREE) == plan
+        return self.realise(knobs, workload) == plan
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:

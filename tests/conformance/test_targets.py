@@ -35,7 +35,7 @@ def test_what_is_realised_sends_everything_once(name, case):
     workload, cost, plan = case
     target = CONFIG_TARGETS[name]
     for knobs in (target.default_knobs(), target.project(plan, workload, cost, Limits())):
-        target.realise(knobs, workload, cost).require_valid(workload)
+        target.realise(knobs, workload).require_valid(workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -43,7 +43,7 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
     workload, cost, plan = case
     target = CONFIG_TARGETS[name]
     default, tuned = (
-        predict_timeline(workload, target.realise(knobs, workload, cost), cost).iteration_time
+        predict_timeline(workload, target.realise(knobs, workload), cost).iteration_time
         for knobs in (target.default_knobs(), target.project(plan, workload, cost, Limits()))
     )
     assert tuned <= default * (1 + 1e-12)
@@ -52,7 +52,7 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
 def some_plans(workload, cost, plan):
     """The plan given, simple ones, every framework's default; each also in reverse, and released half a second late."""
     plans = [plan, one_by_one(workload), in_one(workload), SOLVERS["mg-wfbp"].solve(workload, cost, Limits()).plan]
-    plans += [target.realise(target.default_knobs(), workload, cost) for target in CONFIG_TARGETS.values()]
+    plans += [target.realise(target.default_knobs(), workload) for target in CONFIG_TARGETS.values()]
     turned = [replace(made, buckets=made.buckets[::-1]) for made in plans]
     late = [
         replace(made, buckets=tuple(replace(bucket, release_time=bucket.release_time + 0.5) for bucket in made.buckets))
@@ -69,7 +69,7 @@ def test_what_a_framework_does_it_can_be_set_to_do(name, case):
     plain = (plan, one_by_one(workload), in_one(workload))
     knobs = [target.default_knobs(), *(target.project(other, workload, cost, Limits()) for other in plain)]
     for chosen in (*knobs, target.complete(knobs[1], workload, cost, Limits())):
-        assert target.forms(target.realise(chosen, workload, cost), workload)
+        assert target.forms(target.realise(chosen, workload), workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -80,7 +80,7 @@ def test_a_plan_that_a_framework_forms_is_projected_exactly(name, case):
     formed = [other for other in some_plans(workload, cost, plan) if target.forms(other, workload)]
     assert formed
     for other in formed:
-        assert target.realise(target.project(other, workload, cost, Limits()), workload, cost) == other
+        assert target.realise(target.project(other, workload, cost, Limits()), workload) == other
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -124,7 +124,7 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
     workload, cost, plan = case
     target = CONFIG_TARGETS[name]
     wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, split=True)
-    assert target.realise(target.project(wild, workload, cost, Limits()), workload, cost) == wild
+    assert target.realise(target.project(wild, workload, cost, Limits()), workload) == wild
     assert target.forms(wild, workload)
     with pytest.raises(PlanError):
         target.project(Plan("another", wild.buckets), workload, cost, Limits())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, pairwise, product
@@ -16,10 +17,13 @@ from osfmodel.engine import predict_timeline
 from osfmodel.objective import Objective
 from osfmodel.plan import Block, Bucket, Plan, contiguous_plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve import SCHEDULERS, Limits, Status, block_choice, block_program, blocks, optimal, resize, tape
+from osfmodel.solve import SCHEDULERS, Limits, Status, block_program, blocks, optimal, resize, tape
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.workload import element_bytes
-from tests.conftest import workload_of
+from tests.conftest import ROOT, workload_of
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import block_choice
 
 OVERLAP = Objective(forward_overlap=True)
 RULES = [Objective(), OVERLAP, Objective(split=True), Objective(forward_overlap=True, split=True)]
@@ -193,7 +197,7 @@ def test_the_choice_of_layers_equals_exhaustive_search(objective):
         workload = made(rng, count)
         pricing = Pricing.of(line(workload, 0.1))
         certificate = block_choice.certified(workload, pricing, objective, Limits(max_buckets=3))
-        assert certificate.solution.status is Status.OPTIMAL_CUTS
+        assert certificate.proven
         assert certificate.optimum == pytest.approx(exhaustive(workload, pricing, objective, 3), rel=1e-6)
         assert certificate.optimum * (1 - 1e-5) <= certificate.bound <= certificate.optimum
 
@@ -375,6 +379,7 @@ def test_a_choice_that_runs_out_of_time_is_a_status_and_no_false_bound():
     pricing = Pricing.of(line(workload))
     certificate = block_choice.certified(workload, pricing, OVERLAP, Limits(max_buckets=4), seconds=1e-3)
     assert certificate.solution.status is Status.NOT_CONVERGED
+    assert not certificate.proven
     best = block_choice.certified(workload, pricing, OVERLAP, Limits(max_buckets=4))
     assert certificate.bound <= best.optimum * (1 + 1e-6)
 

@@ -2,7 +2,8 @@
 
 The family: one channel; the bytes sent in one of a few orders (in ready order; with forward overlap also in ready order
 up to some gradient and the rest by priority); cut anywhere, also inside tensors. Over all of these the value returned
-is the least, but for the tolerance of the solver.
+is the least, but for the tolerance of the solver. It takes seconds for eight layers, so it is no scheduler: it is what
+``osfmodel.solve.blocks`` is held against, by tests/theory/test_blocks.py and by blocks.py beside it.
 
 Beside the unknowns of the linear programme (osfmodel.solve.block_program): z_kc = 1 where cut k is in place c, of all
 insides and edges of the segments. Then collective k holds segment s exactly where
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
 
 from osfmodel.cost.curves import Array
 from osfmodel.engine import predict_timeline
@@ -46,12 +49,13 @@ INFEASIBLE = 2
 
 
 class Certificate(NamedTuple):
-    """The plan with its timeline from the engine, the seconds of the iteration before rounding to whole elements, and
-    the seconds that no member of the family beats."""
+    """The plan with its timeline from the engine, the seconds of the iteration before rounding to whole elements, the
+    seconds that no member of the family beats, and whether these agree."""
 
     solution: Solution
     optimum: float
     bound: float
+    proven: bool = False
 
 
 def certified(
@@ -110,9 +114,9 @@ class _Search:
             return Certificate(Solution(None, None, lower, status), np.inf, self.bound)
         plan = plan_of(workload, self.best.tape, [cut.position for cut in self.best.cuts]).under(objective)
         proven = self.ended and self.bound >= self.best.value * (1 - AGREEMENT)
-        status = self.best.status or (Status.OPTIMAL_CUTS if proven else Status.NOT_CONVERGED)
+        status = self.best.status or (Status.HEURISTIC if proven else Status.NOT_CONVERGED)
         solution = Solution(plan, predict_timeline(workload, plan, pricing), lower, status)
-        return Certificate(solution, self.best.value, min(self.bound, self.best.value))
+        return Certificate(solution, self.best.value, min(self.bound, self.best.value), proven and not self.best.status)
 
 
 class _Rows:
@@ -129,9 +133,6 @@ class _Rows:
 
     def constraint(self, unknowns: int) -> Any:
         """All rows, for scipy."""
-        from scipy.optimize import LinearConstraint
-        from scipy.sparse import csr_array
-
         rows, columns, values = zip(*self.entries, strict=True)
         return LinearConstraint(csr_array((values, (rows, columns)), (len(self.low), unknowns)), lb=self.low)
 
@@ -184,8 +185,6 @@ class _Choice:
     def solve(self, cutoff: float, seconds: float) -> tuple[list[Cut] | None, float, bool]:
         """The best cuts of at most ``cutoff`` seconds, None where none were found; the seconds below which there are
         none; and whether the solver went to the end."""
-        from scipy.optimize import Bounds, milp
-
         rows = _Rows()
         self._price(rows)
         self._place(rows)
