@@ -41,7 +41,7 @@ def test_errors_are_those_reached(cells):
     for group, turns in cells:
         if turns.steady:
             errors[group.cluster in live.SATURATED].append(abs(turns.error))
-    assert len(errors[False]) >= 60
+    assert len(errors[False]) >= 120
     assert np.median(errors[False] + errors[True]) <= 0.012
     assert max(errors[False]) <= 0.06
     assert max(errors[True]) <= 0.12
@@ -88,7 +88,7 @@ def test_tuned_is_no_slower_than_the_default(cells):
     for group, turns in compared:
         assert turns.measured <= group.default.measured * (1 + max(0.01, group.default.spread))
     near = [abs(group.measured_speed_up(turns) - group.predicted_speed_up(turns)) <= 0.03 for group, turns in compared]
-    assert sum(near) >= 0.8 * len(near)
+    assert sum(near) >= 0.85 * len(near)
 
 
 def test_the_page_shows_what_the_command_prints():
@@ -107,7 +107,7 @@ def test_buckets_that_are_no_runs_of_tensors_are_refused():
 
 def test_the_plans_of_the_grid_are_carried_out_on_all_their_channels():
     """And DDP's default on as many as DDP has, so that the executor can be held against it."""
-    setting = live.Setting(4, "1gbit", "transformer-6x256-cpu", live.EXECUTED)
+    setting = live.Setting(4, "1gbit", "transformer-6x256-cpu", live.EXECUTOR)
     plans = dict(live.made_plans(setting, ROOT / "profiles/clusters/emulated-4x1gbit.json"))
     rules = {name: (plan.channels, plan.forward_overlap) for name, plan in plans.items()}
     assert rules.pop("ddp-k2") == (2, False)
