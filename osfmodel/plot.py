@@ -14,6 +14,8 @@ BAND = 0.1
 """Half the width of the grey band, as a fraction of the measured time."""
 FEW = 100
 """Sources with fewer runs get outlines, so that they do not drown in the others."""
+DECADES = 100
+"""From this ratio of its ends on an axis has numbers at whole decades only."""
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999933")
 MARKERS = "oDs^vPX*"
 
@@ -36,6 +38,7 @@ def plot_check(checked: Sequence[Checked], path: str) -> None:
         outline = {"linewidths": 0.5, "edgecolors": "black"} if one.n < FEW else {"linewidths": 0, "alpha": 0.55}
         axes.scatter(measured, predicted, s=18, label=label, zorder=2, **style, **outline)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    _label_ticks(axes, decades=high / low > DECADES)
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
     axes.legend(loc="upper left", fontsize=8, frameon=False)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
@@ -43,6 +46,16 @@ def plot_check(checked: Sequence[Checked], path: str) -> None:
         figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _label_ticks(axes: Any, decades: bool) -> None:
+    """Numbers as people write them; on a short axis at 2 and 5 of a decade, too."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1,) if decades else (1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _points(one: Checked) -> list[tuple[float, float]]:
