@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import isinf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -272,10 +273,12 @@ def _summary(runs: Sequence[Measurement]) -> str:
     times = {run.plan: [one.iteration_time for one in runs if one.plan == run.plan] for run in runs}
     lines = []
     for plan, found in times.items():
-        buckets = next(len(run.condition("buckets").split()) for run in runs if run.plan == plan)
+        run = next(run for run in runs if run.plan == plan)
+        buckets = len(run.condition("buckets").split())
         span = f"{show_time(min(found))} to {show_time(max(found))}"
         ratio = f", {median(times['ddp']) / median(found):.3f} times as fast as ddp" if "ddp" in times else ""
-        lines.append(f"{plan}: {buckets} buckets, {show_time(median(found))} per iteration ({span}){ratio}\n")
+        losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
+        lines.append(f"{plan}: {buckets} buckets, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
     return "".join(lines)
 
 
@@ -286,12 +289,18 @@ def _notes(runs: Sequence[Measurement]) -> list[str]:
         for run in runs
         if run.condition("buckets_as_planned") != "yes"
     ]
-    losses = [
-        f"plan {run.plan!r}: its losses differ from the default's by {_loss(run):.2g}, relative"
-        for run in runs
-        if _apart(run)
-    ]
+    losses = [f"plan {run.plan!r}: its losses {_in_words(run)}" for run in runs if _apart(run)]
     return formed + losses
+
+
+def _in_words(run: Measurement) -> str:
+    """How its losses compare with the default's."""
+    difference = _loss(run)
+    if isnan(difference):
+        return "cannot be compared with the default's: neither is finite"
+    if isinf(difference):
+        return "differ from the default's: one is finite, the other not"
+    return f"differ from the default's by {difference:.2g}, relative"
 
 
 def _loss(run: Measurement) -> float:
@@ -301,4 +310,4 @@ def _loss(run: Measurement) -> float:
 def _apart(run: Measurement) -> bool:
     from osfmodel.runtime.training import SAME_LOSS
 
-    return not _loss(run) <= SAME_LOSS
+    return not _loss(run) <= SAME_LOSS  # nor is what cannot be compared alike

@@ -12,6 +12,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite, isnan, nan
 from typing import Any
 
 from osfmodel.effects import RUNTIME
@@ -157,9 +158,9 @@ def loss_difference(
 ) -> dict[str, float]:
     """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
 
-    All start from the same parameters and the same seed. Raises whatever torch or the model does.
+    All start from the same parameters and the same seed. Infinite where only one of two losses is finite; NaN, if not
+    that, where neither is, so that they cannot be compared. Raises whatever torch or the model does.
     """
-    import torch
     import torch.distributed as dist
 
     found: dict[str, float] = {}
@@ -167,12 +168,26 @@ def loss_difference(
     for planned in plans:
         losses = _losses(subject, planned, settings, place, watch)
         reference = reference or losses
-        pairs = zip(losses, reference, strict=True)
-        apart = max(abs(one - other) / max(abs(other), 1e-30) if one != other else 0.0 for one, other in pairs)
-        largest = torch.tensor(apart, dtype=torch.float64, device=place.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        found[planned.label] = float(largest)
+        each: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose what is no number
+        dist.all_gather_object(each, apart(losses, reference))
+        found[planned.label] = furthest(each)
     return found
+
+
+def apart(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """The :func:`furthest` of the relative differences of two runs' losses, iteration by iteration."""
+    return furthest([_apart(one, other) for one, other in zip(losses, reference, strict=True)])
+
+
+def _apart(one: float, other: float) -> float:
+    if isfinite(one) and isfinite(other):
+        return abs(one - other) / max(abs(other), 1e-30) if one != other else 0.0
+    return inf if isfinite(one) or isfinite(other) else nan
+
+
+def furthest(differences: Sequence[float]) -> float:
+    """The largest; NaN goes before what is finite, and infinity before that."""
+    return max(differences, key=lambda difference: (difference == inf, isnan(difference), difference))
 
 
 def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place, watch: Watch) -> list[float]:

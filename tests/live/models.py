@@ -100,3 +100,26 @@ def wrong():
 def raising():
     """A factory that fails."""
     return 1 / 0
+
+
+class Diverging(nn.Linear):
+    """Not a number from the second iteration of its third start on; it starts whenever its first state is loaded."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self.starts = self.steps = 0
+
+    def load_state_dict(self, *arguments, **named):
+        self.starts, self.steps = self.starts + 1, 0
+        return super().load_state_dict(*arguments, **named)
+
+    def forward(self, inputs):
+        self.steps += 1
+        output = super().forward(inputs)
+        return output * float("nan") if self.starts == 3 and self.steps > 1 else output
+
+
+def diverging():
+    """The rough profile is the first start, the default's losses are the second, the first plan's the third."""
+    torch.manual_seed(5)
+    return Diverging(), torch.randn(4, 8), lambda output: output.square().mean()

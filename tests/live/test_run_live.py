@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import socket
 import time
@@ -28,6 +30,7 @@ from osfmodel.runtime.buckets import carried
 from osfmodel.runtime.ranks import NEEDED
 from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
 from osfmodel.runtime.trainees import trained
+from osfmodel.runtime.training import apart, furthest
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--timeout", "20s"]
@@ -118,6 +121,42 @@ def test_losses_follow_the_default(tmp_path, factory):
     for run in runs:
         assert float(run.condition("loss_difference")) <= 1e-4
         assert run.condition("buckets_as_planned") == "yes"
+
+
+def test_losses_that_are_no_numbers_differ_from_those_that_are(tmp_path):
+    words = ["run", "tests.live.models:diverging", "--plan", "wfbp", "--plan", "single", "--verify", *SHORT]
+    ended = ranks([*words, "--repeat", "1", "-o", "run.json"], 2, tmp_path)
+    assert [one.code for one in ended] == [1, 0], ended
+    assert "warning: plan 'wfbp': its losses differ from the default's: one is finite, the other not" in ended[0].stderr
+    told = ended[0].stdout.splitlines()
+    assert told[0].endswith(", losses differ from the default's: one is finite, the other not")
+    assert re.search(r", losses differ from the default's by [0-9.e-]+, relative$", told[1])
+    assert {run.plan: run.condition("loss_difference") for run in load_measurements(tmp_path / "run.json")}[
+        "wfbp"
+    ] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("ours", "difference"),
+    [
+        ([1.0, 2.0, 4.0], 0.0),
+        ([1.0, 2.0, 4.4], 0.1),
+        ([1.0, math.nan, 4.4], math.inf),
+        ([1.0, 2.0, -math.inf], math.inf),
+    ],
+)
+def test_losses_are_compared_pair_by_pair(ours, difference):
+    assert apart(ours, [1.0, 2.0, 4.0]) == pytest.approx(difference)
+    assert apart([1.0, 2.0, 4.0], ours) == pytest.approx(difference, rel=0.2)
+
+
+def test_losses_neither_of_which_is_finite_cannot_be_compared():
+    assert math.isnan(apart([1.0, math.inf], [1.0, math.inf]))
+    assert math.isnan(apart([1.0, math.nan, 2.0], [1.0, math.inf, 2.0]))
+    assert apart([math.nan, math.nan], [math.inf, 1.0]) == math.inf
+    assert math.isnan(furthest([0.0, math.nan, 0.5]))
+    assert furthest([0.0, math.nan, math.inf]) == math.inf
+    assert furthest([0.0, 0.5]) == 0.5
 
 
 def test_buckets_that_are_not_rebuilt_are_told(tmp_path):
