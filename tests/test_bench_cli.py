@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -40,6 +41,29 @@ def test_wrong_uses(arguments, environment, message):
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not result.stdout
+
+
+@pytest.mark.parametrize("words", [["bench"], ["run", "googlenet-k80", "--plan", "ddp"]])
+def test_what_could_not_be_written_is_refused_before_measuring(tmp_path, words):
+    (tmp_path / "folder.json").mkdir()
+    for output, message in (("no/c.json", f"there is no folder {tmp_path}/no"), ("folder.json", "is a folder")):
+        result = CliRunner(env=RANK).invoke(main, [*words, "-o", str(tmp_path / output)])
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_torchrun_passes_every_option_on():
+    """It takes what could be short for several of its own for an error, also behind the command."""
+    parser = pytest.importorskip("torch.distributed.run").get_args_parser()
+    context = click.Context(main)
+    for name in ("bench", "run", "tune"):
+        command = main.get_command(context, name)
+        options = [option for param in command.params if isinstance(param, click.Option) for option in param.opts]
+        assert len(options) > 8
+        for option in options:
+            words = [name, option]
+            assert parser.parse_args(["-m", "osfmodel", *words]).training_script_args == words
 
 
 def test_merging_into_what_takes_no_tables_is_refused_before_measuring(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import click
 
 from osfmodel import documents, profiles
-from osfmodel.cli.app import WORKLOAD, parse_limit, print_text
+from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
@@ -30,12 +31,8 @@ from osfmodel.units import parse_bytes
 @click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
 @click.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
-@click.option(
-    "--min-size", "--min", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size."
-)
-@click.option(
-    "--max-size", "--max", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size."
-)
+@click.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
+@click.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
 @click.option("--collective", "collectives", multiple=True, type=click.Choice(COLLECTIVES), help="Default: all three.")
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Samples at each size, at most.")
@@ -78,6 +75,8 @@ def bench_command(
     limit = parse_limit(timeout)
     place = place_of(os.environ, "bench", least=2)
     writes = place.rank == 0
+    if writes and target is not None:
+        require_writable(target)
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.
@@ -144,10 +143,15 @@ def _progress(writes: bool) -> Callable[[str], None]:
     return lambda text: click.echo(f"osf: {text}", err=True)
 
 
+def _partial(target: str) -> Path:
+    """Where what was measured until an interruption is."""
+    return Path(target).with_suffix(".partial.json")
+
+
 def _keep(watch: Watch, found: Findings, setting: Setting, asked: Asked) -> None:
     if not found.usable or asked.target is None:
         return
-    path = Path(asked.target).with_suffix(".partial.json")
+    path = _partial(asked.target)
     try:
         profiles.save(findings.unfinished(found, setting, asked.label), path)
     except OsfError as error:
@@ -159,6 +163,8 @@ def _keep(watch: Watch, found: Findings, setting: Setting, asked: Asked) -> None
 def _write(cluster: Cluster, target: str | None) -> None:
     if target is None:
         print_text(documents.encode(documents.document_of(cluster)))
-    else:
-        profiles.save(cluster, target)
-        click.echo(f"osf: wrote {target}: {summary(cluster)}", err=True)
+        return
+    save_or_print(cluster, target)
+    with suppress(OSError):
+        _partial(target).unlink(missing_ok=True)  # of an earlier run, which this one replaces
+    click.echo(f"osf: wrote {target}: {summary(cluster)}", err=True)

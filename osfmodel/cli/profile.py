@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from osfmodel import documents, profiles
-from osfmodel.cli.app import print_text, warn
+from osfmodel import documents
+from osfmodel.cli.app import print_text, require_writable, save_or_print, warn
 from osfmodel.errors import UsageError
 from osfmodel.output import summary
 from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, measure, with_fit
@@ -107,10 +107,11 @@ def _check_output(output: str | None, count: int) -> None:
     target = Path(str(output))
     if count > 1 and not target.is_dir():
         raise UsageError(f"-o {output}: {count} batch sizes become {count} files: give a folder that exists")
-    if not target.is_dir() and target.suffix != ".json":
+    if target.is_dir():
+        return
+    if target.suffix != ".json":
         raise UsageError(f"-o {output}: osf profile writes JSON: name it .json, or give a folder that exists")
-    if not target.is_dir() and not target.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {target.parent}")
+    require_writable(target)
 
 
 def _measure_all(maker: Maker, name: str, sizes: Sequence[int | None], driving: Driving, output: str | None) -> None:
@@ -148,7 +149,7 @@ def _emit(workload: Workload, output: str | None) -> None:
 def _write(workload: Workload, output: str | None) -> Path:
     target = Path(str(output))
     path = target / f"{workload.name}.json" if target.is_dir() else target
-    profiles.save(workload, path)
+    save_or_print(workload, path)
     return path
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, warn
 from osfmodel.cost import AffineCost
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
@@ -133,7 +133,10 @@ def run_command(
     if all(map(_executed, asked.plans)) and (comm_hook or any(options.values())):
         raise UsageError("options of DDP are given, and every plan is for the executor: leave them out")
     settings = Settings(iterations, repeat, warm_up, options, limit)
-    place = place_of(os.environ, "run").on(backend)
+    place = place_of(os.environ, "run")
+    if place.rank == 0:
+        require_writable(output)
+    place = place.on(backend)
     runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)
 
