@@ -67,14 +67,24 @@ def partly_used():
 
 
 def already_wrapped():
-    """What osf run refuses: a model that communicates by itself."""
+    """What osf run refuses: a model that communicates by itself. Where torch has none on a CPU, one of its name."""
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
 
-    class FullyShardedDataParallel(nn.Module):  # its name is what gives the real one away
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
+        class FSDPModule(nn.Linear):
+            pass
 
-    return FullyShardedDataParallel(nn.Linear(2, 2)), torch.zeros(1, 2), lambda output: output.sum()
+        return FSDPModule(2, 2), torch.zeros(1, 2), lambda output: output.sum()
+    model = nn.Sequential(nn.Linear(2, 2))
+    fully_shard(model, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+    return model, torch.zeros(1, 2), lambda output: output.sum()
+
+
+def of_another_width():
+    """Not the same on each rank."""
+    return nn.Linear(64, 64 + _rank()), torch.zeros(1, 64), lambda output: output.sum()
 
 
 def failing():

@@ -207,10 +207,18 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
     assert carried("mine", plain, tiny).arguments["bucket_cap_mb_list"] == [one.size / 2**20 for one in plain.buckets]
 
 
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("already_wrapped", "wrapped by FSDP .HSDP.*: return the bare model"),
+        ("already_wrapped", "wrapped by FSDP2 .HSDP.*, made by fully_shard.*: return the bare model"),
         ("in_ddp", "already wrapped by DataParallel: return the bare model"),
         ("failing", "ValueError: shapes do not fit"),
         ("wrong", r"must return \(model, batch, loss\)"),
@@ -218,7 +226,7 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
         ("nothing", "has no function 'nothing'"),
     ],
 )
-def test_models_that_cannot_be_run_are_refused(factory, message):
+def test_models_that_cannot_be_run_are_refused(alone, factory, message):
     with pytest.raises(osf.OsfError, match=message):
         trained(f"tests.live.models:{factory}", "cpu")
 
@@ -226,9 +234,21 @@ def test_models_that_cannot_be_run_are_refused(factory, message):
 def test_every_rank_says_why_it_refuses(tiny, tmp_path):
     words = ["run", "tests.live.models:already_wrapped", "--plan", "ddp", *SHORT, "-o", "run.json"]
     for number, one in enumerate(ranks(words, 2, tmp_path)):
-        assert one.code == 1
+        assert one.code == 2
         assert f"osf: rank {number}: the model is wrapped by FSDP" in one.stderr
         assert "Traceback" not in one.stderr
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_models_that_differ_between_ranks_are_refused(tmp_path):
+    words = ["run", "tests.live.models:of_another_width", "--plan", "ddp", *SHORT, "-o", "run.json"]
+    told = (
+        "rank 1 has another model than rank 0: parameter weight of 65x64 float32 where that has parameter weight of 64x"
+    )
+    for number, one in enumerate(ranks(words, 2, tmp_path)):
+        assert one.code == 2
+        assert one.stderr.startswith(f"osf: rank {number}: {told}")
+        assert one.stderr.count("\n") == 1
     assert not (tmp_path / "run.json").exists()
 
 
