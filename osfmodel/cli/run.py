@@ -279,10 +279,20 @@ def _summary(runs: Sequence[Measurement]) -> str:
         run = next(run for run in runs if run.plan == plan)
         buckets = len(run.condition("buckets").split())
         span = f"{show_time(min(found))} to {show_time(max(found))}"
-        ratio = f", {median(times['ddp']) / median(found):.3f} times as fast as ddp" if "ddp" in times else ""
+        ratio = _ratio(times["ddp"], found) if "ddp" in times else ""
         losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
         lines.append(f"{plan}: {buckets} buckets, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
     return "".join(lines)
+
+
+def _ratio(default: Sequence[float], times: Sequence[float]) -> str:
+    """How a plan compares with the default, and whether its turns differ by more than that."""
+    from statistics import median
+
+    ratio = median(default) / median(times)
+    spread = max(max(found) / min(found) - 1 for found in (default, times))
+    inside = f", which is inside the spread of {spread:.1%}" if 0 < abs(ratio - 1) <= spread else ""
+    return f", {ratio:.3f} times as fast as ddp{inside}"
 
 
 def _notes(runs: Sequence[Measurement]) -> list[str]:

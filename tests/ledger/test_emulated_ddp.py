@@ -10,6 +10,7 @@ import pytest
 
 from osfmodel import DataError, Effects, profiles
 from osfmodel.ledger import emulated_ddp
+from osfmodel.ledger.recipe import UNSTEADY, cell_of
 from osfmodel.measurements import load_measurements
 from osfmodel.notation import written
 from osfmodel.objective import Objective
@@ -51,14 +52,14 @@ def test_every_cell_has_as_many_repeats_and_samples_as_the_rule_says(cells):
     assert {turns.repeats for _, turns in cells} == {3}
     assert {len(run.samples) for run in RUNS} == {20}
     assert {run.warm_ups for run in RUNS} == {3}
-    assert {turns.steady for _, turns in cells if turns.spread > emulated_ddp.UNSTEADY} <= {False}
-    assert {turns.steady for _, turns in cells if turns.spread <= emulated_ddp.UNSTEADY} == {True}
+    assert {turns.steady for _, turns in cells if turns.spread > UNSTEADY} <= {False}
+    assert {turns.steady for _, turns in cells if turns.spread <= UNSTEADY} == {True}
 
 
 def test_repeats_that_differ_are_listed_and_not_counted():
     """One repeat 6 % slower takes its cell out; its prediction stays."""
     first = RUNS[0]
-    cell = [run for run in RUNS if emulated_ddp._cell(run) == emulated_ddp._cell(first)]
+    cell = [run for run in RUNS if cell_of(run) == cell_of(first)]
     assert len(cell) == 3
     alike = [replace(run, samples=(1.0,)) for run in cell]
     assert [row.status for row in emulated_ddp.judge(alike).rows] == ["predicted"] * 3
