@@ -201,7 +201,7 @@ def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_work
     result = CliRunner().invoke(main, ["check", str(path)])
     assert result.exit_code == 0
     assert "2 runs not counted: repeats differ" in result.stdout
-    optimal = next(line for line in result.stdout.splitlines() if " optimal " in line)
+    optimal = next(line for line in result.stdout.splitlines() if line.startswith("optimal"))
     assert "55.6%" in optimal
     assert "unsteady" in optimal
     document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)

@@ -31,6 +31,8 @@ MARGIN = 10.0
 TICK = 0.2
 """Seconds between two looks of the watching thread."""
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PARENT = os.getppid()
+"""Who started this process, as early as can be: loading torch takes seconds, in which torchrun may end."""
 LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl", "socket", "store")
 """What torch's messages say where it is the others that are missing, in lower case."""
 
@@ -182,8 +184,11 @@ def explained(error: Exception, doing: str) -> JobError:
 
 def end_now(rank: int, message: str, code: int) -> NoReturn:
     """Say what happened in one line and end this process, without tearing anything down."""
-    sys.stdout.flush()
-    print(f"osf: rank {rank}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    with suppress(Exception):  # closed, or nobody reads it
+        sys.stdout.flush()
+    with suppress(OSError):
+        # In one piece: ranks share a stderr, and lines that are written in two get mixed up there.
+        os.write(2, f"osf: rank {rank}: {' '.join(message.split())}\n".encode())
     os._exit(code)
 
 
@@ -203,7 +208,7 @@ class Watch:
         self.stuck: Exception | None = None
         self.signalled: tuple[str, float] | None = None
         self._done, self._ending = threading.Event(), threading.Lock()
-        self._parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+        self._parent = PARENT if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._before: dict[int, Any] = {}
         self._interrupted = False

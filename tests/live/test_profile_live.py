@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from statistics import median
 
 import pytest
@@ -412,6 +413,82 @@ def test_a_callback_for_transformers(tmp_path):
     workload = osf.load_workload(tmp_path / "wrapped.json")
     assert workload.batch_size == 4
     assert len(workload.gradients) == len(list(model.parameters()))
+
+
+def test_a_lightning_training_that_breaks_off_keeps_what_was_measured(tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, _, self.loss = convolutions()
+
+        def training_step(self, batch, number):
+            if number == 9:
+                raise ZeroDivisionError
+            return self.loss(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    images, labels = torch.randn(48, 3, 16, 16), torch.zeros(48, dtype=torch.long)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=4)
+    callback = lightning_callback(tmp_path / "module.json", warm_up=2)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
+    module = Module()
+    with pytest.raises(ZeroDivisionError):
+        lightning.Trainer(callbacks=[callback], **quiet).fit(module, loader)
+    assert hooks_of(module) == 0
+    assert "stopped before the 20 steps" in osf.load_workload(tmp_path / "module.json").source.conditions
+
+
+BREAKS_OFF = """
+import sys, types
+import torch
+sys.modules["transformers"] = types.SimpleNamespace(TrainerCallback=object)
+from osfmodel.runtime.callbacks import transformers_callback
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+callback = transformers_callback(sys.argv[1], warm_up=1)
+callback.on_train_begin(None, None, None, model=model)
+for number in range(9):
+    if number == 8:
+        raise ZeroDivisionError
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    callback.on_step_end(None, None, None)
+"""
+
+
+def test_a_trainer_that_tells_nobody_of_its_failure_keeps_what_was_measured(tmp_path):
+    """The Trainer of transformers has no callback for it."""
+    command = [sys.executable, "-c", BREAKS_OFF, str(tmp_path / "broken.json")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.stderr.rstrip().endswith("ZeroDivisionError")
+    assert "stopped before the 20 steps" in osf.load_workload(tmp_path / "broken.json").source.conditions
+
+
+def test_a_training_that_begins_again_leaves_nothing_of_the_first(tmp_path, monkeypatch):
+    """Profiles that end in any order leave backward as it was."""
+    plain = torch.autograd.backward
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(TrainerCallback=object))
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    callback, other = transformers_callback(tmp_path / "none.json"), transformers_callback()
+    callback.on_train_begin(None, None, None, model=first)
+    with pytest.warns(UserWarning, match="no profile of this training"):
+        callback.on_train_begin(None, None, None, model=second)
+    assert hooks_of(first) == 0
+    other.on_train_begin(None, None, None, model=first)
+    with pytest.warns(UserWarning, match="no profile of this training"):
+        callback.on_train_end(None, None, None)
+    assert torch.autograd.backward is not plain
+    other.on_train_end(None, None, None)
+    assert torch.autograd.backward is plain
+    assert hooks_of(first) == hooks_of(second) == 0
 
 
 @pytest.mark.parametrize(
