@@ -13,7 +13,7 @@ from typing import NamedTuple
 import click
 
 from osfmodel import documents, profiles
-from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print
+from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
@@ -88,7 +88,9 @@ def bench_command(
     found, setting = together(place, limit, partial(_measured, asked, limit, place))
     if writes:
         cluster = findings.cluster_of(found, setting, label)
-        _write(cluster if known is None else findings.merged(known, cluster), target)
+        _write(cluster if known is None else findings.merged(known, cluster, found.effects), target)
+        for doubt in found.doubts:
+            warn(doubt)
 
 
 class Asked(NamedTuple):

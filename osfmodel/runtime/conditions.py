@@ -17,6 +17,10 @@ AGREEMENT = 0.03
 """By how much the layers may differ from the step without hooks before it is called a disagreement."""
 
 
+WIDE = 0.2
+"""A spread (quartiles over median) above which figures are not to be trusted, which is then said."""
+
+
 class Setting(NamedTuple):
     """What was asked for."""
 
@@ -61,6 +65,15 @@ def agreement(finding: Finding) -> str:
         f"layers and update add up to {with_hooks}, {finding.difference:+.1%} against {bare} of the steps without "
         f"hooks, which is beyond {AGREEMENT:.0%}; nothing was scaled"
     )
+
+
+def doubts(finding: Finding) -> list[str]:
+    """A sentence for each reason not to trust a profile."""
+    found = [agreement(finding)]
+    width = spread(finding.totals)
+    if width > WIDE:
+        found.append(f"steps spread by {width:.0%} (quartiles over median): something else was running, measure again")
+    return [sentence for sentence in found if sentence]
 
 
 def conditions(setting: Setting, finding: Finding) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from osfmodel.errors import DataError, UsageError
 from osfmodel.runtime.clocks import clock_of, settle
-from osfmodel.runtime.conditions import Finding, Setting, agreement, conditions
+from osfmodel.runtime.conditions import Finding, Setting, conditions, doubts
 from osfmodel.runtime.recording import Recorder, Subject, step_of
 from osfmodel.runtime.steps import Step, Tensor, alike, layers_of, middle
 from osfmodel.source import Source
@@ -100,9 +100,8 @@ class Profile:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence where the layers do not add up to the step without hooks."""
-        sentence = agreement(self._finding())
-        return [sentence] if sentence else []
+        """A sentence where the layers do not add up to the step without hooks, and where steps do not repeat."""
+        return doubts(self._finding())
 
     def _finding(self) -> Finding:
         steps = self.steps
