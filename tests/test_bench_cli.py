@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
+from osfmodel.cli.app import teller
+from osfmodel.runtime import bench
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
 
@@ -64,6 +69,25 @@ def test_torchrun_passes_every_option_on():
         for option in options:
             words = [name, option]
             assert parser.parse_args(["-m", "osfmodel", *words]).training_script_args == words
+
+
+def test_progress_is_for_who_watches(monkeypatch, capsys):
+    """On a terminal, of the rank that speaks; a process may have no stderr at all."""
+    terminal = io.StringIO()
+    for terminal.isatty, speaks in ((lambda: False, True), (lambda: True, False), (lambda: True, True)):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        teller(speaks)("half way")
+    assert terminal.getvalue() == "osf: half way\n"
+    monkeypatch.setattr(sys, "stderr", None)
+    teller()("half way")
+
+
+def test_a_bench_says_how_far_it_is():
+    told = []
+    tell = bench._numbered(told.append, 2)
+    tell("small")
+    tell("large")
+    assert told == ["1 of 2: small", "2 of 2: large"]
 
 
 def test_merging_into_what_takes_no_tables_is_refused_before_measuring(tmp_path):

@@ -252,8 +252,23 @@ def load_subject(
 
 
 def warn(message: str) -> None:
-    """A line on stderr."""
-    click.echo(f"osf: warning: {message}", err=True)
+    """A line on stderr that says so."""
+    line(f"warning: {message}")
+
+
+def watched() -> bool:
+    """Whether stderr is a terminal, on which somebody may want to see progress."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def teller(speaks: bool = True) -> Callable[[str], None]:
+    """What tells of progress, a line at a time, on a terminal; silence on a pipe, or where this is not to speak."""
+    return line if speaks and watched() else lambda text: None
+
+
+def line(text: str) -> None:
+    """A line on stderr that is always to be seen."""
+    click.echo(f"osf: {text}", err=True)
 
 
 def emit(style: str | None, as_json: bool, output: str | None, result: Result) -> None:

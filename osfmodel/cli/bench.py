@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from osfmodel import documents, profiles
-from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print, warn
+from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print, teller, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
@@ -111,7 +109,7 @@ def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[F
     if place.rank == 0 and asked.target is not None:
         watch.saving = partial(_keep, watch, found, setting, asked)
     (agreed, *_) = job.gather(asked.request)
-    bench.measure(job, agreed, found, _progress(place.rank == 0))
+    bench.measure(job, agreed, found, teller(place.rank == 0))
     return found, setting
 
 
@@ -136,13 +134,6 @@ def _flights(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
         raise UsageError(f"--in-flight {text!r}: write counts from 1 to 64 such as 1,2,4")
     return tuple(sorted({1, *map(int, parts)}))
-
-
-def _progress(writes: bool) -> Callable[[str], None]:
-    """A line on a terminal, of rank 0; silence on a pipe."""
-    if not writes or sys.stderr is None or not sys.stderr.isatty():
-        return lambda text: None
-    return lambda text: click.echo(f"osf: {text}", err=True)
 
 
 def _partial(target: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.cost import AffineCost
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
@@ -187,12 +186,16 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
     from osfmodel.runtime import training
 
     require_agreement(repr((asked, settings)))
+    tell = watch.telling = teller(place.rank == 0)
     subject = _subject(asked, place)
     watch.patience += 2 * subject.workload.compute_time
     cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
     stated = training.conditions_of(subject, settings, place)
     pricing = UNMEASURED if cluster is None else pricing_of(cluster, place.world)
-    plans = [_carried(name, asked, subject, pricing, stated) for name in asked.plans]
+    plans = []
+    for name in asked.plans:
+        watch.beat(f"while plan {name!r} was made")
+        plans.append(_carried(name, asked, subject, pricing, stated))
     losses: dict[str, float] = {}
     if asked.verify:
         losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
@@ -204,7 +207,8 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
         if place.rank == 0:
             save_measurements(Path(asked.output).stem, runs, asked.output)
             watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
-            _show_progress(runs[-1], len(runs), settings.repeats * len(plans))
+            done = f"{len(runs)} of {settings.repeats * len(plans)}"
+            tell(f"{done}: {run.plan} {show_time(run.iteration_time)} per iteration")
     return runs
 
 
@@ -264,11 +268,6 @@ def _beside(name: str, output: str) -> str:
     return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
 
 
-def _show_progress(run: Measurement, done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"{done} of {of}: {run.plan} {show_time(run.iteration_time)} per iteration", err=True)
-
-
 def _summary(runs: Sequence[Measurement]) -> str:
     """A line per plan: the median over its repeats, and how it compares with the default."""
     from statistics import median
@@ -277,11 +276,12 @@ def _summary(runs: Sequence[Measurement]) -> str:
     lines = []
     for plan, found in times.items():
         run = next(run for run in runs if run.plan == plan)
-        buckets = len(run.condition("buckets").split())
+        count = len(run.condition("buckets").split())
+        buckets = f"{count} bucket{'' if count == 1 else 's'}"
         span = f"{show_time(min(found))} to {show_time(max(found))}"
         ratio = _ratio(times["ddp"], found) if "ddp" in times else ""
         losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
-        lines.append(f"{plan}: {buckets} buckets, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
+        lines.append(f"{plan}: {buckets}, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
     return "".join(lines)
 
 

@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osfmodel.measurement import WIDE
 from osfmodel.runtime.steps import UNEVEN, Step, Tensor, middle, spread, uneven
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 AGREEMENT = 0.03
 """By how much the layers may differ from the step without hooks before it is called a disagreement."""
-
-
-WIDE = 0.2
-"""A spread (quartiles over median) above which figures are not to be trusted, which is then said."""
 
 
 class Setting(NamedTuple):

@@ -11,7 +11,7 @@ from osfmodel import contention
 from osfmodel.cluster import Cluster, Contention, Table
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError
-from osfmodel.runtime.conditions import WIDE
+from osfmodel.measurement import WIDE
 from osfmodel.runtime.copies import Copies
 from osfmodel.source import Source
 from osfmodel.units import show_bytes

@@ -197,12 +197,14 @@ class Watch:
 
     Between two beats at most ``patience`` seconds may pass. SIGINT and SIGTERM raise StoppedError in the main thread;
     if that does not end the process soon, the watching thread does. Whichever of them ends the process calls ``saving``
-    before, once, which keeps what there is of results; ``kept`` is what the last line says of them.
+    before, once, which keeps what there is of results; ``kept`` is what the last line says of them. ``telling`` hears
+    what begins.
     """
 
     def __init__(self, rank: int, patience: float) -> None:
         self.rank, self.patience, self.kept = rank, patience, ""
         self.saving: Callable[[], None] = nothing
+        self.telling: Callable[[str], None] = nobody
         self.doing = "starting"
         self.last = time.monotonic()
         self.stuck: Exception | None = None
@@ -235,6 +237,8 @@ class Watch:
 
     def beat(self, doing: str) -> None:
         """Something went on: ``doing`` says in which words a failure from now on is told."""
+        if doing != self.doing:
+            self.telling(doing)
         self.doing, self.last = doing, time.monotonic()
 
     @contextmanager
@@ -288,6 +292,10 @@ class Watch:
 
 def nothing() -> None:
     """What there is to save where there is nothing."""
+
+
+def nobody(doing: str) -> None:
+    """Who hears what begins where nobody watches."""
 
 
 def together(place: Place, limit: float, work: Callable[[Watch], Made]) -> Made:

@@ -23,11 +23,14 @@ from osfmodel.plan import Plan
 from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.executor import LIMIT, execute, require_executable
 from osfmodel.runtime.ranks import Place, Watch
+from osfmodel.runtime.surroundings import threads_of
 from osfmodel.runtime.trainees import Subject
 from osfmodel.source import Source
 
 LEAST_WARM_UPS = 3
 """DDP has its buckets from the second iteration on, with static_graph from the third."""
+USUAL_THREADS = 2
+"""Of gloo, where torch does not say."""
 SAME_LOSS = 1e-4
 """Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""
 
@@ -213,7 +216,7 @@ def conditions_of(subject: Subject, settings: Settings, place: Place) -> dict[st
         "backend": place.backend,
         "torch": str(torch.__version__),
         "device": "CPU" if place.device == "cpu" else torch.cuda.get_device_name(),
-        "in_flight": str(_in_flight(place)),
+        "in_flight": _in_flight(place),
         "threads": str(torch.get_num_threads()),
         "what": "a model" if subject.real else "a replay",
         "repeats": str(settings.repeats),
@@ -221,15 +224,10 @@ def conditions_of(subject: Subject, settings: Settings, place: Place) -> dict[st
     return stated | {name: str(value) for name, value in settings.options.items() if value}
 
 
-def _in_flight(place: Place) -> int:
-    """Collectives that the backend runs at once: gloo's worker threads, one stream of NCCL."""
-    import torch
-    import torch.distributed as dist
-
-    if place.backend != "gloo":
-        return 1
-    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    return int(getattr(getattr(backend, "options", None), "_threads", 2))
+def _in_flight(place: Place) -> str:
+    """Collectives that the backend runs at once."""
+    said = threads_of(place.backend)
+    return f"{USUAL_THREADS}, assumed" if said is None else str(said)
 
 
 def first_of(

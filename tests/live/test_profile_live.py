@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.runtime.callbacks import lightning_callback, transformers_callback
 from osfmodel.runtime.conditions import AGREEMENT
+from osfmodel.runtime.driving import default_device
 from osfmodel.runtime.steps import INPUT, LOSS, alike
 from tests.conftest import ROOT
+from tests.live.launching import on_a_terminal
 from tests.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -713,8 +716,9 @@ def test_a_model_of_transformers(tmp_path):
     assert "transformer.wte.weight" in [row["name"] for row in document["layers"]]
 
 
-def test_interrupted_it_keeps_what_it_has(factories, tmp_path):
-    """Ctrl-C in the middle of the steps: a profile of those there are, whole, and exit 130."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
+    """In the middle of the steps: a profile of those there are, whole, and exit 130."""
     command = [sys.executable, "-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     started = tmp_path / "started"
@@ -726,13 +730,25 @@ def test_interrupted_it_keeps_what_it_has(factories, tmp_path):
         while process.poll() is None and not (started.exists() and started.stat().st_size > 12):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130, errors
     assert "interrupted" in errors
     assert "stopped before the 500 steps" in osf.load_workload(tmp_path / "slow.json").source.conditions
+
+
+@pytest.mark.parametrize(("found", "device"), [(True, "cuda"), (False, "cpu")])
+def test_without_a_device_it_is_the_gpu_if_there_is_one(monkeypatch, found, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+    assert default_device() == device
+
+
+def test_steps_are_counted_on_a_terminal(factories, tmp_path):
+    ended = on_a_terminal(["profile", f"{factories}:pair", *SHORT, "-o", "-"], tmp_path)
+    assert ended.code == 0, ended
+    assert re.search(r"pair: step 1 of (\d+)\rpair: .*\rpair: step \1 of \1\n", ended.stderr)
 
 
 def test_the_page_runs(tmp_path, monkeypatch):

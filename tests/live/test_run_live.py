@@ -19,7 +19,7 @@ from osfmodel.cli import main
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import contiguous_plan
 from tests.conftest import ROOT
-from tests.live.launching import finish, ranks, start
+from tests.live.launching import finish, on_a_terminal, ranks, start
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -354,6 +354,22 @@ def test_a_port_in_use(tiny, tmp_path):
 def test_nobody_at_the_address(tiny, tmp_path):
     assert_refused(tmp_path, 1, "not all 2 workers met at nowhere.invalid", RANK="1", WORLD_SIZE="2",
             MASTER_ADDR="nowhere.invalid")  # fmt: skip
+
+
+def test_progress_on_a_terminal(tmp_path):
+    words = ["run", "tests.live.models:convolutional", "--plan", "ddp", "--plan", "single", "--verify", *SHORT]
+    ended = on_a_terminal([*words, "--repeat", "1", "-o", "run.json"], tmp_path)
+    assert ended.code == 0, ended
+    told = ended.stderr.splitlines()
+    assert all(line.startswith("osf: ") for line in told)
+    for begun in (
+        "while plan 'single' was made",
+        "while the losses of plan 'single' were compared",
+        "in repeat 1 of plan 'ddp'",
+    ):
+        assert told.count(f"osf: {begun}") == 1
+    assert [line for line in told if line.startswith(("osf: 1 of 2: ddp ", "osf: 2 of 2: single "))] == told[-3::2]
+    assert "single: 1 bucket, " in ended.stdout
 
 
 def test_under_torchrun(tiny, tmp_path):
