@@ -133,3 +133,9 @@ def diverging():
     """The rough profile is the first start, the default's losses are the second, the first plan's the third."""
     torch.manual_seed(5)
     return Diverging(), torch.randn(4, 8), lambda output: output.square().mean()
+
+
+def compiled():
+    """A compiled model; nothing is generated, since that takes a compiler."""
+    model, batch, loss = convolutional()
+    return torch.compile(model, backend="eager"), batch, loss

@@ -26,9 +26,11 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
+from osfmodel.runtime import training
 from osfmodel.runtime.buckets import carried
-from osfmodel.runtime.ranks import NEEDED
+from osfmodel.runtime.ranks import NEEDED, Place
 from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
+from osfmodel.runtime.surroundings import threads_of
 from osfmodel.runtime.trainees import trained
 from osfmodel.runtime.training import apart, furthest
 
@@ -45,6 +47,14 @@ def tiny(tmp_path):
     workload = osf.Workload("tiny", tuple(layers), update_time=1e-4)
     osf.save(workload, tmp_path / "tiny.json")
     return workload
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 def test_gradients_become_ready_in_the_order_of_the_workload(tiny):
@@ -121,6 +131,26 @@ def test_losses_follow_the_default(tmp_path, factory):
     for run in runs:
         assert float(run.condition("loss_difference")) <= 1e-4
         assert run.condition("buckets_as_planned") == "yes"
+
+
+def test_a_compiled_model_is_run_and_told(tmp_path):
+    words = ["run", "tests.live.models:compiled", "--plan", "ddp", "--plan", "single", *SHORT, "--repeat", "1"]
+    (ended,) = ranks([*words, "-o", "run.json"], 1, tmp_path)
+    assert ended.code == 0, ended
+    runs = load_measurements(tmp_path / "run.json")
+    assert [run.plan for run in runs] == ["ddp", "single"]
+    for run in runs:
+        assert "the model is compiled" in run.source.conditions
+        told = f"plan {run.plan!r}: DDP formed" in ended.stderr
+        assert told == (run.condition("buckets_as_planned") != "yes")
+
+
+def test_what_the_backend_has_in_flight_is_said_to_be_assumed_where_it_does_not_say(alone, monkeypatch):
+    place = Place(0, 1, 0, "here:1")
+    assert training._in_flight(place) == str(threads_of("gloo"))
+    assert training._in_flight(replace(place, backend="nccl")) == "1"
+    monkeypatch.setattr(training, "threads_of", lambda backend: None)
+    assert training._in_flight(place) == "2, assumed"
 
 
 def test_losses_that_are_no_numbers_differ_from_those_that_are(tmp_path):
@@ -205,14 +235,6 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
         assert "plan 'mine'" in str(raised.value)
         assert "osf tune --for ddp" in str(raised.value)
     assert carried("mine", plain, tiny).arguments["bucket_cap_mb_list"] == [one.size / 2**20 for one in plain.buckets]
-
-
-@pytest.fixture
-def alone():
-    """A process group of this process."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(
