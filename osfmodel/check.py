@@ -14,7 +14,7 @@ from osfmodel.bands import quantile
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
-from osfmodel.ledger.recipe import not_predicted, row_of
+from osfmodel.ledger.recipe import not_predicted, row_of, without_unsteady
 from osfmodel.measurement import OF_ONE_REPEAT, Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.notation import read
@@ -88,9 +88,12 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Whether something is predicted, or nothing could be, and the median |error| is within the tolerance."""
+        """Whether something is predicted, or nothing could be, and the median |error| is within the tolerance.
+
+        What does not repeat cannot fail, but meets no tolerance either.
+        """
         if self.median_abs_error is None:
-            return self.tolerance is None and self.source in LEDGER
+            return self.tolerance is None and (self.source in LEDGER or self.unsteady > 0)
         return self.tolerance is None or self.median_abs_error <= self.tolerance
 
     @property
@@ -159,7 +162,8 @@ def _file(name: str) -> Path:
 def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
     """Runs of a file, each predicted from what it names: profiles and plans, or files beside it."""
     named = cache(partial(_named, folder))  # turns of one plan are predicted from the same
-    return Verdict(tuple(_row(run, named) for run in runs), "nothing: workload, cluster and plan as named in the file")
+    rows = without_unsteady(runs, [_row(run, named) for run in runs])
+    return Verdict(rows, "nothing: workload, cluster and plan as named in the file")
 
 
 def _beside(name: str, folder: Path) -> str | Path:

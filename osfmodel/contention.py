@@ -18,7 +18,10 @@ import numpy as np
 from osfmodel.errors import CostError
 
 COARSE = 1000
-"""Steps in 1/g of the search that brackets the best gain."""
+"""Steps in 1/g of the search that brackets the best gain, and so the largest gain that is tried."""
+
+
+UNBOUNDED = 0.99 * COARSE
 
 
 def together(gain: float, flows: int) -> float:
@@ -34,6 +37,7 @@ def time_together(alone: float, startup: float, gain: float, flows: int) -> floa
 def fit_gain(times: Mapping[int, float], startup: float = 0.0) -> float:
     """The gain of least squared relative error for ``times``: flows at once -> seconds of each of them.
 
+    ``UNBOUNDED`` or more where several take no longer than one, so that any large gain is as good.
     The time of one flow is taken as it was measured, ``startup`` seconds of it as start-up. Raises CostError where one
     flow, or several, were not measured, or where one takes no longer than its start-up.
     """

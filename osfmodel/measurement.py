@@ -13,6 +13,9 @@ OF_ONE_REPEAT = ("repeat", "loss_difference")
 OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "sent")
 """Conditions in which turns of plans that were run beside each other may differ."""
 
+WIDE = 0.2
+"""A spread (quartiles over median) above which figures are not to be trusted, which is then said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

@@ -12,6 +12,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.ledger import Row
+from osfmodel.ledger.recipe import UNSTEADY
 from osfmodel.predict import Comparison, Prediction
 from osfmodel.side_by_side import Beside
 from osfmodel.tune import Outcome, Tuning
@@ -235,7 +236,7 @@ class Judged:
 
     def warnings(self) -> list[str]:
         return [
-            f"{one.source}: nothing is predicted"
+            f"{one.source}: {_uncounted(one)}"
             if one.median_abs_error is None
             else f"{one.source}: the median error is {one.median_abs_error:.2%}, above its tolerance of "
             f"{one.tolerance:.2%}"
@@ -246,6 +247,10 @@ class Judged:
             for one in self.checked
             if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
         ]
+
+
+def _uncounted(one: Checked) -> str:
+    return f"nothing counts: repeats differ by more than {UNSTEADY:.0%}" if one.unsteady else "nothing is predicted"
 
 
 def _beside(beside: Beside) -> dict[str, Any]:
@@ -260,6 +265,7 @@ def _beside(beside: Beside) -> dict[str, Any]:
                 "repeats": turns.repeats,
                 "measured_s": turns.measured,
                 "spread": turns.spread,
+                "steady": turns.steady,
                 "predicted_s": turns.predicted,
                 "error": turns.error,
                 "measured_speed_up": beside.measured_speed_up(turns),

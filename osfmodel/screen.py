@@ -283,7 +283,8 @@ def _show_beside(console: Console, beside: Beside) -> None:
     for turns in beside.turns:
         predicted = "" if turns.predicted is None else show_time(turns.predicted)
         gain = beside.predicted_speed_up(turns)
-        cells = (show_time(turns.measured), f"{turns.spread:.1%}", predicted, _percent(turns.error, "+"))
+        spread = f"{turns.spread:.1%}" if turns.steady else f"{turns.spread:.1%} unsteady"
+        cells = (show_time(turns.measured), spread, predicted, _percent(turns.error, "+"))
         gains = (f"{beside.measured_speed_up(turns):.3f}", "" if gain is None else f"{gain:.3f}")
         table.add_row(escape(turns.plan), *cells, *gains)
     console.print(table)

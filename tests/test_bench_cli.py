@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
+import click
 import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
+from osfmodel.cli.app import teller
+from osfmodel.runtime import bench
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}
 
@@ -40,6 +46,48 @@ def test_wrong_uses(arguments, environment, message):
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not result.stdout
+
+
+@pytest.mark.parametrize("words", [["bench"], ["run", "googlenet-k80", "--plan", "ddp"]])
+def test_what_could_not_be_written_is_refused_before_measuring(tmp_path, words):
+    (tmp_path / "folder.json").mkdir()
+    for output, message in (("no/c.json", f"there is no folder {tmp_path}/no"), ("folder.json", "is a folder")):
+        result = CliRunner(env=RANK).invoke(main, [*words, "-o", str(tmp_path / output)])
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_torchrun_passes_every_option_on():
+    """It takes what could be short for several of its own for an error, also behind the command."""
+    parser = pytest.importorskip("torch.distributed.run").get_args_parser()
+    context = click.Context(main)
+    for name in ("bench", "run", "tune"):
+        command = main.get_command(context, name)
+        options = [option for param in command.params if isinstance(param, click.Option) for option in param.opts]
+        assert len(options) > 8
+        for option in options:
+            words = [name, option]
+            assert parser.parse_args(["-m", "osfmodel", *words]).training_script_args == words
+
+
+def test_progress_is_for_who_watches(monkeypatch, capsys):
+    """On a terminal, of the rank that speaks; a process may have no stderr at all."""
+    terminal = io.StringIO()
+    for terminal.isatty, speaks in ((lambda: False, True), (lambda: True, False), (lambda: True, True)):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        teller(speaks)("half way")
+    assert terminal.getvalue() == "osf: half way\n"
+    monkeypatch.setattr(sys, "stderr", None)
+    teller()("half way")
+
+
+def test_a_bench_says_how_far_it_is():
+    told = []
+    tell = bench._numbered(told.append, 2)
+    tell("small")
+    tell("large")
+    assert told == ["1 of 2: small", "2 of 2: large"]
 
 
 def test_merging_into_what_takes_no_tables_is_refused_before_measuring(tmp_path):

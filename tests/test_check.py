@@ -16,6 +16,7 @@ import osfmodel as osf
 from osfmodel import profiles
 from osfmodel.check import check, overall, quantile
 from osfmodel.cli import main
+from osfmodel.cli.run import _ratio
 from osfmodel.errors import DataError, UsageError
 from osfmodel.ledger import LEDGER
 from osfmodel.measurements import decode_measurements, load_measurements, save_measurements
@@ -174,8 +175,9 @@ def test_plans_of_a_live_run_stand_side_by_side(tmp_path, live_workload):
     times = {"ddp": [0.11, 0.10, 0.12], "wfbp": [0.055, 0.05, 0.06], "cap:1MiB": [0.1, 0.1, 0.1]}
     path = live_file(tmp_path, live_workload, times, scale="0.5")
     (one,) = check([str(path)])
-    assert (one.n, one.not_predicted) == (9, 0)
+    assert (one.n, one.unsteady, one.not_predicted) == (3, 6, 0)
     (beside,) = one.beside
+    assert [turns.steady for turns in beside.turns] == [False, False, True]
     assert [turns.plan for turns in beside.turns] == ["ddp", "wfbp", "cap:1MiB"]
     cluster = osf.load_cluster(path.parent / "cluster.json")
     halved = [replace(layer, forward_time=5e-4, backward_time=1e-3) for layer in live_workload.layers]
@@ -189,6 +191,36 @@ def test_plans_of_a_live_run_stand_side_by_side(tmp_path, live_workload):
         assert beside.measured_speed_up(turns) == pytest.approx(0.11 / measured)
         assert beside.predicted_speed_up(turns) == pytest.approx(predicted[0] / time)
     assert beside.default.spread == pytest.approx(0.2)
+
+
+def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_workload):
+    path = live_file(tmp_path, live_workload, {"ddp": [0.1, 0.104], "optimal": [0.09, 0.14]})
+    (one,) = check([str(path)])
+    assert [row.status for row in one.rows] == ["predicted", "unsteady"] * 2
+    assert "repeats differ by more than 5%" in one.rows[1].note
+    result = CliRunner().invoke(main, ["check", str(path)])
+    assert result.exit_code == 0
+    assert "2 runs not counted: repeats differ" in result.stdout
+    optimal = next(line for line in result.stdout.splitlines() if line.startswith("optimal"))
+    assert "55.6%" in optimal
+    assert "unsteady" in optimal
+    document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    assert [plan["steady"] for plan in document["sources"][0]["side_by_side"][0]["plans"]] == [True, False]
+
+
+def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):
+    """That is no verdict, so a tolerance is not met."""
+    path = str(live_file(tmp_path, live_workload, {"ddp": [0.1, 0.2]}))
+    assert CliRunner().invoke(main, ["check", path]).exit_code == 0
+    result = CliRunner().invoke(main, ["check", path, "--tolerance", "0.5"])
+    assert result.exit_code == 1
+    assert "nothing counts: repeats differ by more than 5%" in result.stderr
+
+
+def test_a_run_says_which_ratios_are_inside_the_spread():
+    assert _ratio([1.0, 1.02], [1.0, 1.0]) == ", 1.010 times as fast as ddp, which is inside the spread of 2.0%"
+    assert _ratio([1.0, 1.02], [0.5, 0.51]) == ", 2.000 times as fast as ddp"
+    assert _ratio([1.0], [1.0]) == ", 1.000 times as fast as ddp"
 
 
 def test_side_by_side_on_a_terminal_and_in_json(tmp_path, live_workload):

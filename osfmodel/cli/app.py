@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
-from osfmodel import __version__, profiles
+from osfmodel import __version__, documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS, worker_counts
 from osfmodel.effects import EFFECTS, Effects, effects_of
-from osfmodel.errors import OsfError, UsageError
+from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.render import FORMATS, Result, choose_format, render
 from osfmodel.units import parse_time
@@ -250,8 +252,23 @@ def load_subject(
 
 
 def warn(message: str) -> None:
-    """A line on stderr."""
-    click.echo(f"osf: warning: {message}", err=True)
+    """A line on stderr that says so."""
+    line(f"warning: {message}")
+
+
+def watched() -> bool:
+    """Whether stderr is a terminal, on which somebody may want to see progress."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def teller(speaks: bool = True) -> Callable[[str], None]:
+    """What tells of progress, a line at a time, on a terminal; silence on a pipe, or where this is not to speak."""
+    return line if speaks and watched() else lambda text: None
+
+
+def line(text: str) -> None:
+    """A line on stderr that is always to be seen."""
+    click.echo(f"osf: {text}", err=True)
 
 
 def emit(style: str | None, as_json: bool, output: str | None, result: Result) -> None:
@@ -268,6 +285,26 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
         click.echo(f"osf: wrote {output} ({chosen})", err=True)
     for warning in result.warnings():
         warn(warning)
+
+
+def require_writable(output: str | os.PathLike[str]) -> None:
+    """Raise UsageError where a file of that name could not be written: said before something long begins."""
+    target = Path(os.path.realpath(output))
+    if target.is_dir():
+        raise UsageError(f"-o {output}: that is a folder: name a file in it")
+    if not target.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {Path(output).parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"-o {output}: nothing can be written to {Path(output).parent}")
+
+
+def save_or_print(profile: Cluster | Workload, path: str | os.PathLike[str]) -> None:
+    """Write what was measured to a file; to stdout where that fails, and then raise DataError."""
+    try:
+        profiles.save(profile, path)
+    except DataError as error:
+        print_text(documents.encode(documents.document_of(profile)))
+        raise DataError(f"{error}: it is on standard output instead") from None
 
 
 def print_text(text: str) -> None:

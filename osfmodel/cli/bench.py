@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from osfmodel import documents, profiles
-from osfmodel.cli.app import WORKLOAD, parse_limit, print_text
+from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print, teller, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
@@ -30,12 +29,8 @@ from osfmodel.units import parse_bytes
 @click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
 @click.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
-@click.option(
-    "--min-size", "--min", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size."
-)
-@click.option(
-    "--max-size", "--max", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size."
-)
+@click.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
+@click.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
 @click.option("--collective", "collectives", multiple=True, type=click.Choice(COLLECTIVES), help="Default: all three.")
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Samples at each size, at most.")
@@ -78,6 +73,8 @@ def bench_command(
     limit = parse_limit(timeout)
     place = place_of(os.environ, "bench", least=2)
     writes = place.rank == 0
+    if writes and target is not None:
+        require_writable(target)
     known = _mergeable(merge) if writes else None
     sizes = _sizes(workload if writes else None, parse_bytes(smallest), parse_bytes(largest))
     # A cluster file prices all-reduces; the others are measured beside them.
@@ -89,7 +86,9 @@ def bench_command(
     found, setting = together(place, limit, partial(_measured, asked, limit, place))
     if writes:
         cluster = findings.cluster_of(found, setting, label)
-        _write(cluster if known is None else findings.merged(known, cluster), target)
+        _write(cluster if known is None else findings.merged(known, cluster, found.effects), target)
+        for doubt in found.doubts:
+            warn(doubt)
 
 
 class Asked(NamedTuple):
@@ -110,7 +109,7 @@ def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[F
     if place.rank == 0 and asked.target is not None:
         watch.saving = partial(_keep, watch, found, setting, asked)
     (agreed, *_) = job.gather(asked.request)
-    bench.measure(job, agreed, found, _progress(place.rank == 0))
+    bench.measure(job, agreed, found, teller(place.rank == 0))
     return found, setting
 
 
@@ -137,17 +136,15 @@ def _flights(text: str) -> tuple[int, ...]:
     return tuple(sorted({1, *map(int, parts)}))
 
 
-def _progress(writes: bool) -> Callable[[str], None]:
-    """A line on a terminal, of rank 0; silence on a pipe."""
-    if not writes or sys.stderr is None or not sys.stderr.isatty():
-        return lambda text: None
-    return lambda text: click.echo(f"osf: {text}", err=True)
+def _partial(target: str) -> Path:
+    """Where what was measured until an interruption is."""
+    return Path(target).with_suffix(".partial.json")
 
 
 def _keep(watch: Watch, found: Findings, setting: Setting, asked: Asked) -> None:
     if not found.usable or asked.target is None:
         return
-    path = Path(asked.target).with_suffix(".partial.json")
+    path = _partial(asked.target)
     try:
         profiles.save(findings.unfinished(found, setting, asked.label), path)
     except OsfError as error:
@@ -159,6 +156,8 @@ def _keep(watch: Watch, found: Findings, setting: Setting, asked: Asked) -> None
 def _write(cluster: Cluster, target: str | None) -> None:
     if target is None:
         print_text(documents.encode(documents.document_of(cluster)))
-    else:
-        profiles.save(cluster, target)
-        click.echo(f"osf: wrote {target}: {summary(cluster)}", err=True)
+        return
+    save_or_print(cluster, target)
+    with suppress(OSError):
+        _partial(target).unlink(missing_ok=True)  # of an earlier run, which this one replaces
+    click.echo(f"osf: wrote {target}: {summary(cluster)}", err=True)

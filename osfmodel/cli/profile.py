@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from osfmodel import documents, profiles
-from osfmodel.cli.app import print_text, warn
+from osfmodel import documents
+from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
 from osfmodel.errors import UsageError
 from osfmodel.output import summary
-from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, measure, with_fit
+from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
 from osfmodel.runtime.profiling import WARM_UP
 from osfmodel.runtime.subjects import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
 from osfmodel.workload import Workload
@@ -30,7 +31,7 @@ from osfmodel.workload import Workload
 @click.option("--warm-up", type=click.IntRange(0), default=WARM_UP, metavar="N", help=f"Steps before ({WARM_UP}).")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Of parameters, inputs and gradients.")
 @click.option("--autocast", is_flag=True, help="Only compute in --dtype; parameters and gradients stay as they are.")
-@click.option("--device", metavar="NAME", default="cpu", help="cpu (the default), cuda, cuda:1 ...")
+@click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... Default: cuda where there is a GPU, else cpu.")
 @click.option("--name", help="Name of the workload; default: the model's.")
 @click.option("-o", "--output", metavar="FILE|FOLDER", help="Where to write it (.json); a folder for several sizes.")
 def profile_command(
@@ -43,7 +44,7 @@ def profile_command(
     warm_up: int,
     dtype: str,
     autocast: bool,
-    device: str,
+    device: str | None,
     name: str | None,
     output: str | None,
 ) -> None:
@@ -64,8 +65,9 @@ def profile_command(
     maker, default_name = _maker(factory, torchvision, transformers, sequence)
     counts = _sizes(sizes)
     _check_output(output, len(counts))
-    driving = Driving(steps, warm_up, dtype, device, autocast)
-    _measure_all(maker, name or default_name, counts, driving, output)
+    driving = Driving(steps, warm_up, dtype, device or default_device(), autocast)
+    with _terminated_as_interrupted():
+        _measure_all(maker, name or default_name, counts, driving, output)
 
 
 def _maker(
@@ -107,10 +109,11 @@ def _check_output(output: str | None, count: int) -> None:
     target = Path(str(output))
     if count > 1 and not target.is_dir():
         raise UsageError(f"-o {output}: {count} batch sizes become {count} files: give a folder that exists")
-    if not target.is_dir() and target.suffix != ".json":
+    if target.is_dir():
+        return
+    if target.suffix != ".json":
         raise UsageError(f"-o {output}: osf profile writes JSON: name it .json, or give a folder that exists")
-    if not target.is_dir() and not target.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {target.parent}")
+    require_writable(target)
 
 
 def _measure_all(maker: Maker, name: str, sizes: Sequence[int | None], driving: Driving, output: str | None) -> None:
@@ -148,13 +151,23 @@ def _emit(workload: Workload, output: str | None) -> None:
 def _write(workload: Workload, output: str | None) -> Path:
     target = Path(str(output))
     path = target / f"{workload.name}.json" if target.is_dir() else target
-    profiles.save(workload, path)
+    save_or_print(workload, path)
     return path
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as from a batch system whose time is up, is Ctrl-C meanwhile: the steps that there are are kept."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _progress(name: str) -> Callable[[int, int], None]:
     """One line on the terminal that counts the steps; silent elsewhere."""
-    if not sys.stderr.isatty():
+    if not watched():
         return lambda number, count: None
 
     def tell(number: int, count: int) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import isinf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, RUNTIME
 from osfmodel.errors import UsageError
@@ -132,7 +132,10 @@ def run_command(
     if all(map(_executed, asked.plans)) and (comm_hook or any(options.values())):
         raise UsageError("options of DDP are given, and every plan is for the executor: leave them out")
     settings = Settings(iterations, repeat, warm_up, options, limit)
-    place = place_of(os.environ, "run").on(backend)
+    place = place_of(os.environ, "run")
+    if place.rank == 0:
+        require_writable(output)
+    place = place.on(backend)
     runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)
 
@@ -183,12 +186,16 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
     from osfmodel.runtime import training
 
     require_agreement(repr((asked, settings)))
+    tell = watch.telling = teller(place.rank == 0)
     subject = _subject(asked, place)
     watch.patience += 2 * subject.workload.compute_time
     cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
     stated = training.conditions_of(subject, settings, place)
     pricing = UNMEASURED if cluster is None else pricing_of(cluster, place.world)
-    plans = [_carried(name, asked, subject, pricing, stated) for name in asked.plans]
+    plans = []
+    for name in asked.plans:
+        watch.beat(f"while plan {name!r} was made")
+        plans.append(_carried(name, asked, subject, pricing, stated))
     losses: dict[str, float] = {}
     if asked.verify:
         losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
@@ -200,7 +207,8 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
         if place.rank == 0:
             save_measurements(Path(asked.output).stem, runs, asked.output)
             watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
-            _show_progress(runs[-1], len(runs), settings.repeats * len(plans))
+            done = f"{len(runs)} of {settings.repeats * len(plans)}"
+            tell(f"{done}: {run.plan} {show_time(run.iteration_time)} per iteration")
     return runs
 
 
@@ -260,11 +268,6 @@ def _beside(name: str, output: str) -> str:
     return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
 
 
-def _show_progress(run: Measurement, done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"{done} of {of}: {run.plan} {show_time(run.iteration_time)} per iteration", err=True)
-
-
 def _summary(runs: Sequence[Measurement]) -> str:
     """A line per plan: the median over its repeats, and how it compares with the default."""
     from statistics import median
@@ -272,11 +275,24 @@ def _summary(runs: Sequence[Measurement]) -> str:
     times = {run.plan: [one.iteration_time for one in runs if one.plan == run.plan] for run in runs}
     lines = []
     for plan, found in times.items():
-        buckets = next(len(run.condition("buckets").split()) for run in runs if run.plan == plan)
+        run = next(run for run in runs if run.plan == plan)
+        count = len(run.condition("buckets").split())
+        buckets = f"{count} bucket{'' if count == 1 else 's'}"
         span = f"{show_time(min(found))} to {show_time(max(found))}"
-        ratio = f", {median(times['ddp']) / median(found):.3f} times as fast as ddp" if "ddp" in times else ""
-        lines.append(f"{plan}: {buckets} buckets, {show_time(median(found))} per iteration ({span}){ratio}\n")
+        ratio = _ratio(times["ddp"], found) if "ddp" in times else ""
+        losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
+        lines.append(f"{plan}: {buckets}, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
     return "".join(lines)
+
+
+def _ratio(default: Sequence[float], times: Sequence[float]) -> str:
+    """How a plan compares with the default, and whether its turns differ by more than that."""
+    from statistics import median
+
+    ratio = median(default) / median(times)
+    spread = max(max(found) / min(found) - 1 for found in (default, times))
+    inside = f", which is inside the spread of {spread:.1%}" if 0 < abs(ratio - 1) <= spread else ""
+    return f", {ratio:.3f} times as fast as ddp{inside}"
 
 
 def _notes(runs: Sequence[Measurement]) -> list[str]:
@@ -286,12 +302,18 @@ def _notes(runs: Sequence[Measurement]) -> list[str]:
         for run in runs
         if run.condition("buckets_as_planned") != "yes"
     ]
-    losses = [
-        f"plan {run.plan!r}: its losses differ from the default's by {_loss(run):.2g}, relative"
-        for run in runs
-        if _apart(run)
-    ]
+    losses = [f"plan {run.plan!r}: its losses {_in_words(run)}" for run in runs if _apart(run)]
     return formed + losses
+
+
+def _in_words(run: Measurement) -> str:
+    """How its losses compare with the default's."""
+    difference = _loss(run)
+    if isnan(difference):
+        return "cannot be compared with the default's: neither is finite"
+    if isinf(difference):
+        return "differ from the default's: one is finite, the other not"
+    return f"differ from the default's by {difference:.2g}, relative"
 
 
 def _loss(run: Measurement) -> float:
@@ -301,4 +323,4 @@ def _loss(run: Measurement) -> float:
 def _apart(run: Measurement) -> bool:
     from osfmodel.runtime.training import SAME_LOSS
 
-    return not _loss(run) <= SAME_LOSS
+    return not _loss(run) <= SAME_LOSS  # nor is what cannot be compared alike

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.cli.app import parse_limit, print_text
+from osfmodel.cli.app import line, parse_limit, print_text, teller
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.runtime.ranks import place_of, require_torch, together
@@ -98,7 +97,7 @@ def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) ->
     )
     place = place_of(os.environ, "tune --live", least=2).on(params["backend"])
     settings = Settings(params["iterations"], params["repeat"])
-    voice = session.Voice(_progress(place.rank == 0), _line)
+    voice = session.Voice(teller(place.rank == 0), line)
     found = together(place, seconds, partial(live.tune_live, asked, settings, place, voice))
     if found is not None:
         print_text(_shown(found, asked.folder))
@@ -116,17 +115,6 @@ def _require_sensible(params: dict[str, Any]) -> None:
     folder = Path(params["live"])
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--live {folder}: there is a file of that name, and a folder is needed")
-
-
-def _line(text: str) -> None:
-    click.echo(f"osf: {text}", err=True)
-
-
-def _progress(first: bool) -> Callable[[str], None]:
-    """A line on a terminal, of rank 0; silence on a pipe."""
-    if not first or sys.stderr is None or not sys.stderr.isatty():
-        return lambda text: None
-    return _line
 
 
 def _shown(found: Live, folder: str) -> str:

@@ -10,50 +10,36 @@ differ by more than 5 % the cell is listed and not counted: a rule from before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
 from osfmodel import profiles
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import DataError
-from osfmodel.ledger.recipe import Row, Verdict, row_of
+from osfmodel.ledger.recipe import Row, Verdict, row_of, without_unsteady
 from osfmodel.measurement import Measurement
 from osfmodel.notation import read
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.workload import Workload
 
-UNSTEADY = 0.05
-"""Repeats that differ by more, slowest over fastest, are not counted."""
-
 
 def judge(
     measurements: Sequence[Measurement], change: Callable[[Pricing], Pricing] = lambda pricing: pricing
 ) -> Verdict:
     """Predict all runs, and mark those of cells that do not repeat; ``change`` what is paid (for an ablation)."""
-    cells: dict[Hashable, list[float]] = {}
-    for run in measurements:
-        cells.setdefault(_cell(run), []).append(run.iteration_time)
-    spreads = {cell: max(times) / min(times) - 1 for cell, times in cells.items()}
     return Verdict(
-        tuple(_row(run, spreads[_cell(run)], change) for run in measurements),
+        without_unsteady(measurements, [_row(run, change) for run in measurements]),
         "nothing: workloads and plans as replayed, wires as osf bench measured them before",
     )
 
 
-def _cell(run: Measurement) -> Hashable:
-    return run.workload, run.cluster, run.workers, run.plan, run.shared_conditions
-
-
-def _row(run: Measurement, spread: float, change: Callable[[Pricing], Pricing]) -> Row:
+def _row(run: Measurement, change: Callable[[Pricing], Pricing]) -> Row:
     workload = _workload(run.workload, float(run.condition("scale")))
     pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
     pricing = change(pricing.under(dict(run.conditions)))
-    row = row_of(run, workload, pricing, carried_out(run, workload))
-    if spread <= UNSTEADY:
-        return row
-    return row._replace(steady=False, note=f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")
+    return row_of(run, workload, pricing, carried_out(run, workload))
 
 
 @cache

@@ -7,7 +7,7 @@ predicted with the reason. Errors are predicted / measured - 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +17,9 @@ from osfmodel.measurement import Measurement
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.workload import Workload
+
+UNSTEADY = 0.05
+"""Repeats that differ by more, slowest over fastest, are not counted."""
 
 
 class Row(NamedTuple):
@@ -117,3 +120,27 @@ LABELLED = (
     "repeat",
 )
 """Conditions that a label shows."""
+
+
+def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows of these runs, those of a cell that does not repeat marked: listed, not counted.
+
+    A cell is a plan on one workload, cluster, worker count and set of options.
+    """
+    cells: dict[Hashable, list[float]] = {}
+    for run in measurements:
+        cells.setdefault(cell_of(run), []).append(run.iteration_time)
+    unsteady = {cell for cell, times in cells.items() if max(times) / min(times) - 1 > UNSTEADY}
+    return tuple(
+        _unsteady(row) if cell_of(run) in unsteady and row.predicted is not None else row
+        for run, row in zip(measurements, rows, strict=True)
+    )
+
+
+def cell_of(run: Measurement) -> Hashable:
+    """What repeats of a plan have in common, and no other run."""
+    return run.workload, run.cluster, run.workers, run.plan, run.shared_conditions
+
+
+def _unsteady(row: Row) -> Row:
+    return row._replace(steady=False, note=f"repeats differ by more than {UNSTEADY:.0%}: listed, not counted")

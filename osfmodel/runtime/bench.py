@@ -6,6 +6,7 @@ many repeats) rest on gathered times, so all ranks take the same.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from osfmodel.runtime.channels import Channels
 from osfmodel.runtime.copies import copying
 from osfmodel.runtime.findings import Findings, Sample
 from osfmodel.runtime.job import Job
+from osfmodel.runtime.surroundings import threads_of
 from osfmodel.units import show_bytes, show_time
 
 FLOAT = 4
@@ -48,19 +50,23 @@ class Request:
 
 def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
     """Fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
-    findings.threads = _threads(job)
+    findings.threads = threads_of(job.backend)
+    offered = []
     for collective in request.collectives:
-        launcher = LAUNCHERS[collective]
-        if not _offered(job, launcher):
+        if _offered(job, LAUNCHERS[collective]):
+            offered.append(collective)
+        else:
             findings.left_out.append(f"no {collective}: {job.backend} of this torch has none")
-            continue
+    several = max(request.flights) > 1
+    told = _numbered(tell, len(request.sizes) * (len(offered) + several))
+    for collective in offered:
         for size in request.sizes:
-            launch, sent = _alone(job, launcher, size)
+            launch, sent = _alone(job, LAUNCHERS[collective], size)
             sample = Sample.of([ends[-1] for ends in _sample(job, launch, request.repeat)])
             findings.tables.setdefault(collective, {})[sent] = sample
-            tell(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
-    if max(request.flights) > 1:
-        _several(job, request, findings, tell)
+            told(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
+    if several:
+        _several(job, request, findings, told)
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     if request.compute != "none":
@@ -89,17 +95,10 @@ def _several(job: Job, request: Request, findings: Findings, tell: Callable[[str
         used.close()
 
 
-def _threads(job: Job) -> int | None:
-    """Worker threads of gloo, where this torch says; NCCL has one stream per communicator."""
-    import torch
-    import torch.distributed as dist
-
-    if job.backend == "nccl":
-        return 1
-    try:
-        return int(dist.group.WORLD._get_backend(torch.device("cpu")).options._threads)
-    except (AttributeError, RuntimeError):
-        return None
+def _numbered(tell: Callable[[str], None], of: int) -> Callable[[str], None]:
+    """``tell``, saying how far this is."""
+    number = itertools.count(1)
+    return lambda text: tell(f"{next(number)} of {of}: {text}")
 
 
 Launch = Callable[[], list[Any]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from osfmodel.errors import OsfError, PlanError
+from osfmodel.errors import OsfError, PlanError, UsageError
 from osfmodel.plan import Plan
 from osfmodel.plans import single_cap
 from osfmodel.solve.caps import bucket_layout
@@ -135,17 +135,17 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
         raise PlanError(f"DDP cannot carry out plan {label!r}, {order}: {anyway}")
 
 
-def require_plain_model(model: Any) -> None:
-    """Raise PlanError, saying what to do instead, for a model that something else already wraps."""
+def require_plain_model(model: Any, instead: str) -> None:
+    """Raise UsageError, saying what to do instead, for a model that something else already wraps."""
     for module in model.modules():
         for kind in (cls.__name__ for cls in type(module).__mro__):
             if kind in SHARDED:
-                raise PlanError(
+                raise UsageError(
                     f"the model is wrapped by {SHARDED[kind]}, which communicates per wrapped module and has no buckets"
-                    " to plan: return the bare model to run it under DDP, or choose there which modules are wrapped"
+                    f" to plan: {instead}, or choose there which modules are wrapped"
                 )
             if kind in ("DistributedDataParallel", "DataParallel"):
-                raise PlanError(f"the model is already wrapped by {kind}: return the bare model, osf run wraps it")
+                raise UsageError(f"the model is already wrapped by {kind}: {instead}")
 
 
 class Messages:

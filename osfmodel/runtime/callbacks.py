@@ -5,6 +5,7 @@ Their classes derive from those of the frameworks, which is why they are made in
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 from importlib import import_module
@@ -27,13 +28,18 @@ class Watch:
         self.entered = False
 
     def start(self, model: Any) -> None:
-        """Put the hooks on. Raises UsageError where several workers train: they communicate in backward."""
+        """Put the hooks on. Raises UsageError where several workers train: they communicate in backward.
+
+        A training before this one that broke off without a word is stopped first; the last one when the process ends.
+        """
         import torch.distributed as dist
 
+        self.stop()
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             raise UsageError("several workers train, and communication would be in the times: profile with one")
         self.profile = profile(model, **self.options).__enter__()
         self.entered = True
+        atexit.register(self.stop)
 
     def begin(self, batch: Any) -> None:
         """The forward of a batch begins."""
@@ -45,13 +51,14 @@ class Watch:
         if self.profile is not None and self.profile.done:
             self.stop()
 
-    def stop(self, write: bool = True) -> None:
+    def stop(self) -> None:
         """Take the hooks off, and write the file; too few steps are a warning, for training is not to fail of that."""
         if self.profile is None or not self.entered:
             return
         self.entered = False
+        atexit.unregister(self.stop)
         self.profile.__exit__(None, None, None)
-        if write and self.path is not None:
+        if self.path is not None:
             try:
                 profiles.save(self.profile.workload, self.path)
             except DataError as error:
@@ -87,8 +94,8 @@ def lightning_callback(path: str | os.PathLike[str] | None = None, **options: An
             self.watch.stop()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            """Hooks off; nothing is written."""
-            self.watch.stop(write=False)
+            """Hooks off; what was measured until then is written."""
+            self.watch.stop()
 
     return ProfileCallback()
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osfmodel.measurement import WIDE
 from osfmodel.runtime.steps import UNEVEN, Step, Tensor, middle, spread, uneven
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
@@ -61,6 +62,15 @@ def agreement(finding: Finding) -> str:
         f"layers and update add up to {with_hooks}, {finding.difference:+.1%} against {bare} of the steps without "
         f"hooks, which is beyond {AGREEMENT:.0%}; nothing was scaled"
     )
+
+
+def doubts(finding: Finding) -> list[str]:
+    """A sentence for each reason not to trust a profile."""
+    found = [agreement(finding)]
+    width = spread(finding.totals)
+    if width > WIDE:
+        found.append(f"steps spread by {width:.0%} (quartiles over median): something else was running, measure again")
+    return [sentence for sentence in found if sentence]
 
 
 def conditions(setting: Setting, finding: Finding) -> str:

@@ -140,6 +140,13 @@ def placed(training: Training, driving: Driving) -> Training:
     return training._replace(batch=mapped(training.batch, moved))
 
 
+def default_device() -> str:
+    """Where to compute if nobody says: on the GPU, if there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def device_of(text: str) -> Any:
     """A device by name. Raises UsageError for one that there is not."""
     import torch

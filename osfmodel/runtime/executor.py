@@ -91,7 +91,7 @@ def require_executable(model: Any, optimizer: Any, plan: Plan, layers: Sequence[
 
 def _parameters(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
     """The trainable parameters by the plan's names for them; a shared one has its first name."""
-    require_plain_model(model)
+    require_plain_model(model, "give the bare model, which needs no wrapper here")
     found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     if layers is None:
         return found

@@ -11,6 +11,7 @@ from osfmodel import contention
 from osfmodel.cluster import Cluster, Contention, Table
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError
+from osfmodel.measurement import WIDE
 from osfmodel.runtime.copies import Copies
 from osfmodel.source import Source
 from osfmodel.units import show_bytes
@@ -76,6 +77,24 @@ class Findings:
         """The gain of several at once, of which the wires decide; None where no size was measured that shows it."""
         return gain(self.together)
 
+    @property
+    def effects(self) -> dict[str, float]:
+        """Those that were measured, by name."""
+        slowdown = {} if self.slowdown is None else {"compute_slowdown": max(self.slowdown, 0.0)}
+        copies = {} if self.copies is None else {"copy_in": self.copies.into, "copy_out": self.copies.out}
+        return {**slowdown, **copies}
+
+    @property
+    def doubts(self) -> list[str]:
+        """A sentence where times do not repeat well enough to be trusted."""
+        middle, worst, size = _spreads(self)
+        if middle <= WIDE:
+            return []
+        return [
+            f"times spread by {middle:.0%} (interquartile range over median; {worst:.0%} at {show_bytes(size)}): "
+            "something else was running, so measure again"
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -126,7 +145,10 @@ def width(queue: Sequence[float]) -> int:
 
 
 def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
-    """The median over sizes of the gains fitted to each, where most of the time is transfer."""
+    """The median over sizes of the gains fitted to each, where most of the time is transfer.
+
+    None where there is no such size, or several at once take no longer than one at all of them.
+    """
     alone = {size: times[1] for size, times in together.items() if len(times) > 1}
     if not alone:
         return None
@@ -135,7 +157,8 @@ def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
         startup = min(other for smaller, other in alone.items() if smaller <= size)
         if time - startup >= TRANSFER * time:
             found.append(contention.fit_gain(together[size], startup))
-    return median(found) if found else None
+    bounded = [gain for gain in found if gain < contention.UNBOUNDED]
+    return median(bounded) if bounded else None
 
 
 def startup(alone: float, whole: float, count: int, speed: float) -> float:
@@ -188,7 +211,7 @@ def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
             if len(rows) > 1
         ),
         contention=() if gain is None else (Contention(setting.workers, gain),),
-        effects=_effects(findings),
+        effects=Effects(**findings.effects),
         in_flight=findings.in_flight,
         source=Source("measured by osf bench", conditions(findings, setting)),
     )
@@ -199,30 +222,27 @@ def unfinished(findings: Findings, setting: Setting, name: str) -> Cluster:
     return cluster_of(replace(findings, left_out=[*findings.left_out, "stopped before the end"]), setting, name)
 
 
-def _effects(findings: Findings) -> Effects:
-    slowdown = max(findings.slowdown or 0.0, 0.0)
-    if findings.copies is None:
-        return Effects(compute_slowdown=slowdown)
-    return Effects(copy_in=findings.copies.into, copy_out=findings.copies.out, compute_slowdown=slowdown)
-
-
 def conditions(findings: Findings, setting: Setting) -> str:
     """In words: where this was measured, what, and how well it repeats."""
-    samples = [sample for rows in findings.tables.values() for sample in rows.values()]
-    worst = max(samples, key=lambda sample: sample.spread)
-    counts = sorted({sample.count for sample in samples})
+    counts = sorted({sample.count for rows in findings.tables.values() for sample in rows.values()})
     repeats = "..".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    spread = median(sample.spread for sample in samples)
+    spread, worst, _ = _spreads(findings)
     parts = [
         f"{setting.workers} ranks, {setting.per_host} on each host",
         f"backend {setting.backend} ({setting.versions}), network {setting.network}",
         f"medians of {repeats} repeats of the slowest rank, a barrier before each",
-        f"interquartile range {spread:.1%} of the median (worst {worst.spread:.1%})",
+        f"interquartile range {spread:.1%} of the median (worst {worst:.1%})",
         _simultaneity(findings),
         _slowing(findings),
         *findings.left_out,
     ]
     return "; ".join(part for part in parts if part)
+
+
+def _spreads(findings: Findings) -> tuple[float, float, int]:
+    """Of all samples the median spread, the widest, and the bytes where that is."""
+    spreads = [(sample.spread, size) for rows in findings.tables.values() for size, sample in rows.items()]
+    return median(spread for spread, _ in spreads), *max(spreads)
 
 
 def _simultaneity(findings: Findings) -> str:
@@ -234,7 +254,8 @@ def _simultaneity(findings: Findings) -> str:
     most = max(map(len, findings.together.values()))
     sizes = ", ".join(show_bytes(size) for size, times in findings.together.items() if len(times) == most)
     flights = sorted({count for times in findings.together.values() for count in times})
-    fitted = "no gain fitted: start-ups decide at these sizes" if findings.gain is None else "gain fitted to these"
+    no_gain = "no gain fitted: start-ups decide, or several take no longer than one"
+    fitted = no_gain if findings.gain is None else "gain fitted to these"
     several = f"{', '.join(map(str, flights))} at once on as many channels at {sizes}, {fitted}"
     return (
         f"{findings.in_flight} in flight in one queue, as {shown} of {len(findings.queues)} sizes show{said}; {several}"
@@ -247,10 +268,11 @@ def _slowing(findings: Findings) -> str:
     return f"compute_slowdown {findings.slowdown:+.1%} measured on {findings.slowed} beside continuous all-reduces"
 
 
-def merged(known: Cluster, new: Cluster) -> Cluster:
+def merged(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluster:
     """``known`` with what ``new`` measured for its worker count in the place of what was there for that.
 
-    ``in_flight`` and effects are those of ``new``. Raises DataError where they cannot be one cluster.
+    ``in_flight`` is that of ``new``, and so are ``effects``, those that were measured with it. Raises DataError where
+    they cannot be one cluster.
     """
     require_mergeable(known)
     if known.gpus_per_node != new.gpus_per_node and max(known.nodes or 2, new.nodes or 2) > 1:
@@ -268,7 +290,7 @@ def merged(known: Cluster, new: Cluster) -> Cluster:
         nodes=None if known.nodes is None else max(known.nodes, new.nodes or 1),
         tables=tuple(t for t in known.tables if (t.collective, t.workers) not in taken) + new.tables,
         contention=tuple(row for row in known.contention if row.workers not in counts) + new.contention,
-        effects=new.effects,
+        effects=replace(known.effects, **effects),
         in_flight=new.in_flight,
         source=replace(known.source, conditions=conditions),
     )

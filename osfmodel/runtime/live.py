@@ -180,6 +180,8 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     here.watch.saving = save
     bench.measure(job, bench.Request(sizes_for(workload), compute=compute), found, here.voice.progress)
     here.watch.saving = nothing
+    for doubt in found.doubts if here.first else ():
+        here.voice.line(f"warning: {doubt}")
     return lambda: cluster_of(found, setting, "live")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from types import TracebackType
 from typing import Any
 
 from osfmodel.errors import DataError, UsageError
 from osfmodel.runtime.clocks import clock_of, settle
-from osfmodel.runtime.conditions import Finding, Setting, agreement, conditions
+from osfmodel.runtime.conditions import Finding, Setting, conditions, doubts
 from osfmodel.runtime.recording import Recorder, Subject, step_of
 from osfmodel.runtime.steps import Step, Tensor, alike, layers_of, middle
 from osfmodel.source import Source
@@ -99,9 +100,8 @@ class Profile:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence where the layers do not add up to the step without hooks."""
-        sentence = agreement(self._finding())
-        return [sentence] if sentence else []
+        """A sentence where the layers do not add up to the step without hooks, and where steps do not repeat."""
+        return doubts(self._finding())
 
     def _finding(self) -> Finding:
         steps = self.steps
@@ -153,25 +153,42 @@ def first_size(batch: Any) -> int | None:
     return next((size for part in parts if (size := first_size(part)) is not None), None)
 
 
+WATCHING: list[Recorder] = []
+"""Who hears of backward; while there is somebody, torch.autograd.backward is ours."""
+
+
 @contextmanager
 def _watched_backward(recorder: Recorder) -> Iterator[None]:
-    """torch.autograd.backward, which every ``loss.backward()`` calls, marked at its begin and its end."""
+    """torch.autograd.backward, which every ``loss.backward()`` calls, marked at its begin and its end.
+
+    There is one patch however many profiles are under way, since they may end in any order.
+    """
     import torch
 
-    plain: Callable[..., Any] = torch.autograd.backward
-
-    def backward(*arguments: Any, **named: Any) -> Any:
-        recorder.backward_begins()
-        try:
-            return plain(*arguments, **named)
-        finally:
-            recorder.backward_ended()
-
-    torch.autograd.backward = backward
+    if not WATCHING:
+        torch.autograd.backward = _marked(torch.autograd.backward)
+    WATCHING.append(recorder)
     try:
         yield
     finally:
-        torch.autograd.backward = plain
+        WATCHING.remove(recorder)
+        if not WATCHING:
+            torch.autograd.backward = torch.autograd.backward.__wrapped__
+
+
+def _marked(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def backward(*arguments: Any, **named: Any) -> Any:
+        watching = tuple(WATCHING)
+        for recorder in watching:
+            recorder.backward_begins()
+        try:
+            return plain(*arguments, **named)
+        finally:
+            for recorder in watching:
+                recorder.backward_ended()
+
+    return backward
 
 
 def _plain(model: Any) -> Any:

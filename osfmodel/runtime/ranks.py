@@ -31,6 +31,8 @@ MARGIN = 10.0
 TICK = 0.2
 """Seconds between two looks of the watching thread."""
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PARENT = os.getppid()
+"""Who started this process, as early as can be: loading torch takes seconds, in which torchrun may end."""
 LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl", "socket", "store")
 """What torch's messages say where it is the others that are missing, in lower case."""
 
@@ -182,8 +184,11 @@ def explained(error: Exception, doing: str) -> JobError:
 
 def end_now(rank: int, message: str, code: int) -> NoReturn:
     """Say what happened in one line and end this process, without tearing anything down."""
-    sys.stdout.flush()
-    print(f"osf: rank {rank}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    with suppress(Exception):  # closed, or nobody reads it
+        sys.stdout.flush()
+    with suppress(OSError):
+        # In one piece: ranks share a stderr, and lines that are written in two get mixed up there.
+        os.write(2, f"osf: rank {rank}: {' '.join(message.split())}\n".encode())
     os._exit(code)
 
 
@@ -192,18 +197,20 @@ class Watch:
 
     Between two beats at most ``patience`` seconds may pass. SIGINT and SIGTERM raise StoppedError in the main thread;
     if that does not end the process soon, the watching thread does. Whichever of them ends the process calls ``saving``
-    before, once, which keeps what there is of results; ``kept`` is what the last line says of them.
+    before, once, which keeps what there is of results; ``kept`` is what the last line says of them. ``telling`` hears
+    what begins.
     """
 
     def __init__(self, rank: int, patience: float) -> None:
         self.rank, self.patience, self.kept = rank, patience, ""
         self.saving: Callable[[], None] = nothing
+        self.telling: Callable[[str], None] = nobody
         self.doing = "starting"
         self.last = time.monotonic()
         self.stuck: Exception | None = None
         self.signalled: tuple[str, float] | None = None
         self._done, self._ending = threading.Event(), threading.Lock()
-        self._parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+        self._parent = PARENT if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._before: dict[int, Any] = {}
         self._interrupted = False
@@ -230,6 +237,8 @@ class Watch:
 
     def beat(self, doing: str) -> None:
         """Something went on: ``doing`` says in which words a failure from now on is told."""
+        if doing != self.doing:
+            self.telling(doing)
         self.doing, self.last = doing, time.monotonic()
 
     @contextmanager
@@ -283,6 +292,10 @@ class Watch:
 
 def nothing() -> None:
     """What there is to save where there is nothing."""
+
+
+def nobody(doing: str) -> None:
+    """Who hears what begins where nobody watches."""
 
 
 def together(place: Place, limit: float, work: Callable[[Watch], Made]) -> Made:

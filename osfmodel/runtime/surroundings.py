@@ -28,3 +28,17 @@ def setting_of(job: Job, setting: Setting) -> Setting:
     if job.backend == "nccl":
         versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
     return replace(setting, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
+
+
+def threads_of(backend: str) -> int | None:
+    """Collectives of the process group that run at once: gloo's worker threads, where this torch says; NCCL has one
+    stream per communicator."""
+    import torch
+    import torch.distributed as dist
+
+    if backend == "nccl":
+        return 1
+    try:
+        return int(dist.group.WORLD._get_backend(torch.device("cpu")).options._threads)
+    except (AttributeError, RuntimeError):
+        return None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from osfmodel.errors import JobError, UsageError
@@ -55,13 +56,14 @@ def trained(factory: str, device: str, workload: Workload | None = None) -> Subj
     """The model of ``PACKAGE.MODULE:FACTORY`` with the workload that was profiled of it, or else a rough one.
 
     The factory is one of ``osf profile`` (``runtime.subjects``). Raises UsageError where there is none of that name,
-    DataError where it fails or returns something else, JobError where a step fails, PlanError for a wrapped model.
+    DataError where it fails or returns something else, JobError where a step fails, UsageError for a wrapped model and
+    for one that is not the same on all ranks.
     """
     import torch
 
     torch.manual_seed(SEED)
     model, batch, loss, optimizer = from_factory(factory)(None)
-    require_plain_model(model)
+    require_plain_model(model, "return the bare model, which is wrapped here")
     model, batch = model.to(device), mapped(batch, lambda tensor: tensor.to(device))
     _share(model)
     found = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
@@ -88,12 +90,36 @@ def _output(model: Any, inputs: Any) -> Any:
 
 
 def _share(model: Any) -> None:
-    """Give all ranks rank 0's parameters and buffers, as DDP would once for each time that it wraps the model."""
+    """Give all ranks rank 0's parameters and buffers, as DDP would once for each time that it wraps the model.
+
+    Raises UsageError where they are not the same on all ranks, of which torch makes a crash or wrong numbers.
+    """
     import torch.distributed as dist
 
-    if dist.is_initialized():
-        for value in model.state_dict().values():
-            dist.broadcast(value, 0)
+    if not dist.is_initialized():
+        return
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, _tensors(model))
+    for rank, tensors in enumerate(found):
+        if tensors != found[0]:
+            difference = next(pair for pair in zip_longest(tensors, found[0]) if pair[0] != pair[1])
+            mine, first = (words or "nothing" for words in difference)
+            raise UsageError(f"rank {rank} has another model than rank 0: {mine} where that has {first}")
+    for value in model.state_dict().values():
+        dist.broadcast(value, 0)
+
+
+def _tensors(model: Any) -> list[str]:
+    """What must be alike on all ranks."""
+    parameters = [
+        f"parameter {name} {_shape(tensor)}{'' if tensor.requires_grad else ' (frozen)'}"
+        for name, tensor in model.named_parameters()
+    ]
+    return parameters + [f"buffer {name} {_shape(tensor)}" for name, tensor in model.named_buffers()]
+
+
+def _shape(tensor: Any) -> str:
+    return f"of {'x'.join(map(str, tensor.shape)) or '1'} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _beginner(model: Any, loss: Callable[[Any], Any], optimizer: Any) -> Callable[[bool], Callable[[Any], Any]]:

@@ -12,6 +12,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite, isnan, nan
 from typing import Any
 
 from osfmodel.effects import EXECUTED
@@ -22,11 +23,14 @@ from osfmodel.plan import Plan
 from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.executor import LIMIT, execute, require_executable
 from osfmodel.runtime.ranks import Place, Watch
+from osfmodel.runtime.surroundings import threads_of
 from osfmodel.runtime.trainees import Subject
 from osfmodel.source import Source
 
 LEAST_WARM_UPS = 3
 """DDP has its buckets from the second iteration on, with static_graph from the third."""
+USUAL_THREADS = 2
+"""Of gloo, where torch does not say."""
 SAME_LOSS = 1e-4
 """Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""
 
@@ -157,9 +161,9 @@ def loss_difference(
 ) -> dict[str, float]:
     """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
 
-    All start from the same parameters and the same seed. Raises whatever torch or the model does.
+    All start from the same parameters and the same seed. Infinite where only one of two losses is finite; NaN, if not
+    that, where neither is, so that they cannot be compared. Raises whatever torch or the model does.
     """
-    import torch
     import torch.distributed as dist
 
     found: dict[str, float] = {}
@@ -167,12 +171,26 @@ def loss_difference(
     for planned in plans:
         losses = _losses(subject, planned, settings, place, watch)
         reference = reference or losses
-        pairs = zip(losses, reference, strict=True)
-        apart = max(abs(one - other) / max(abs(other), 1e-30) if one != other else 0.0 for one, other in pairs)
-        largest = torch.tensor(apart, dtype=torch.float64, device=place.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        found[planned.label] = float(largest)
+        each: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose what is no number
+        dist.all_gather_object(each, apart(losses, reference))
+        found[planned.label] = furthest(each)
     return found
+
+
+def apart(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """The :func:`furthest` of the relative differences of two runs' losses, iteration by iteration."""
+    return furthest([_apart(one, other) for one, other in zip(losses, reference, strict=True)])
+
+
+def _apart(one: float, other: float) -> float:
+    if isfinite(one) and isfinite(other):
+        return abs(one - other) / max(abs(other), 1e-30) if one != other else 0.0
+    return inf if isfinite(one) or isfinite(other) else nan
+
+
+def furthest(differences: Sequence[float]) -> float:
+    """The largest; NaN goes before what is finite, and infinity before that."""
+    return max(differences, key=lambda difference: (difference == inf, isnan(difference), difference))
 
 
 def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place, watch: Watch) -> list[float]:
@@ -198,7 +216,7 @@ def conditions_of(subject: Subject, settings: Settings, place: Place) -> dict[st
         "backend": place.backend,
         "torch": str(torch.__version__),
         "device": "CPU" if place.device == "cpu" else torch.cuda.get_device_name(),
-        "in_flight": str(_in_flight(place)),
+        "in_flight": _in_flight(place),
         "threads": str(torch.get_num_threads()),
         "what": "a model" if subject.real else "a replay",
         "repeats": str(settings.repeats),
@@ -206,15 +224,10 @@ def conditions_of(subject: Subject, settings: Settings, place: Place) -> dict[st
     return stated | {name: str(value) for name, value in settings.options.items() if value}
 
 
-def _in_flight(place: Place) -> int:
-    """Collectives that the backend runs at once: gloo's worker threads, one stream of NCCL."""
-    import torch
-    import torch.distributed as dist
-
-    if place.backend != "gloo":
-        return 1
-    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    return int(getattr(getattr(backend, "options", None), "_threads", 2))
+def _in_flight(place: Place) -> str:
+    """Collectives that the backend runs at once."""
+    said = threads_of(place.backend)
+    return f"{USUAL_THREADS}, assumed" if said is None else str(said)
 
 
 def first_of(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from osfmodel import DataError, Effects, profiles
+from osfmodel import DataError, Effects, Source, profiles
 from osfmodel.ledger import emulated_ddp
+from osfmodel.ledger.recipe import UNSTEADY, cell_of
 from osfmodel.measurements import load_measurements
 from osfmodel.notation import written
 from osfmodel.objective import Objective
@@ -18,6 +21,7 @@ from osfmodel.pricing import pricing_of
 from osfmodel.side_by_side import side_by_side
 from osfmodel.simulator import simulate
 from tests.conftest import ROOT
+from tests.live.cluster import local
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import live
@@ -51,14 +55,14 @@ def test_every_cell_has_as_many_repeats_and_samples_as_the_rule_says(cells):
     assert {turns.repeats for _, turns in cells} == {3}
     assert {len(run.samples) for run in RUNS} == {20}
     assert {run.warm_ups for run in RUNS} == {3}
-    assert {turns.steady for _, turns in cells if turns.spread > emulated_ddp.UNSTEADY} <= {False}
-    assert {turns.steady for _, turns in cells if turns.spread <= emulated_ddp.UNSTEADY} == {True}
+    assert {turns.steady for _, turns in cells if turns.spread > UNSTEADY} <= {False}
+    assert {turns.steady for _, turns in cells if turns.spread <= UNSTEADY} == {True}
 
 
 def test_repeats_that_differ_are_listed_and_not_counted():
     """One repeat 6 % slower takes its cell out; its prediction stays."""
     first = RUNS[0]
-    cell = [run for run in RUNS if emulated_ddp._cell(run) == emulated_ddp._cell(first)]
+    cell = [run for run in RUNS if cell_of(run) == cell_of(first)]
     assert len(cell) == 3
     alike = [replace(run, samples=(1.0,)) for run in cell]
     assert [row.status for row in emulated_ddp.judge(alike).rows] == ["predicted"] * 3
@@ -91,11 +95,46 @@ def test_tuned_is_no_slower_than_the_default(cells):
     assert sum(near) >= 0.85 * len(near)
 
 
-def test_the_page_shows_what_the_command_prints():
+def test_the_page_shows_what_the_command_prints_and_no_more():
     page = (ROOT / "docs/ledger/emulated-ddp.md").read_text(encoding="utf-8")
-    lines = [line for line in live.show().splitlines() if line]
-    assert len(lines) > 70
-    assert [line for line in lines if line not in page] == []
+    (block,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    shown = [line for line in live.show().splitlines() if line]
+    rows = [line for line in shown if line.startswith("|")]
+    assert len(rows) > 70
+    assert [line for line in page.splitlines() if line.startswith("|")] == rows
+    assert block.splitlines() == [line for line in shown if not line.startswith("|")]
+
+
+def test_every_kept_run_is_of_the_grid():
+    settings = list(live.settings())
+    for run in RUNS:
+        setting = live.setting_of(run)
+        assert setting in settings
+        assert setting.wires == run.cluster
+    assert live.setting_of(replace(RUNS[0], cluster="emulated-runtime-4x1gbit", workers=4)).how == live.EXECUTED
+
+
+def test_runs_state_the_machine_that_they_were_measured_on(monkeypatch):
+    monkeypatch.setattr(live.os, "sched_getaffinity", lambda process: set(range(7)))
+    (control,) = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().split()
+    assert live.machine_of(local(1)) == f"a machine of 7 cores, default scheduling, TCP {control}"
+
+
+def test_runs_of_another_origin_state_no_machine(tmp_path):
+    setting = live.Setting(4, "1gbit", "googlenet-k80")
+    own = live.source_of("a machine of 64 cores")
+    for source, said in ((Source("measured with osf run"), live.UNSTATED), (own, "a machine of 64 cores")):
+        runs = [replace(RUNS[0], source=source)]
+        live.save_measurements("runs", runs, tmp_path / setting.file)
+        (run,) = live.kept(tmp_path, [setting])
+        assert said in run.source.conditions
+
+
+@pytest.mark.parametrize("option", ["--keep", "--models", "--tune"])
+def test_what_needs_a_folder_says_so(capsys, option):
+    with pytest.raises(SystemExit):
+        live.main([option])
+    assert f"{option} needs FOLDER" in capsys.readouterr().err
 
 
 def test_buckets_that_are_no_runs_of_tensors_are_refused():

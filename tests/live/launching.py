@@ -63,3 +63,22 @@ def finish(started: list[subprocess.Popen[str]]) -> list[Ended]:
 def ranks(words: list[str], world: int, folder: Path, **changes: str) -> list[Ended]:
     """``start`` and ``finish``."""
     return finish(start(words, world, folder, **changes))
+
+
+def on_a_terminal(words: list[str], folder: Path) -> Ended:
+    """One process whose stderr is a terminal, as the only rank of a job."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "OMP_NUM_THREADS": "1", **place}
+    command = [sys.executable, "-m", "osfmodel", *words]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=theirs, timeout=LIMIT,
+            check=False,
+        )  # fmt: skip
+    finally:
+        os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        return Ended(done.returncode, done.stdout, terminal.read(65_536).decode().replace("\r\n", "\n"))

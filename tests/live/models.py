@@ -67,14 +67,24 @@ def partly_used():
 
 
 def already_wrapped():
-    """What osf run refuses: a model that communicates by itself."""
+    """What osf run refuses: a model that communicates by itself. Where torch has none on a CPU, one of its name."""
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
 
-    class FullyShardedDataParallel(nn.Module):  # its name is what gives the real one away
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
+        class FSDPModule(nn.Linear):
+            pass
 
-    return FullyShardedDataParallel(nn.Linear(2, 2)), torch.zeros(1, 2), lambda output: output.sum()
+        return FSDPModule(2, 2), torch.zeros(1, 2), lambda output: output.sum()
+    model = nn.Sequential(nn.Linear(2, 2))
+    fully_shard(model, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+    return model, torch.zeros(1, 2), lambda output: output.sum()
+
+
+def of_another_width():
+    """Not the same on each rank."""
+    return nn.Linear(64, 64 + _rank()), torch.zeros(1, 64), lambda output: output.sum()
 
 
 def failing():
@@ -100,3 +110,32 @@ def wrong():
 def raising():
     """A factory that fails."""
     return 1 / 0
+
+
+class Diverging(nn.Linear):
+    """Not a number from the second iteration of its third start on; it starts whenever its first state is loaded."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self.starts = self.steps = 0
+
+    def load_state_dict(self, *arguments, **named):
+        self.starts, self.steps = self.starts + 1, 0
+        return super().load_state_dict(*arguments, **named)
+
+    def forward(self, inputs):
+        self.steps += 1
+        output = super().forward(inputs)
+        return output * float("nan") if self.starts == 3 and self.steps > 1 else output
+
+
+def diverging():
+    """The rough profile is the first start, the default's losses are the second, the first plan's the third."""
+    torch.manual_seed(5)
+    return Diverging(), torch.randn(4, 8), lambda output: output.square().mean()
+
+
+def compiled():
+    """A compiled model; nothing is generated, since that takes a compiler."""
+    model, batch, loss = convolutional()
+    return torch.compile(model, backend="eager"), batch, loss

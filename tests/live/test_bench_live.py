@@ -17,7 +17,7 @@ if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 
 pytestmark = pytest.mark.live
 BENCH = [sys.executable, "-m", "osfmodel", "bench", "--backend", "gloo"]
-QUICK = ["--max", "16KiB", "--repeat", "3", "--timeout", "30s", "--network", "none to speak of"]
+QUICK = ["--max-size", "16KiB", "--repeat", "3", "--timeout", "30s", "--network", "none to speak of"]
 AT_FOURTH = """
 import os, signal, sys, threading, time
 from osfmodel.cli import main
@@ -55,10 +55,12 @@ def assert_kept(ended, path):
 
 
 def test_two_ranks_make_a_cluster_that_prices(tmp_path):
-    path = tmp_path / "two.json"
+    path, stale = tmp_path / "two.json", tmp_path / "two.partial.json"
+    stale.write_text("of an earlier run that broke off")
     ended = cluster.local(2).run([*BENCH, *QUICK, "-o", str(path)], timeout=120)
     assert [e.status for e in ended] == [0, 0], ended
     assert not any(e.stdout for e in ended)
+    assert not stale.exists()
     found = osf.load_cluster(path)
     assert (found.name, found.gpus_per_node, found.nodes) == ("two", 2, 1)
     tables = {table.collective: table for table in found.tables}
@@ -130,12 +132,28 @@ def test_so_does_one_while_a_collective_waits(tmp_path):
 
 
 def test_a_result_that_cannot_be_kept_is_told(tmp_path):
-    script = AT_FOURTH.format(what="if os.environ['RANK'] == '1': os._exit(9)")
-    first, _ = cluster.local(2).run([sys.executable, "-c", script, "-o", str(tmp_path / "no" / "c.json")], timeout=60)
+    """Its folder was there at first."""
+    (tmp_path / "gone").mkdir()
+    script = AT_FOURTH.format(what=f"if os.environ['RANK'] == '1': os.rmdir({str(tmp_path / 'gone')!r}); os._exit(9)")
+    words = ["-o", str(tmp_path / "gone" / "c.json")]
+    first, _ = cluster.local(2).run([sys.executable, "-c", script, *words], timeout=60)
     assert first.status == 1
     (line,) = told(first)
     assert "lost another worker while the cluster was measured" in line
     assert "; what was measured could not be kept: " in line
+
+
+def test_a_result_whose_folder_is_gone_at_the_end_is_printed(tmp_path):
+    (tmp_path / "gone").mkdir()
+    script = AT_FOURTH.format(what=f"if os.environ['RANK'] == '0': os.rmdir({str(tmp_path / 'gone')!r})")
+    quick = ["--max-size", "4KiB", "--in-flight", "1", "--compute", "none"]
+    words = [*quick, "-o", str(tmp_path / "gone" / "c.json")]
+    first, second = cluster.local(2).run([sys.executable, "-c", script, *words], timeout=60)
+    assert (first.status, second.status) == (1, 0)
+    assert "c.json cannot be written: " in first.stderr
+    assert "it is on standard output instead" in first.stderr
+    (tmp_path / "printed.json").write_text(first.stdout)
+    assert osf.load_cluster(tmp_path / "printed.json").name == "c"
 
 
 @pytest.mark.parametrize("command", [["bench"], ["run", "googlenet-k80", "--plan", "ddp"]])
@@ -173,9 +191,9 @@ def test_hosts_apart_on_a_shaped_network(tmp_path):
         pytest.skip(reason)
     path = tmp_path / "slow.json"
     options = [
-        "--min",
+        "--min-size",
         "512KiB",
-        "--max",
+        "--max-size",
         "1MiB",
         "--repeat",
         "3",

@@ -129,7 +129,7 @@ def test_what_does_not_go_together_is_refused_on_every_rank(healthy):
         "clock": "PlanError: rank 0: the plan has release times",
         "optimizer": "UsageError: rank 0: forward overlap needs SGD, Adam, AdamW of torch.optim, not Adagrad",
         "partly": "UsageError: rank 0: forward overlap needs one optimizer with all trainable parameters",
-        "wrapped": "PlanError: rank 0: the model is already wrapped by DistributedDataParallel",
+        "wrapped": "UsageError: rank 0: the model is already wrapped by DistributedDataParallel: give the bare model",
     }.items():
         assert one[what].startswith(words)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import types
 from statistics import median
 
 import pytest
@@ -16,8 +18,10 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.runtime.callbacks import lightning_callback, transformers_callback
 from osfmodel.runtime.conditions import AGREEMENT
+from osfmodel.runtime.driving import default_device
 from osfmodel.runtime.steps import INPUT, LOSS, alike
 from tests.conftest import ROOT
+from tests.live.launching import on_a_terminal
 from tests.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -414,6 +418,82 @@ def test_a_callback_for_transformers(tmp_path):
     assert len(workload.gradients) == len(list(model.parameters()))
 
 
+def test_a_lightning_training_that_breaks_off_keeps_what_was_measured(tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, _, self.loss = convolutions()
+
+        def training_step(self, batch, number):
+            if number == 9:
+                raise ZeroDivisionError
+            return self.loss(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    images, labels = torch.randn(48, 3, 16, 16), torch.zeros(48, dtype=torch.long)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=4)
+    callback = lightning_callback(tmp_path / "module.json", warm_up=2)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
+    module = Module()
+    with pytest.raises(ZeroDivisionError):
+        lightning.Trainer(callbacks=[callback], **quiet).fit(module, loader)
+    assert hooks_of(module) == 0
+    assert "stopped before the 20 steps" in osf.load_workload(tmp_path / "module.json").source.conditions
+
+
+BREAKS_OFF = """
+import sys, types
+import torch
+sys.modules["transformers"] = types.SimpleNamespace(TrainerCallback=object)
+from osfmodel.runtime.callbacks import transformers_callback
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+callback = transformers_callback(sys.argv[1], warm_up=1)
+callback.on_train_begin(None, None, None, model=model)
+for number in range(9):
+    if number == 8:
+        raise ZeroDivisionError
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    callback.on_step_end(None, None, None)
+"""
+
+
+def test_a_trainer_that_tells_nobody_of_its_failure_keeps_what_was_measured(tmp_path):
+    """The Trainer of transformers has no callback for it."""
+    command = [sys.executable, "-c", BREAKS_OFF, str(tmp_path / "broken.json")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.stderr.rstrip().endswith("ZeroDivisionError")
+    assert "stopped before the 20 steps" in osf.load_workload(tmp_path / "broken.json").source.conditions
+
+
+def test_a_training_that_begins_again_leaves_nothing_of_the_first(tmp_path, monkeypatch):
+    """Profiles that end in any order leave backward as it was."""
+    plain = torch.autograd.backward
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(TrainerCallback=object))
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    callback, other = transformers_callback(tmp_path / "none.json"), transformers_callback()
+    callback.on_train_begin(None, None, None, model=first)
+    with pytest.warns(UserWarning, match="no profile of this training"):
+        callback.on_train_begin(None, None, None, model=second)
+    assert hooks_of(first) == 0
+    other.on_train_begin(None, None, None, model=first)
+    with pytest.warns(UserWarning, match="no profile of this training"):
+        callback.on_train_end(None, None, None)
+    assert torch.autograd.backward is not plain
+    other.on_train_end(None, None, None)
+    assert torch.autograd.backward is plain
+    assert hooks_of(first) == hooks_of(second) == 0
+
+
 @pytest.mark.parametrize(
     ("make", "package"), [(lightning_callback, "lightning"), (transformers_callback, "transformers")]
 )
@@ -636,8 +716,9 @@ def test_a_model_of_transformers(tmp_path):
     assert "transformer.wte.weight" in [row["name"] for row in document["layers"]]
 
 
-def test_interrupted_it_keeps_what_it_has(factories, tmp_path):
-    """Ctrl-C in the middle of the steps: a profile of those there are, whole, and exit 130."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
+    """In the middle of the steps: a profile of those there are, whole, and exit 130."""
     command = [sys.executable, "-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     started = tmp_path / "started"
@@ -649,13 +730,25 @@ def test_interrupted_it_keeps_what_it_has(factories, tmp_path):
         while process.poll() is None and not (started.exists() and started.stat().st_size > 12):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130, errors
     assert "interrupted" in errors
     assert "stopped before the 500 steps" in osf.load_workload(tmp_path / "slow.json").source.conditions
+
+
+@pytest.mark.parametrize(("found", "device"), [(True, "cuda"), (False, "cpu")])
+def test_without_a_device_it_is_the_gpu_if_there_is_one(monkeypatch, found, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+    assert default_device() == device
+
+
+def test_steps_are_counted_on_a_terminal(factories, tmp_path):
+    ended = on_a_terminal(["profile", f"{factories}:pair", *SHORT, "-o", "-"], tmp_path)
+    assert ended.code == 0, ended
+    assert re.search(r"pair: step 1 of (\d+)\rpair: .*\rpair: step \1 of \1\n", ended.stderr)
 
 
 def test_the_page_runs(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import socket
 import time
@@ -17,17 +19,20 @@ from osfmodel.cli import main
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import contiguous_plan
 from tests.conftest import ROOT
-from tests.live.launching import finish, ranks, start
+from tests.live.launching import finish, on_a_terminal, ranks, start
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
+from osfmodel.runtime import training
 from osfmodel.runtime.buckets import carried
-from osfmodel.runtime.ranks import NEEDED
+from osfmodel.runtime.ranks import NEEDED, Place
 from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
+from osfmodel.runtime.surroundings import threads_of
 from osfmodel.runtime.trainees import trained
+from osfmodel.runtime.training import apart, furthest
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--timeout", "20s"]
@@ -42,6 +47,14 @@ def tiny(tmp_path):
     workload = osf.Workload("tiny", tuple(layers), update_time=1e-4)
     osf.save(workload, tmp_path / "tiny.json")
     return workload
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 def test_gradients_become_ready_in_the_order_of_the_workload(tiny):
@@ -120,6 +133,62 @@ def test_losses_follow_the_default(tmp_path, factory):
         assert run.condition("buckets_as_planned") == "yes"
 
 
+def test_a_compiled_model_is_run_and_told(tmp_path):
+    words = ["run", "tests.live.models:compiled", "--plan", "ddp", "--plan", "single", *SHORT, "--repeat", "1"]
+    (ended,) = ranks([*words, "-o", "run.json"], 1, tmp_path)
+    assert ended.code == 0, ended
+    runs = load_measurements(tmp_path / "run.json")
+    assert [run.plan for run in runs] == ["ddp", "single"]
+    for run in runs:
+        assert "the model is compiled" in run.source.conditions
+        told = f"plan {run.plan!r}: DDP formed" in ended.stderr
+        assert told == (run.condition("buckets_as_planned") != "yes")
+
+
+def test_what_the_backend_has_in_flight_is_said_to_be_assumed_where_it_does_not_say(alone, monkeypatch):
+    place = Place(0, 1, 0, "here:1")
+    assert training._in_flight(place) == str(threads_of("gloo"))
+    assert training._in_flight(replace(place, backend="nccl")) == "1"
+    monkeypatch.setattr(training, "threads_of", lambda backend: None)
+    assert training._in_flight(place) == "2, assumed"
+
+
+def test_losses_that_are_no_numbers_differ_from_those_that_are(tmp_path):
+    words = ["run", "tests.live.models:diverging", "--plan", "wfbp", "--plan", "single", "--verify", *SHORT]
+    ended = ranks([*words, "--repeat", "1", "-o", "run.json"], 2, tmp_path)
+    assert [one.code for one in ended] == [1, 0], ended
+    assert "warning: plan 'wfbp': its losses differ from the default's: one is finite, the other not" in ended[0].stderr
+    told = ended[0].stdout.splitlines()
+    assert told[0].endswith(", losses differ from the default's: one is finite, the other not")
+    assert re.search(r", losses differ from the default's by [0-9.e-]+, relative$", told[1])
+    assert {run.plan: run.condition("loss_difference") for run in load_measurements(tmp_path / "run.json")}[
+        "wfbp"
+    ] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("ours", "difference"),
+    [
+        ([1.0, 2.0, 4.0], 0.0),
+        ([1.0, 2.0, 4.4], 0.1),
+        ([1.0, math.nan, 4.4], math.inf),
+        ([1.0, 2.0, -math.inf], math.inf),
+    ],
+)
+def test_losses_are_compared_pair_by_pair(ours, difference):
+    assert apart(ours, [1.0, 2.0, 4.0]) == pytest.approx(difference)
+    assert apart([1.0, 2.0, 4.0], ours) == pytest.approx(difference, rel=0.2)
+
+
+def test_losses_neither_of_which_is_finite_cannot_be_compared():
+    assert math.isnan(apart([1.0, math.inf], [1.0, math.inf]))
+    assert math.isnan(apart([1.0, math.nan, 2.0], [1.0, math.inf, 2.0]))
+    assert apart([math.nan, math.nan], [math.inf, 1.0]) == math.inf
+    assert math.isnan(furthest([0.0, math.nan, 0.5]))
+    assert furthest([0.0, math.nan, math.inf]) == math.inf
+    assert furthest([0.0, 0.5]) == 0.5
+
+
 def test_buckets_that_are_not_rebuilt_are_told(tmp_path):
     words = ["run", "tests.live.models:partly_used", "--plan", "wfbp", "--find-unused-parameters", *SHORT]
     ended = ranks([*words, "--repeat", "1", "-o", "run.json"], 2, tmp_path)
@@ -171,7 +240,7 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("already_wrapped", "wrapped by FSDP .HSDP.*: return the bare model"),
+        ("already_wrapped", "wrapped by FSDP2 .HSDP.*, made by fully_shard.*: return the bare model"),
         ("in_ddp", "already wrapped by DataParallel: return the bare model"),
         ("failing", "ValueError: shapes do not fit"),
         ("wrong", r"must return \(model, batch, loss\)"),
@@ -179,7 +248,7 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
         ("nothing", "has no function 'nothing'"),
     ],
 )
-def test_models_that_cannot_be_run_are_refused(factory, message):
+def test_models_that_cannot_be_run_are_refused(alone, factory, message):
     with pytest.raises(osf.OsfError, match=message):
         trained(f"tests.live.models:{factory}", "cpu")
 
@@ -187,9 +256,21 @@ def test_models_that_cannot_be_run_are_refused(factory, message):
 def test_every_rank_says_why_it_refuses(tiny, tmp_path):
     words = ["run", "tests.live.models:already_wrapped", "--plan", "ddp", *SHORT, "-o", "run.json"]
     for number, one in enumerate(ranks(words, 2, tmp_path)):
-        assert one.code == 1
+        assert one.code == 2
         assert f"osf: rank {number}: the model is wrapped by FSDP" in one.stderr
         assert "Traceback" not in one.stderr
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_models_that_differ_between_ranks_are_refused(tmp_path):
+    words = ["run", "tests.live.models:of_another_width", "--plan", "ddp", *SHORT, "-o", "run.json"]
+    told = (
+        "rank 1 has another model than rank 0: parameter weight of 65x64 float32 where that has parameter weight of 64x"
+    )
+    for number, one in enumerate(ranks(words, 2, tmp_path)):
+        assert one.code == 2
+        assert one.stderr.startswith(f"osf: rank {number}: {told}")
+        assert one.stderr.count("\n") == 1
     assert not (tmp_path / "run.json").exists()
 
 
@@ -295,6 +376,22 @@ def test_a_port_in_use(tiny, tmp_path):
 def test_nobody_at_the_address(tiny, tmp_path):
     assert_refused(tmp_path, 1, "not all 2 workers met at nowhere.invalid", RANK="1", WORLD_SIZE="2",
             MASTER_ADDR="nowhere.invalid")  # fmt: skip
+
+
+def test_progress_on_a_terminal(tmp_path):
+    words = ["run", "tests.live.models:convolutional", "--plan", "ddp", "--plan", "single", "--verify", *SHORT]
+    ended = on_a_terminal([*words, "--repeat", "1", "-o", "run.json"], tmp_path)
+    assert ended.code == 0, ended
+    told = ended.stderr.splitlines()
+    assert all(line.startswith("osf: ") for line in told)
+    for begun in (
+        "while plan 'single' was made",
+        "while the losses of plan 'single' were compared",
+        "in repeat 1 of plan 'ddp'",
+    ):
+        assert told.count(f"osf: {begun}") == 1
+    assert [line for line in told if line.startswith(("osf: 1 of 2: ddp ", "osf: 2 of 2: single "))] == told[-3::2]
+    assert "single: 1 bucket, " in ended.stdout
 
 
 def test_under_torchrun(tiny, tmp_path):

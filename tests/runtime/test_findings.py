@@ -17,6 +17,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import pricing_of
+from osfmodel.runtime.copies import Copies
 from osfmodel.runtime.findings import Findings, Sample, Setting, cluster_of, gain, in_flight, merged, startup
 from osfmodel.runtime.sizes import SPACING, powers, sizes_for
 
@@ -202,27 +203,53 @@ def test_too_little_is_no_cluster():
 def test_merging_adds_a_worker_count_or_replaces_it():
     four = cluster_of(found(), SETTING, "mine")
     two = cluster_of(found(slowdown=0.5), replace(SETTING, workers=2), "other")
-    both = merged(four, two)
+    both = merged(four, two, {"compute_slowdown": 0.5})
     assert (both.name, both.nodes, both.effects.compute_slowdown) == ("mine", 4, 0.5)
     assert sorted({table.workers for table in both.tables}) == [2, 4]
     assert len(both.tables) == 4
     assert [row.workers for row in both.contention] == [4, 2]
     assert "4 ranks" in both.source.conditions
     assert "2 ranks" in both.source.conditions
-    again = merged(both, replace(two, contention=(Contention(2, 1.25),)))
+    again = merged(both, replace(two, contention=(Contention(2, 1.25),)), {})
     assert len(again.tables) == 4
     assert [row.gain for row in again.contention if row.workers == 2] == [1.25]
+
+
+def test_merging_keeps_effects_that_were_not_measured_again():
+    known = cluster_of(found(copies=Copies(1e-10, 2e-10)), SETTING, "mine")
+    again = found(slowdown=None, copies=Copies(3e-10, 4e-10))
+    effects = merged(known, cluster_of(again, SETTING, "mine"), again.effects).effects
+    assert (effects.compute_slowdown, effects.copy_in, effects.copy_out) == (0.25, 3e-10, 4e-10)
+    none = found(slowdown=0.0)
+    effects = merged(known, cluster_of(none, SETTING, "mine"), none.effects).effects
+    assert (effects.compute_slowdown, effects.copy_in) == (0, 1e-10)
+
+
+def test_a_gain_without_an_end_is_not_fitted():
+    """Several that take no longer than one alone: any gain will do, and the largest that is tried says nothing."""
+    times = {1 << 10: {1: 0.001, 2: 0.001}, 1 << 22: {1: 0.070, 2: 0.060, 4: 0.065}}
+    assert gain(times) is None
+    cluster = cluster_of(found(together=times), SETTING, "mine")
+    assert cluster.contention == ()
+    assert "no gain fitted" in cluster.source.conditions
+
+
+def test_samples_that_do_not_repeat_are_told():
+    assert found().doubts == []
+    tables = {"all_reduce": {size: Sample(0.01, spread, 20) for size, spread in ((1, 0.1), (2, 0.38), (4, 2.66))}}
+    (doubt,) = found(tables=tables).doubts
+    assert doubt.startswith("times spread by 38% (interquartile range over median; 266% at 4 B)")
 
 
 def test_merging_refuses_what_is_no_one_cluster():
     four = cluster_of(found(), SETTING, "mine")
     dense = cluster_of(found(), Setting(8, 4, "gloo", "eth0", "torch"), "dense")
     with pytest.raises(DataError, match="1 ranks on a host, this was measured with 4"):
-        merged(four, dense)
+        merged(four, dense, {})
     with pytest.raises(DataError, match="only tabulated clusters"):
-        merged(Cluster("c", "ring", between_nodes=Link(1.0, 1.0)), four)
+        merged(Cluster("c", "ring", between_nodes=Link(1.0, 1.0)), four, {})
     one_host = cluster_of(found(), Setting(2, 2, "gloo", "lo", "torch"), "one")
-    assert merged(dense, one_host).gpus_per_node == merged(one_host, dense).gpus_per_node == 4
+    assert merged(dense, one_host, {}).gpus_per_node == merged(one_host, dense, {}).gpus_per_node == 4
 
 
 def test_sizes_are_powers_or_those_of_a_workload():

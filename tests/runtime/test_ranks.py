@@ -121,6 +121,36 @@ def test_what_there_is_is_saved_before_the_end_and_named_in_its_line(ends):
     assert ends == [(3, "failed; 2 are in a.json", 1)]
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_last_line_is_written_at_once_and_the_end_comes_anyway(monkeypatch, broken):
+    """Ranks share a stderr: what comes in two pieces gets mixed up there."""
+    written = []
+
+    def write(descriptor, text):
+        written.append((descriptor, text))
+        if broken:
+            raise BrokenPipeError
+
+    def leave(code):
+        raise EndedError(code)
+
+    monkeypatch.setattr(ranks.os, "write", write)
+    monkeypatch.setattr(ranks.os, "_exit", leave)
+    monkeypatch.setattr(ranks.sys, "stdout", None)
+    with pytest.raises(EndedError, match="3"):
+        ranks.end_now(1, "two\nlines", 3)
+    assert written == [(2, b"osf: rank 1: two lines\n")]
+
+
+def test_a_torchrun_that_ended_before_the_watch_began_is_missed(ends, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda found: None)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setattr(ranks, "PARENT", -1)
+    with Watch(2, 60) as watch:
+        watch._thread.join(10)
+    assert ends == [(2, "torchrun ended without us starting", 1)]
+
+
 def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeypatch):
     monkeypatch.setattr(ranks, "GRACE", 0.1)
     calls = []

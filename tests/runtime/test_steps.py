@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from osfmodel import Layer, Workload
-from osfmodel.runtime.conditions import Finding, agreement
+from osfmodel.runtime.conditions import Finding, agreement, doubts
 from osfmodel.runtime.driving import batch_fit, with_fit
 from osfmodel.runtime.steps import INPUT, LOSS, Ready, Step, Tensor, alike, layers_of, spread, uneven
 
@@ -106,3 +106,12 @@ def test_time_against_batch():
     assert text.endswith("forward and backward at batch 2, 4, 8: 2.000 s + 3.000 s per sample, worst residual 0.0%")
     assert "which two sizes fit exactly" in str(batch_fit([workload(2, 1, 1), workload(4, 2, 2)]))
     assert batch_fit([workload(2, 1, 1)]) is None
+
+
+def test_steps_that_do_not_repeat_are_told():
+    def told(*scales):
+        counted = [step(scale) for scale in scales]
+        return doubts(Finding([*counted, step(1, hooked=False)], counted, TENSORS, None, []))
+
+    assert told(1, 1, 1.01, 1, 1) == []
+    assert "steps spread by 96% (quartiles over median)" in told(0.5, 0.5, 1, 1.46, 1.46)[-1]
