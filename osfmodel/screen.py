@@ -220,7 +220,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     if not tuning.improvement:
         console.print("The lines all the same: --format code.")
     elif CONFIG_TARGETS[tuning.target].executes:
-        console.print(f"For an executor ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
+        console.print(f"For osf.execute ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
     else:
         console.print(tuning.rendered, markup=False, soft_wrap=True)
 

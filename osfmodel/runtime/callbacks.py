@@ -1,4 +1,4 @@
-"""Callbacks that profile training in Lightning and in transformers' Trainer.
+"""Callbacks that profile training in Lightning and in transformers' Trainer, and what trains under a plan in Lightning.
 
 Their classes derive from those of the frameworks, which is why they are made inside functions.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 from osfmodel import profiles
 from osfmodel.errors import DataError, UsageError
+from osfmodel.plan import Plan
+from osfmodel.runtime.executor import Executor, execute
 from osfmodel.runtime.profiling import Profile, profile
 
 STEPS = 20
@@ -98,6 +101,51 @@ def lightning_callback(path: str | os.PathLike[str] | None = None, **options: An
             self.watch.stop()
 
     return ProfileCallback()
+
+
+def lightning_strategy(plan: Plan, **options: Any) -> Any:
+    """A strategy for a Lightning Trainer: DDPStrategy, but that the executor averages gradients, under ``plan``.
+
+    ``options`` are those of ``osfmodel.execute``; ``.executor`` is what it returned, while the model is in training.
+    Gradients are waited for after backward where the Trainer clips or unscales them. ``fit`` raises what ``execute``
+    does, and UsageError for other than one optimizer; this, where Lightning is not installed.
+    """
+    base = _base(("lightning.pytorch.strategies", "pytorch_lightning.strategies"), "DDPStrategy", "lightning")
+
+    class PlanStrategy(base):  # type: ignore[misc, valid-type]
+        """Ranks, samplers, reductions and checkpoints are those of DDPStrategy."""
+
+        executor: Executor | None = None
+
+        def configure_ddp(self) -> None:
+            """The model is not wrapped."""
+
+        def setup(self, trainer: Any) -> None:
+            """Under the plan from here on, where the model is to be trained."""
+            super().setup(trainer)
+            if trainer.state.fn == "fit":
+                if len(self.optimizers) != 1:
+                    raise UsageError(f"the executor trains with one optimizer, not {len(self.optimizers)}")
+                self.executor = execute(self.model, self.optimizers[0], plan, **options)
+
+        def block_backward_sync(self) -> Any:
+            """All micro-batches of a step but the last are in here."""
+            return nullcontext() if self.executor is None else self.executor.no_sync()
+
+        def post_backward(self, closure_loss: Any) -> None:
+            """Lightning is about to look at gradients."""
+            scaled = getattr(self.precision_plugin, "scaler", None) is not None
+            if self.executor is not None and (scaled or self.lightning_module.trainer.gradient_clip_val):
+                self.executor.synchronize()
+
+        def teardown(self) -> None:
+            """The model as it was found, with what it learned."""
+            executor, self.executor = self.executor, None
+            if executor is not None:
+                executor.close()
+            super().teardown()
+
+    return PlanStrategy()
 
 
 def transformers_callback(path: str | os.PathLike[str] | None = None, **options: Any) -> Any:

@@ -11,7 +11,8 @@ Without forward overlap all gradients have arrived when ``backward()`` returns, 
 else that looks at them works as with DDP. With it ``step()`` returns at once, and each parameter is updated just before
 the module that uses it runs; gradients cannot be looked at meanwhile (it raises UsageError). ``synchronize()`` ends all
 that is under way: call it between backward and step to clip or unscale, and after step before you read parameters
-elsewhere than by calling the model or by ``state_dict()``, which wait by themselves.
+elsewhere than by calling the model or by ``state_dict()``, which wait by themselves. A closure given to ``step()``
+runs once.
 
 Every trainable parameter must get a gradient in each backward, unless ``unused`` is true: then the ranks without one
 add zeros, and what no rank used is left alone, as with DDP's ``find_unused_parameters``. Buffers, such as BatchNorm's,
@@ -191,12 +192,12 @@ class Executor:
             handle.remove()
         self.channels.close()
 
-    def _telling(self, hook: Callable[..., None]) -> Callable[..., None]:
+    def _telling(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         """``hook``, which breaks off where it raises, lest others wait for this rank."""
 
-        def telling(*given: Any) -> None:
+        def telling(*given: Any) -> Any:
             try:
-                hook(*given)
+                return hook(*given)
             except BaseException:
                 self._break()
                 raise
@@ -315,10 +316,17 @@ class Executor:
         if torch.is_grad_enabled():
             self._require_whole()
 
-    def _before_step(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _before_step(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Where the step is put off its closure is not: it runs now, and the step is given what it returned."""
+        import torch
+
         self._require_whole()
-        if any(argument is not None for argument in (*given[1:], named.get("closure"))):
-            raise UsageError("step(closure) calls backward itself, which the executor cannot follow: call step() alone")
+        closure = named.get("closure", given[1] if len(given) > 1 else None)
+        if closure is None or self.deferral is None:
+            return None
+        with torch.enable_grad():
+            loss = closure()
+        return given[:1], {**named, "closure": lambda: loss}
 
     def _require_whole(self) -> None:
         if self._broken:

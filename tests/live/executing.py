@@ -176,6 +176,7 @@ class Way(NamedTuple):
     cast:          whether forward computes in bfloat16, as AMP does
     skips:         whether every third step is left out
     unused:        whether parameters may be without a gradient
+    closed:        whether forward and backward are a closure that step calls, as in Lightning
     """
 
     micro_batches: int = 1
@@ -186,6 +187,7 @@ class Way(NamedTuple):
     cast: bool = False
     skips: bool = False
     unused: bool = False
+    closed: bool = False
 
 
 WAYS = {"plain": Way(), "accumulated": Way(2), "amp": Way(scaled=True, cast=True)}
@@ -200,6 +202,10 @@ def train(kind, optimizer_of, plan, way=Way(), steps=STEPS):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=way.scaled)
     for step in range(steps):
+        if way.closed:
+            optimizer.step(partial(closure, trained, optimizer, step))
+            scheduler.step()
+            continue
         for part in range(way.micro_batches):
             aloud = part == way.micro_batches - 1 or not way.quiet
             with nullcontext() if aloud else (executor or trained).no_sync():
@@ -218,6 +224,14 @@ def train(kind, optimizer_of, plan, way=Way(), steps=STEPS):
     if executor is not None:
         executor.close()
     return [tensor.detach().clone() for tensor in model.parameters()], optimizer
+
+
+def closure(model, optimizer, number):
+    """A closure that step calls."""
+    loss = loss_of(model, number)
+    optimizer.zero_grad()
+    loss.backward()
+    return loss
 
 
 def apart(found, reference):
@@ -286,6 +300,7 @@ def ways():
         "zeroed": Way(set_to_none=False),
         "clipped": Way(clip=0.1),
         "skipped": Way(skips=True),
+        "closed": Way(closed=True),
     }
     for label, way in every.items():
         reference, _ = train(Small, adamw, None, way, SHORT)
@@ -593,11 +608,6 @@ def stepped_twice(model, optimizer):
     optimizer.step()
 
 
-def closure(model, optimizer):
-    """A step that calls backward itself."""
-    optimizer.step(lambda: loss_of(model, 0).backward())
-
-
 def zeroed_in_place(model, optimizer):
     """Zeros written into gradients that are under way."""
     loss_of(model, 0).backward()
@@ -625,7 +635,7 @@ def uncalled(model, optimizer):
     nn.functional.linear(torch.randn(2, 16), model.head.weight).sum().backward()
 
 
-MISUSES = (twice, looked_at, early, kept, stepped_twice, closure, zeroed, zeroed_in_place, lacking, uncalled)
+MISUSES = (twice, looked_at, early, kept, stepped_twice, zeroed, zeroed_in_place, lacking, uncalled)
 
 
 class Failing(torch.autograd.Function):
@@ -680,7 +690,7 @@ FAULTS = {
     "lack": ("plain", "all"),
     "zero": ("all",),
     "twice": ("all",),
-    "closure": ("plain",),
+    "stepped": ("all",),
 }
 
 
@@ -695,7 +705,9 @@ def unlucky(model, optimizer, what):
             loss_of(model, number).backward()
         if wrong == "zero":
             optimizer.zero_grad()
-        optimizer.step(*[lambda: None] if wrong == "closure" else [])
+        optimizer.step()
+        if wrong == "stepped":
+            optimizer.step()
         optimizer.zero_grad()
 
 

@@ -1,0 +1,66 @@
+"""The examples of docs/how-to/train-under-a-plan.md, with two ranks: they run, and train as DDP does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.live.launching import free_port
+from tests.test_docs import blocks
+
+if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+PAGE = ROOT / "docs/how-to/train-under-a-plan.md"
+LIMIT = 300
+"""Seconds after which a command is killed."""
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What a command prints, which must end well."""
+    found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    places = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PATH": found, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    environment |= {"PET_MASTER_PORT": str(free_port())}  # what torchrun takes for --master-port
+    ended = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, timeout=LIMIT)
+    assert ended.returncode == 0, ended.stdout[-1000:] + ended.stderr[-3000:]
+    return ended.stdout
+
+
+def test_the_complete_example(tmp_path):
+    """Its commands, as they stand, print the same losses under DDP and under the plan."""
+    (tmp_path / "train.py").write_text(blocks(PAGE, "py")[0])
+    first, last = blocks(PAGE, "sh")
+    losses = run(["bash", "-e", "-c", first], tmp_path).splitlines()
+    assert [line.split(":")[0] for line in losses] == 2 * [f"step {number}" for number in range(10, 60, 10)]
+    assert losses[:5] == losses[5:]
+    assert float(losses[4].split()[-1]) < float(losses[0].split()[-1])
+    assert json.loads((tmp_path / "plan.json").read_text())["plan"]["forward_overlap"]
+    run(["bash", "-e", "-c", last], tmp_path)
+    assert (tmp_path / "run.json").is_file()
+
+
+@pytest.mark.parametrize("part", ["own", "lightning", "accelerate"])
+def test_the_loops_train_as_with_ddp(part, tmp_path):
+    """As they stand, on from a checkpoint, and without what must wait for all gradients; bitwise, under two plans."""
+    if part != "own" and find_spec(part) is None:
+        pytest.skip(f"{part} is not installed: pip install {part}")
+    run(["torchrun", "--nproc-per-node", "2", "-m", "tests.live.guiding", part], tmp_path)
+    for rank in range(2):
+        told: dict[str, Any] = json.loads((tmp_path / f"{part}-{rank}.json").read_text())
+        if part == "lightning":
+            assert told.pop("refused") == "the executor trains with one optimizer, not 2"
+        assert list(told) == ["own"] if part == "own" else [part, f"{part} resumed", f"{part} plain"]
+        for case, distances in told.items():
+            assert distances == {"merged plain": 0.0, "mingled all": 0.0}, case
