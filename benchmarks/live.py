@@ -54,6 +54,8 @@ UNSTATED = "a machine that the runs do not state"
 VIEW, COPIES, SWEEP, EXECUTOR = "", "-copies", "-sweep", "-runtime"
 """Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps, and
 with plans that the executor carries out."""
+SETS = {SWEEP: "sweep of caps", EXECUTOR: "executor"}
+"""What kept runs say of the last two."""
 OWN, PUBLISHED, CHANNELS = "planned", ("us-byte", "byte-scheduler", "asc-wfbp"), (1, 2, 4)
 
 
@@ -68,7 +70,7 @@ class Setting(NamedTuple):
     @property
     def wires(self) -> str:
         """The name of the cluster."""
-        return f"emulated{self.how if self.how == EXECUTOR else ''}-{self.workers}x{self.rate}"
+        return f"emulated-{self.workers}x{self.rate}"
 
     @property
     def file(self) -> str:
@@ -206,7 +208,7 @@ def kept(folder: Path, chosen: Iterable[Setting]) -> Iterator[Measurement]:
     """All runs, with bundled names in the place of files, and one source."""
     for setting in chosen:
         path = folder / setting.file
-        own = (("set", "sweep of caps"),) if setting.how == SWEEP else ()
+        own = (("set", SETS[setting.how]),) if setting.how in SETS else ()
         for run in load_measurements(path) if path.exists() else ():
             plan = f"{RUNTIME}:{Path(run.plan).stem}" if run.plan.endswith(".json") else run.plan
             source = run.source if run.source.origin == ORIGIN else source_of(UNSTATED)
@@ -268,14 +270,14 @@ def _missing(runs: Sequence[Measurement], wanted: Iterable[Setting]) -> Iterator
 def setting_of(run: Measurement) -> Setting:
     """The one that a kept run is of."""
     stated = dict(run.conditions)
-    how = SWEEP if "set" in stated else VIEW if "gradient_as_bucket_view" in stated else COPIES
-    *own, place = run.cluster.removeprefix("emulated-").split("-")
-    return Setting(run.workers, place.partition("x")[2], run.workload, EXECUTED if own else how)
+    how = VIEW if "gradient_as_bucket_view" in stated else COPIES
+    how = next((end for end, words in SETS.items() if stated.get("set") == words), how)
+    return Setting(run.workers, run.cluster.rpartition("x")[2], run.workload, how)
 
 
 def _name(group: Beside) -> str:
     options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
-    return f"{group.workload} {group.cluster.removeprefix('emulated').removeprefix(EXECUTOR).lstrip('-')}{options}"
+    return f"{group.workload} {group.cluster.removeprefix('emulated-')}{options}"
 
 
 def _steady(group: Beside) -> list[Turns]:
@@ -293,7 +295,7 @@ def _cells(groups: Sequence[Beside]) -> Iterator[str]:
             yield f"| {' | '.join(row)} |"
 
 
-SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit", "emulated-runtime-8x2500mbit")
+SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
 """Where the hosts together keep both cores of the machine busy, so that whatever else they do delays communication."""
 
 
