@@ -128,8 +128,20 @@ def lightning():
     resumed = LIGHTNING.replace("max_epochs=2", "max_epochs=4").replace("loader)", "loader, ckpt_path=path)")
     assert len({LIGHTNING, plain, resumed}) == 3
 
-    def fit(text, case, path=None):
-        module = Module()
+    class Manual(Module):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, number):
+            loss = super().training_step(batch, number)
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    def fit(text, case, path=None, kind=Module):
+        module = kind()
         plan = plan_of(module, case)
         if plan is not None and dist.get_rank() == 0:
             osfmodel.save(plan, "plan.json")
@@ -142,11 +154,7 @@ def lightning():
         assert (type(names["trainer"].strategy).__name__ == "PlanStrategy") == (plan is not None)
         return list(module.parameters()), names["trainer"].checkpoint_callback.best_model_path
 
-    class Two(Module):
-        def __init__(self):
-            super().__init__()
-            self.automatic_optimization = False  # Lightning takes two optimizers only so
-
+    class Two(Manual):  # Lightning takes two optimizers only so
         def configure_optimizers(self):
             return [torch.optim.SGD(self.model[k].parameters()) for k in (0, 2)]
 
@@ -169,6 +177,7 @@ def lightning():
         "lightning": distances(lambda case: fit(LIGHTNING, case)[0]),
         "lightning resumed": distances(train_on),
         "lightning plain": distances(lambda case: fit(plain, case)[0]),
+        "lightning manual": distances(lambda case: fit(plain, case, kind=Manual)[0]),
         "refused": refused(),
     }
 

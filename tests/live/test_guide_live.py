@@ -61,6 +61,6 @@ def test_the_loops_train_as_with_ddp(part, tmp_path):
         told: dict[str, Any] = json.loads((tmp_path / f"{part}-{rank}.json").read_text())
         if part == "lightning":
             assert told.pop("refused") == "the executor trains with one optimizer, not 2"
-        assert list(told) == ["own"] if part == "own" else [part, f"{part} resumed", f"{part} plain"]
+        assert set(told) >= ({"own"} if part == "own" else {part, f"{part} resumed", f"{part} plain"})
         for case, distances in told.items():
             assert distances == {"merged plain": 0.0, "mingled all": 0.0}, case
