@@ -16,7 +16,8 @@ OPTIMIZERS = ("SGD", "Adam", "AdamW")
 """Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""
 EARLY = (
     "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "
-    "backward and whatever looks at them or changes them (clipping, unscaling), and zero_grad() after step() only"
+    "backward and whatever looks at them or changes them (clipping, unscaling), and zero_grad() after step() only, "
+    "with set_to_none=True"
 )
 AGAIN = (
     "the gradient of {} of the step before is still in place: with forward overlap call step() after each backward and "
@@ -35,7 +36,7 @@ def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> N
     kind = type(optimizer)
     if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS] and not getattr(kind, "separate", False):
         raise UsageError(f"forward overlap needs {', '.join(OPTIMIZERS)} of torch.optim, not {kind.__name__}")
-    if type(model).__name__ == "OptimizedModule":
+    if type(model).__name__ == "OptimizedModule" or any(module._compiled_call_impl for module in model.modules()):
         raise UsageError("forward overlap waits in each module, which a compiled model hides: run the plan without it")
     updated = {id(tensor) for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad}
     if updated != {id(tensor) for tensor in parameters}:
@@ -75,12 +76,13 @@ class Deferral:
     def _watch(self, model: Any, telling: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
         """Wait where parameters are used; where they are saved or loaded, for everything."""
         everything, before = telling(lambda *_: self.synchronize()), telling(self._before)
-        for subject in (model, self.optimizer):
+        for subject in (*self._names, self.optimizer):
             self.handles.append(subject.register_state_dict_pre_hook(everything))
             self.handles.append(subject.register_load_state_dict_pre_hook(everything))
         self.handles.append(self.optimizer.register_step_pre_hook(telling(lambda *_: self._put_off())))
         self.handles.append(self.optimizer.register_step_post_hook(lambda *_: self._cover()))
-        self.handles += [module.register_forward_pre_hook(before) for module in self._names]
+        # Before the user's own hooks, which may make of parameters what forward uses.
+        self.handles += [module.register_forward_pre_hook(before, prepend=True) for module in self._names]
 
     def check(self, gradient: Gradient) -> None:
         """Autograd has a new gradient: raise UsageError where that cannot be right."""
@@ -155,8 +157,16 @@ class Deferral:
                 gradient.parameter.grad, gradient.value = gradient.value, None
             self.under_way, self._veils = False, {}
 
+    def uncover(self) -> None:
+        """Nothing is under way or due any more: no gradients, in place of veils that are left."""
+        for gradient, veil in self._veils.items():
+            if gradient.parameter.grad is veil:
+                gradient.parameter.grad = None
+
     def _update(self, gradients: Sequence[Gradient]) -> None:
         """The optimizer's step for these alone, with the options that it had when ``step`` was called."""
+        import torch
+
         groups: dict[int, list[Any]] = {}
         covered = [gradient.parameter.grad for gradient in gradients]
         for gradient in gradients:
@@ -167,7 +177,9 @@ class Deferral:
             kept = self.optimizer.param_groups
             self.optimizer.param_groups = [{**self._options[k], "params": groups[k]} for k in sorted(groups)]
             try:
-                type(self.optimizer).step.__wrapped__(self.optimizer)  # without its hooks: the step was announced
+                # Not in the inference mode of an evaluation, which the optimizer's state would not survive.
+                with torch.inference_mode(False), torch.no_grad():
+                    type(self.optimizer).step.__wrapped__(self.optimizer)  # without its hooks: the step was announced
             finally:
                 self.optimizer.param_groups = kept
         for gradient, cover in zip(gradients, covered, strict=True):

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from osfmodel.documents import document_of, encode
 from osfmodel.errors import JobError, OsfError, PlanError, UsageError
@@ -42,6 +42,8 @@ from osfmodel.runtime.deferral import Deferral, require_possible
 from osfmodel.runtime.messages import Gradient, Message, messages_of
 from osfmodel.workload import Layer, Workload
 
+TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Parameters, by id, that an executor trains: a second one would average them twice."""
 LIMIT = 300.0
 """Seconds that a collective may take, the wait for the slowest rank included."""
 
@@ -75,8 +77,11 @@ def execute(
     parameters: dict[str, Any] = {}
     fault: OsfError | None = None
     try:
+        if not isinstance(plan, Plan):
+            raise UsageError(f"execute() needs a Plan, not {plan!r:.60}: load one with osfmodel.load_plan(file)")
         parameters = _parameters(model, layers)
         _require_possible(model, optimizer, plan, parameters)
+        _require_untrained(model, parameters)
     except OsfError as error:
         fault = error
     _agree(plan, parameters, unused, fault)
@@ -117,6 +122,20 @@ def _require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[s
         require_possible(model, optimizer, parameters.values())
 
 
+def _require_untrained(model: Any, parameters: dict[str, Any]) -> None:
+    """Raise UsageError where something averages these gradients already."""
+    import gc
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    if any(TRAINED.get(id(tensor)) is tensor for tensor in parameters.values()):
+        raise UsageError("an executor trains these parameters already: close() it first")
+    gc.collect()  # what is gone but for a cycle is no wrapper any more
+    for thing in gc.get_objects():
+        if issubclass(type(thing), DistributedDataParallel) and thing.module is model:
+            raise UsageError("DistributedDataParallel wraps this model already: execute() takes its place")
+
+
 def _layer(name: str, size: int, kind: str) -> Layer:
     """With a time, since a workload has one; only names, sizes and types are looked at."""
     return Layer(name, 0, 1, size, kind)
@@ -127,7 +146,8 @@ def _agree(plan: Plan, parameters: dict[str, Any], unused: bool, fault: OsfError
     import torch.distributed as dist
 
     shapes = [(name, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)) for name, tensor in parameters.items()]
-    mine = [sha256(text.encode()).hexdigest() for text in (encode(document_of(plan)), repr(shapes), repr(unused))]
+    planned = encode(document_of(plan)) if isinstance(plan, Plan) else ""
+    mine = [sha256(text.encode()).hexdigest() for text in (planned, repr(shapes), repr(unused))]
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (fault and (type(fault), str(fault)), mine))
     for rank, (wrong, _) in enumerate(found):
@@ -156,6 +176,8 @@ class Executor:
         self._place = {gradient: number for number, gradient in enumerate(self.gradients)}
         self._census = Message(len(self.messages), (), torch.zeros(len(parameters), dtype=torch.int32, device=device))
         self._syncing, self._open, self._broken, self._sent = True, False, False, 0
+        self._known = {id(tensor) for tensor in parameters.values()}
+        TRAINED.update({id(tensor): tensor for tensor in parameters.values()})
         self._handles = [
             gradient.parameter.register_post_accumulate_grad_hook(self._telling(partial(self._ready, gradient)))
             for gradient in self.gradients
@@ -188,6 +210,10 @@ class Executor:
         """
         if not self._broken:
             self.synchronize()
+        if self.deferral is not None:
+            self.deferral.uncover()
+        for number in self._known:
+            TRAINED.pop(number, None)
         for handle in self._handles + (self.deferral.handles if self.deferral else []):
             handle.remove()
         self.channels.close()
@@ -258,7 +284,8 @@ class Executor:
         elif missing:
             raise UsageError(
                 f"{len(missing)} parameters got no gradient in backward, {missing[0].name!r} the first: freeze with "
-                "requires_grad_(False), before execute(), what the loss never depends on, or pass unused=True to it"
+                "requires_grad_(False), before execute(), what the loss never depends on, or pass unused=True to it; "
+                "checkpoints want use_reentrant=False"
             )
         if self.plan.split:
             self._gather()
@@ -310,11 +337,16 @@ class Executor:
             what = "saying which parameters were used" if message is self._census else f"of bucket {message.number}"
             finish(message, f"in the collective {what}")
 
-    def _before_forward(self, *_: Any) -> None:
+    def _before_forward(self, model: Any, *_: Any) -> None:
         import torch
 
         if torch.is_grad_enabled():
             self._require_whole()
+            if any(tensor.requires_grad and id(tensor) not in self._known for tensor in model.parameters()):
+                raise UsageError(
+                    "the model has other trainable parameters than at execute(), unfrozen, added or assigned: "
+                    "close() the executor and call execute() again"
+                )
 
     def _before_step(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Where the step is put off its closure is not: it runs now, and the step is given what it returned."""

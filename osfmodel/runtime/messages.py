@@ -1,7 +1,8 @@
 """The memory of a plan's collectives: where gradients live, and what of them each message carries.
 
-A tensor that travels whole with others lives in their buffer. Where a message is one block it is sent out of the
-gradient itself. Only pieces of a cut tensor that travel with others are copied out again.
+Every gradient has a home of its own, in the buffer of its message if it travels whole, and is scaled on its way there:
+the memory that autograd added it up in may be that of another gradient still to come. Only pieces of a cut tensor that
+travel with others are copied out again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Gradient:
     """The gradient of one parameter.
 
     like:   a tensor without memory that has its shape, and strides without gaps
-    home:   the part of a message's buffer that it lives in; None where it has memory of its own
+    home:   the memory that it lives in: part of a message's buffer, or that of a cut tensor
     value:  that of this iteration, once it is there
     used:   whether a backward gave something since the last that was sent
     absent: whether what is under way is not of this iteration; ``kept`` is what it had been, left so if no rank has one
@@ -37,13 +38,10 @@ class Gradient:
 
     def lack(self, scale: float) -> None:
         """Backward gave nothing: what was there before is this rank's part, or zeros."""
-        import torch
-
         there = self.parameter.grad
         self.absent, self.kept = True, None if there is None else there.clone()
         if there is None:
-            home = torch.empty_like(self.like, device=self.parameter.device) if self.home is None else self.home
-            self.parameter.grad = home.zero_()
+            self.parameter.grad = self.home.zero_()
         self.take(scale)
 
     def take(self, scale: float) -> None:
@@ -53,19 +51,9 @@ class Gradient:
         found = self.parameter.grad
         if found.layout != torch.strided:
             raise UsageError(f"the gradient of {self.name!r} is sparse: make the layer with sparse=False")
-        if self.home is None and not self._orderly(found):
-            found = torch.empty_like(self.like, device=found.device).copy_(found)
-        if self.home is None or found is self.home:
-            found.mul_(scale)
-        else:
-            found = torch.mul(found, scale, out=self.home)
-        self.value = self.parameter.grad = found
+        self.value = self.parameter.grad = torch.mul(found, scale, out=self.home)
         for message in self.messages:
             message.take(self)
-
-    def _orderly(self, found: Any) -> bool:
-        """Whether its elements lie in memory in the order that all ranks count in."""
-        return bool(found.stride() == self.like.stride() or (found.is_contiguous() and self.like.is_contiguous()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +83,7 @@ class Piece:
 class Message:
     """One bucket of the plan, and its collective while there is one.
 
-    buffer: None where it is sent out of the gradient itself
+    buffer: None where it is a piece of a cut tensor, sent out of the gradient itself
     shard:  this rank's part between reduce-scatter and all-gather; None for an all-reduce
     """
 
@@ -144,6 +132,9 @@ def messages_of(plan: Plan, parameters: Mapping[str, Any], world: int) -> tuple[
         message.reset()
         for gradient in dict.fromkeys(piece.gradient for piece in message.pieces):
             gradient.messages.append(message)
+    for gradient in gradients.values():
+        if gradient.home is None:
+            gradient.home = torch.empty_like(gradient.like, device=gradient.parameter.device)
     return messages, list(gradients.values())
 
 
@@ -164,7 +155,7 @@ def _allot(message: Message, shards: int) -> None:
     padded = length + (-length % shards if shards else 0)
     if shards:
         message.shard = parameter.detach().new_zeros(padded // shards)
-    if len(message.pieces) == 1 and padded == length:
+    if len(message.pieces) == 1 and padded == length and not last.whole:
         return
     message.buffer = parameter.detach().new_zeros(padded)
     for piece in message.pieces:

@@ -430,6 +430,121 @@ def dtypes():
     }
 
 
+class Summed(nn.Module):
+    """Weights that are sums: autograd then uses one memory for the gradients of both parts, one of them a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.raw, self.delta = nn.Parameter(torch.randn(16, 5)), nn.Parameter(torch.randn(80))
+
+    def forward(self, images):
+        return images.flatten(1)[:, :16] @ (self.raw.tanh() + self.delta.view(16, 5))
+
+
+class Joined(nn.Module):
+    """Parameters that are put together, and added to what others made."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 5)
+        self.upper, self.lower = nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, images):
+        return (self.linear(images.flatten(1)[:, :16]).tanh() + torch.cat([self.upper, self.lower])).tanh()
+
+
+class Prepared(nn.Module):
+    """What forward uses is made of a parameter by a hook of the user's."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(16, 16), nn.Linear(16, 5)
+        self.head.second = nn.Parameter(torch.ones(5, 16))
+        self.head.register_forward_pre_hook(lambda module, given: self.prepare())
+
+    def prepare(self):
+        self.made = 2 * self.head.second
+
+    def forward(self, images):
+        carried = self.stem(images.flatten(1)[:, :16]).tanh()
+        return self.head(carried) + carried @ self.made.t()
+
+
+def traps():
+    """{model and rules: distance from DDP}, each tensor a message: what is shared, and what hooks see."""
+    found = {}
+    for kind in (Summed, Joined, Prepared):
+        workload = workload_of(model_of(kind))
+        plan = contiguous_plan(workload, range(1, len(workload.gradients) + 1))
+        reference, _ = train(kind, sgd, None, steps=SHORT)
+        for rule in ("plain", "split", "overlap", "all"):
+            found[f"{kind.__name__} {rule}"] = apart(
+                train(kind, sgd, plan.under(RULES[rule]), steps=SHORT)[0], reference
+            )
+    return found
+
+
+def between():
+    """{what is done between step and forward, with updates put off: whether it sees the update, or goes on as DDP}"""
+    found, reference = {}, train(Small, adamw, None, steps=2)[0]
+    for what in ("part of the state", "loading a part", "inference mode", "keeping nothing"):
+        model = model_of()
+        optimizer = adamw(model)
+        executor = execute(model, optimizer, families(workload_of(model))["merged"].under(RULES["all"]), limit=60)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+        for step in range(2):
+            loss_of(model, step).backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            if what == "inference mode" and step == 0:
+                with torch.inference_mode():
+                    loss_of(model, 50)
+        if what == "part of the state":
+            tensors = [*zip(model.head.state_dict().values(), reference[-2:], strict=True)]
+            found[what] = all(torch.equal(one, other) for one, other in tensors)
+        if what == "loading a part":
+            model.head.load_state_dict({name: torch.ones_like(tensor) for name, tensor in reference_of(model).items()})
+            executor.synchronize()
+            found[what] = bool((model.head.bias == 1).all())
+        executor.close()
+        if what == "inference mode":
+            found[what] = apart(model.parameters(), reference) == 0
+        if what == "keeping nothing":
+            found[what] = all(tensor.grad is None for tensor in model.parameters())
+    return found
+
+
+def reference_of(model):
+    """The tensors of the head."""
+    return dict(model.head.named_parameters())
+
+
+def changed():
+    """What is said where other parameters are to be trained than before, or these by two at once."""
+    said = {}
+    for what in ("unfrozen", "assigned", "twice", "wrapped", "no plan"):
+        model = model_of()
+        optimizer, plan = sgd(model), families(workload_of(model))["wfbp"]
+        keep = DistributedDataParallel(model) if what == "wrapped" else None
+        try:
+            if what == "no plan":
+                plan = "plan.json"
+            executor = execute(model, optimizer, plan, limit=60)
+            if what == "twice":
+                execute(model, optimizer, plan, limit=60)
+            if what == "unfrozen":
+                model.frozen.requires_grad_(True)
+            if what == "assigned":
+                model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+            loss_of(model, 0).backward()
+            executor.close()
+        except OsfError as error:
+            said[what] = f"{type(error).__name__}: {error}"
+        del keep
+    return said
+
+
 def checkpoint():
     """State of model and optimizer after a few steps with forward overlap, unasked for, and resumed from it."""
     reference, resting = train(Small, adamw, None, steps=SHORT)
@@ -731,6 +846,9 @@ SCENARIOS = {
     "growth": growth,
     "measure": measure,
     "dtypes": dtypes,
+    "traps": traps,
+    "between": between,
+    "changed": changed,
     "checkpoint": checkpoint,
     "deferral": deferral,
     "order": order,

@@ -23,7 +23,7 @@ LIMIT = 600
 """Seconds after which a rank is killed: a few seconds of work on a machine that may be busy."""
 HEALTHY = (
     "each", "ways", "unused", "untouched", "growth", "measure", "dtypes", "checkpoint", "deferral", "order", "refusals",
-    "misuse",
+    "misuse", "traps", "between", "changed",
 )  # fmt: skip
 FAMILIES = ("wfbp", "ddp", "merged", "mingled", "cut")
 RULES = ("plain", "k2", "k4", "overlap", "split", "all")
@@ -104,6 +104,31 @@ def test_updates_wait_for_the_module_that_needs_them(healthy):
     """After step nothing has changed; forward of the stem updates the stem; synchronize, or evaluating, the rest."""
     for rank in healthy:
         assert rank["deferral"] == 2 * [[False, False], [True, False], [True, True]]
+
+
+def test_memory_that_gradients_share_and_hooks_of_the_user_are_no_trap(healthy):
+    for rank in healthy:
+        assert len(rank["traps"]) == 12
+        assert set(rank["traps"].values()) == {0.0}
+
+
+def test_updates_that_are_put_off_are_made_before_anyone_looks(healthy):
+    for rank in healthy:
+        assert len(rank["between"]) == 4
+        assert set(rank["between"].values()) == {True}
+
+
+def test_other_parameters_than_before_and_a_second_averaging_are_named(healthy):
+    words = {
+        "unfrozen": "UsageError: the model has other trainable parameters than at execute()",
+        "assigned": "UsageError: the model has other trainable parameters than at execute()",
+        "twice": "UsageError: rank 0: an executor trains these parameters already",
+        "wrapped": "UsageError: rank 0: DistributedDataParallel wraps this model already",
+        "no plan": "UsageError: rank 0: execute() needs a Plan, not 'plan.json'",
+    }
+    for rank in healthy:
+        assert set(rank["changed"]) == set(words)
+        assert {what: said[: len(words[what])] for what, said in rank["changed"].items()} == words
 
 
 def test_ranks_send_in_the_order_of_the_plan_whatever_is_ready_first(healthy):
