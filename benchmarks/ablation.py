@@ -107,9 +107,9 @@ def ddp() -> Iterator[Variant]:
         yield Variant("pytorch-ddp", what, errors_of(pytorch_ddp.judge(runs, off=off)))
 
 
-def emulated() -> Iterator[Variant]:
+def emulated(source: str) -> Iterator[Variant]:
     """What the model of several collectives in flight is worth, and copies out of buckets."""
-    runs = load_measurements("emulated-ddp")
+    runs = load_measurements(source)
     for what, change in (
         (JUDGED, lambda pricing: pricing),
         ("one collective at a time", lambda pricing: replace(pricing, in_flight=1)),
@@ -117,7 +117,7 @@ def emulated() -> Iterator[Variant]:
         ("without `copy_out`", lambda pricing: replace(pricing, effects=NO_EFFECTS)),
         (f"with `compute_slowdown` = {CITED_SLOWDOWN:g}", lambda pricing: replace(pricing, effects=SLOWDOWN)),
     ):
-        yield Variant("emulated-ddp", what, errors_of(emulated_ddp.judge(runs, change)))
+        yield Variant(source, what, errors_of(emulated_ddp.judge(runs, change)))
 
 
 def slowed() -> Iterator[Variant]:
@@ -135,7 +135,7 @@ def slowed() -> Iterator[Variant]:
 
 def effects() -> list[Variant]:
     rest = sorted(slowed(), key=lambda one: one.source)  # as judged and with it, beside each other
-    return [*adaptdl(), *ddp(), *emulated(), *rest]
+    return [*adaptdl(), *ddp(), *emulated("emulated-ddp"), *emulated("emulated-runtime"), *rest]
 
 
 # -------------------------------------------------------------------------------------------- second table: assumptions

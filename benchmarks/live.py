@@ -246,7 +246,7 @@ def show(executor: bool = False) -> str:
     groups = side_by_side(runs, emulated_ddp.judge(runs).rows)
     grid = [*_ratios(groups), *_missing(runs, executed_settings() if executor else settings())]
     if executor:
-        return "\n".join([*_cells(groups), "", *grid, *_errors(groups), "", *_executed(groups)])
+        return "\n".join([*grid, *_errors(groups), "", *_executed(groups), "", *_cells(groups)])
     return "\n".join([*_cells(groups), "", *grid, *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
 
 

@@ -89,6 +89,7 @@ FLOORS = [
     ("runtime.bench",),
     ("runtime.trainees", "runtime.messages"),
     ("runtime.deferral",),
+    ("runtime.admission",),
     ("runtime.executor",),
     ("runtime.training",),
     ("catalogue", "screen", "plot"),

@@ -121,6 +121,9 @@ def run_command(
     )
     _require_sensible(asked)
     limit = parse_limit(timeout)
+    place = place_of(os.environ, "run")
+    if place.rank == 0:
+        require_writable(output)
     require_torch("osf run")
     from osfmodel.runtime.training import Settings
 
@@ -132,9 +135,6 @@ def run_command(
     if all(map(_executed, asked.plans)) and (comm_hook or any(options.values())):
         raise UsageError("options of DDP are given, and every plan is for the executor: leave them out")
     settings = Settings(iterations, repeat, warm_up, options, limit)
-    place = place_of(os.environ, "run")
-    if place.rank == 0:
-        require_writable(output)
     place = place.on(backend)
     runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)

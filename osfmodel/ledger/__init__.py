@@ -37,5 +37,8 @@ LEDGER: Mapping[str, Recipe] = {
     "emulated-ddp": Recipe(
         emulated_ddp.judge, 0.01, "DDP with gloo between emulated hosts, replays of 3 workloads, nothing fitted"
     ),
+    "emulated-runtime": Recipe(
+        emulated_ddp.judge, 0.03, "the executor beside DDP between emulated hosts, own and published plans, likewise"
+    ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
 }

@@ -73,14 +73,18 @@ class Choice:
             return self._stock_verdict
         if self.take_executor:
             against_default, against_stock = (1 - self.executed_time / x for x in (self.default_time, self.stock_time))
-            tuned = f", {against_stock:.1%} less than DDP's tuned plan" if self.take_tuned else ""
+            tuned = f", {against_stock:.1%} less than {self._stock}" if self.take_tuned else ""
             return (
                 f"Take the executor's plan: it measured {against_default:.1%} less time than the default{tuned}, "
                 f"beyond the noise of {self.noise:.1%}."
             )
         apart = 1 - self.executed_time / self.stock_time
         how = f"{apart:.1%} less" if apart >= 0 else f"{-apart:.1%} more"
-        return f"{self._stock_verdict} The executor's plan measured {how} time than that."
+        return f"{self._stock_verdict} The executor's plan measured {how} time than {self._stock}."
+
+    @property
+    def _stock(self) -> str:
+        return "DDP's tuned plan" if self.take_tuned else "the default"
 
     @property
     def _stock_verdict(self) -> str:

@@ -10,9 +10,9 @@ are there; that order is the same on every rank, so ranks cannot disagree.
 Without forward overlap all gradients have arrived when ``backward()`` returns, so that clipping, AMP and everything
 else that looks at them works as with DDP. With it ``step()`` returns at once, and each parameter is updated just before
 the module that uses it runs; gradients cannot be looked at meanwhile (it raises UsageError). ``synchronize()`` ends all
-that is under way: call it between backward and step to clip or unscale, and after step before you read parameters
-elsewhere than by calling the model or by ``state_dict()``, which wait by themselves. A closure given to ``step()``
-runs once.
+that is under way: call it between backward and step to clip or unscale, and after step before you read or write
+parameters elsewhere than by calling the model or by ``state_dict()``, which wait by themselves. A closure given to
+``step()`` runs once.
 
 Every trainable parameter must get a gradient in each backward, unless ``unused`` is true: then the ranks without one
 add zeros, and what no rank used is left alone, as with DDP's ``find_unused_parameters``. Buffers, such as BatchNorm's,
@@ -29,21 +29,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from hashlib import sha256
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
-from osfmodel.documents import document_of, encode
-from osfmodel.errors import JobError, OsfError, PlanError, UsageError
+from osfmodel.errors import JobError, OsfError, UsageError
 from osfmodel.plan import Plan
-from osfmodel.runtime.buckets import require_plain_model
+from osfmodel.runtime.admission import TRAINED, agree, parameters_of, require_possible, require_untrained
 from osfmodel.runtime.channels import Channels, finish
-from osfmodel.runtime.deferral import Deferral, require_possible
+from osfmodel.runtime.deferral import Deferral
 from osfmodel.runtime.messages import Gradient, Message, messages_of
-from osfmodel.workload import Layer, Workload
 
-TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Parameters, by id, that an executor trains: a second one would average them twice."""
 LIMIT = 300.0
 """Seconds that a collective may take, the wait for the slowest rank included."""
 
@@ -79,84 +74,15 @@ def execute(
     try:
         if not isinstance(plan, Plan):
             raise UsageError(f"execute() needs a Plan, not {plan!r:.60}: load one with osfmodel.load_plan(file)")
-        parameters = _parameters(model, layers)
-        _require_possible(model, optimizer, plan, parameters)
-        _require_untrained(model, parameters)
+        parameters = parameters_of(model, layers)
+        require_possible(model, optimizer, plan, parameters)
+        require_untrained(model, parameters)
     except OsfError as error:
         fault = error
-    _agree(plan, parameters, unused, fault)
+    agree(plan, parameters, unused, fault)
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), 0)
     return Executor(model, optimizer, plan, parameters, limit, unused)
-
-
-def require_executable(model: Any, optimizer: Any, plan: Plan, layers: Sequence[str] | None = None) -> None:
-    """Raise what :func:`execute` would, but for what other ranks find wrong."""
-    _require_possible(model, optimizer, plan, _parameters(model, layers))
-
-
-def _parameters(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
-    """The trainable parameters by the plan's names for them; a shared one has its first name."""
-    require_plain_model(model, "give the bare model, which needs no wrapper here")
-    found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
-    if layers is None:
-        return found
-    if len(set(layers)) != len(found):
-        raise UsageError(f"{len(set(layers))} layers are named for {len(found)} trainable parameters")
-    return dict(zip(layers, found.values(), strict=True))
-
-
-def _require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any]) -> None:
-    sizes = [tensor.numel() * tensor.element_size() for tensor in parameters.values()]
-    kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()]
-    workload = Workload(plan.workload, tuple(map(_layer, parameters, sizes, kinds)))
-    plan.require_valid(workload)
-    plan.require_whole_elements(workload)
-    if plan.credit is not None:
-        raise PlanError("the plan sends by priority (credit), which the executor cannot: plan without a credit")
-    if any(bucket.release_time for bucket in plan.buckets):
-        raise PlanError("the plan has release times, a framework's clock, which the executor does not have")
-    if len({tensor.device for tensor in parameters.values()}) > 1:
-        raise UsageError("the parameters are on several devices: one for each rank can be trained")
-    if plan.forward_overlap:
-        require_possible(model, optimizer, parameters.values())
-
-
-def _require_untrained(model: Any, parameters: dict[str, Any]) -> None:
-    """Raise UsageError where something averages these gradients already."""
-    import gc
-
-    from torch.nn.parallel import DistributedDataParallel
-
-    if any(TRAINED.get(id(tensor)) is tensor for tensor in parameters.values()):
-        raise UsageError("an executor trains these parameters already: close() it first")
-    gc.collect()  # what is gone but for a cycle is no wrapper any more
-    for thing in gc.get_objects():
-        if issubclass(type(thing), DistributedDataParallel) and thing.module is model:
-            raise UsageError("DistributedDataParallel wraps this model already: execute() takes its place")
-
-
-def _layer(name: str, size: int, kind: str) -> Layer:
-    """With a time, since a workload has one; only names, sizes and types are looked at."""
-    return Layer(name, 0, 1, size, kind)
-
-
-def _agree(plan: Plan, parameters: dict[str, Any], unused: bool, fault: OsfError | None) -> None:
-    """Raise on every rank what is wrong on one, or where two differ in plan, model or ``unused``."""
-    import torch.distributed as dist
-
-    shapes = [(name, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)) for name, tensor in parameters.items()]
-    planned = encode(document_of(plan)) if isinstance(plan, Plan) else ""
-    mine = [sha256(text.encode()).hexdigest() for text in (planned, repr(shapes), repr(unused))]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (fault and (type(fault), str(fault)), mine))
-    for rank, (wrong, _) in enumerate(found):
-        if wrong:
-            raise wrong[0](f"rank {rank}: {wrong[1]}")
-    for rank, (_, digests) in enumerate(found):
-        for what, one, other in zip(("plan", "model", "setting of unused"), found[0][1], digests, strict=True):
-            if one != other:
-                raise PlanError(f"rank {rank} has another {what} than rank 0: give all ranks the same")
 
 
 class Executor:

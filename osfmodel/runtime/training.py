@@ -20,8 +20,9 @@ from osfmodel.errors import OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Plan
+from osfmodel.runtime.admission import require_executable
 from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
-from osfmodel.runtime.executor import LIMIT, execute, require_executable
+from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.ranks import Place, Watch
 from osfmodel.runtime.surroundings import threads_of
 from osfmodel.runtime.trainees import Subject

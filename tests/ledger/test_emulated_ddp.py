@@ -95,10 +95,11 @@ def test_tuned_is_no_slower_than_the_default(cells):
     assert sum(near) >= 0.85 * len(near)
 
 
-def test_the_page_shows_what_the_command_prints_and_no_more():
-    page = (ROOT / "docs/ledger/emulated-ddp.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("executor", [False, True], ids=live.NAMES.values())
+def test_the_page_shows_what_the_command_prints_and_no_more(executor):
+    page = (ROOT / f"docs/ledger/{live.NAMES[executor]}.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
-    shown = [line for line in live.show().splitlines() if line]
+    shown = [line for line in live.show(executor).splitlines() if line]
     rows = [line for line in shown if line.startswith("|")]
     assert len(rows) > 70
     assert [line for line in page.splitlines() if line.startswith("|")] == rows

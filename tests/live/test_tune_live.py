@@ -142,9 +142,17 @@ def test_a_model_that_the_executor_cannot_train_is_tuned_for_ddp(tmp_path):
     [
         (Choice([100], [90], [100], "", [80]), "executor", "20.0% less time than the default, 11.1% less than DDP's"),
         (Choice([100], [100], [100], "", [80]), "executor", "it measured 20.0% less time than the default, beyond"),
-        (Choice([100], [80], [100], "", [79.9]), "tuned", "The executor's plan measured 0.1% less time than that."),
-        (Choice([100], [100], [100], "", [110]), "default", "The executor's plan measured 10.0% more time than that."),
-        (Choice([100], [90], [104], "", [89]), "tuned", "measured 1.1% less time than that."),
+        (
+            Choice([100], [80], [100], "", [79.9]),
+            "tuned",
+            "The executor's plan measured 0.1% less time than DDP's tuned plan.",
+        ),
+        (
+            Choice([100], [100], [100], "", [110]),
+            "default",
+            "The executor's plan measured 10.0% more time than the default.",
+        ),
+        (Choice([100], [90], [104], "", [89]), "tuned", "measured 1.1% less time than DDP's tuned plan."),
     ],
 )
 def test_the_executor_is_recommended_only_where_it_wins(choice, recommended, verdict):
