@@ -120,13 +120,6 @@ def run_command(
         subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify
     )
     _require_sensible(asked)
-    limit = parse_limit(timeout)
-    place = place_of(os.environ, "run")
-    if place.rank == 0:
-        require_writable(output)
-    require_torch("osf run")
-    from osfmodel.runtime.training import Settings
-
     options = {
         "find_unused_parameters": find_unused_parameters,
         "static_graph": static_graph,
@@ -134,6 +127,13 @@ def run_command(
     }
     if all(map(_executed, asked.plans)) and (comm_hook or any(options.values())):
         raise UsageError("options of DDP are given, and every plan is for the executor: leave them out")
+    limit = parse_limit(timeout)
+    place = place_of(os.environ, "run")
+    if place.rank == 0:
+        require_writable(output)
+    require_torch("osf run")
+    from osfmodel.runtime.training import Settings
+
     settings = Settings(iterations, repeat, warm_up, options, limit)
     place = place.on(backend)
     runs = together(place, limit, partial(_measured, asked, settings, place))
