@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+import osfmodel as osf
 from tests.conftest import ROOT
 
 LIMIT = 90
@@ -82,3 +85,13 @@ def on_a_terminal(words: list[str], folder: Path) -> Ended:
         os.close(theirs)
     with open(ours, "rb", buffering=0) as terminal:
         return Ended(done.returncode, done.stdout, terminal.read(65_536).decode().replace("\r\n", "\n"))
+
+
+def tiny_workload(folder, tensors):
+    """So many tensors and a layer without any, a few milliseconds an iteration; also in ``folder`` as tiny.json."""
+    rng = np.random.default_rng(tensors)
+    layers = [osf.Layer(f"layer{i}", 1e-4, 2e-4, int(4 * rng.integers(100, 60_000))) for i in range(tensors)]
+    layers.insert(tensors // 2, osf.Layer("relu", 1e-4, 1e-4, 0))
+    workload = osf.Workload("tiny", tuple(layers), update_time=2e-4)
+    osf.save(workload, folder / "tiny.json")
+    return workload

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -18,7 +17,7 @@ from osfmodel.plan import contiguous_plan
 from osfmodel.pricing import pricing_of
 from osfmodel.schedule import schedule
 from osfmodel.simulator import simulate
-from tests.live.launching import ranks
+from tests.live.launching import ranks, tiny_workload
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -36,13 +35,7 @@ CLUSTER = "ring:50us,10Gbps"
 
 @pytest.fixture
 def tiny(tmp_path):
-    """A workload of 9 tensors and a layer without any, a few milliseconds an iteration."""
-    rng = np.random.default_rng(7)
-    layers = [osf.Layer(f"layer{i}", 1e-4, 2e-4, int(4 * rng.integers(100, 60_000))) for i in range(9)]
-    layers.insert(4, osf.Layer("relu", 1e-4, 1e-4, 0))
-    workload = osf.Workload("tiny", tuple(layers), update_time=3e-4)
-    osf.save(workload, tmp_path / "tiny.json")
-    return workload
+    return tiny_workload(tmp_path, 9)
 
 
 def beyond_ddp(workload):

@@ -19,7 +19,7 @@ from osfmodel.cli import main
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import contiguous_plan
 from tests.conftest import ROOT
-from tests.live.launching import finish, on_a_terminal, ranks, start
+from tests.live.launching import finish, on_a_terminal, ranks, start, tiny_workload
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -40,13 +40,7 @@ SHORT = ["--iterations", "2", "--timeout", "20s"]
 
 @pytest.fixture
 def tiny(tmp_path):
-    """A workload of 12 tensors and a layer without any, a few milliseconds an iteration."""
-    rng = np.random.default_rng(5)
-    layers = [osf.Layer(f"layer{i}", 1e-4, 2e-4, int(4 * rng.integers(100, 60_000))) for i in range(12)]
-    layers.insert(5, osf.Layer("relu", 1e-4, 1e-4, 0))
-    workload = osf.Workload("tiny", tuple(layers), update_time=1e-4)
-    osf.save(workload, tmp_path / "tiny.json")
-    return workload
+    return tiny_workload(tmp_path, 12)
 
 
 @pytest.fixture
