@@ -69,8 +69,8 @@ class Setting(NamedTuple):
 
     @property
     def wires(self) -> str:
-        """The name of the cluster."""
-        return f"emulated-{self.workers}x{self.rate}"
+        """The name of the cluster, which is measured anew for the runs with the executor."""
+        return f"{NAMES[True] if self.how == EXECUTOR else 'emulated'}-{self.workers}x{self.rate}"
 
     @property
     def file(self) -> str:
@@ -277,7 +277,7 @@ def setting_of(run: Measurement) -> Setting:
 
 def _name(group: Beside) -> str:
     options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
-    return f"{group.workload} {group.cluster.removeprefix('emulated-')}{options}"
+    return f"{group.workload} {group.cluster.rpartition('-')[2]}{options}"
 
 
 def _steady(group: Beside) -> list[Turns]:
@@ -295,14 +295,19 @@ def _cells(groups: Sequence[Beside]) -> Iterator[str]:
             yield f"| {' | '.join(row)} |"
 
 
-SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
+SATURATED = ("4x5gbit", "8x2500mbit")
 """Where the hosts together keep both cores of the machine busy, so that whatever else they do delays communication."""
+
+
+def saturated(group: Beside) -> bool:
+    """Whether the runs are of those."""
+    return group.cluster.rpartition("-")[2] in SATURATED
 
 
 def _errors(groups: Sequence[Beside]) -> Iterator[str]:
     for words, chosen in (
-        ("cores to spare", lambda group: "with copies" not in _name(group) and group.cluster not in SATURATED),
-        ("cores saturated (4x5gbit, 8x2500mbit)", lambda group: group.cluster in SATURATED),
+        ("cores to spare", lambda group: "with copies" not in _name(group) and not saturated(group)),
+        ("cores saturated (4x5gbit, 8x2500mbit)", saturated),
         ("DDP's default, with copies", lambda group: "with copies" in _name(group)),
         ("all", lambda group: True),
     ):
