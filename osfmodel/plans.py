@@ -42,7 +42,7 @@ def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
 
 
 def _by_default(target: Target) -> Rule:
-    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload)
+    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload, pricing)
 
 
 def by_solver(solver: Solver) -> NamedPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from osfmodel.simulator import without_priority
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.solve.loops import Case
 from osfmodel.targets import Target
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
@@ -32,6 +34,7 @@ class Task:
     """A workload under a target's rules at one or several prices, within limits.
 
     stock: what a stock framework pays at each, as ``pricings`` is where the target is one
+    leads: how many times as fast as the device the host may be, where the target's settings depend on that
     """
 
     workload: Workload
@@ -39,6 +42,13 @@ class Task:
     stock: tuple[Pricing, ...]
     limits: Limits = Limits()
     objective: Objective = PLAIN
+    leads: tuple[float, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[Workload, ...]:
+        """The workload with each of the leads; as it is where it says itself when tensors are submitted."""
+        measured = any(layer.enqueue_time is not None for layer in self.workload.layers)
+        return (self.workload,) if measured or not self.leads else tuple(map(self.workload.ahead, self.leads))
 
     @property
     def pricings(self) -> tuple[Pricing, ...]:
@@ -81,13 +91,20 @@ class Task:
         return predict_timeline(self.workload, plan, pricing)
 
     def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
-        """What the target makes of ``knobs``, timed at each price."""
-        plan = self.target.realise(knobs, self.workload)
-        return [(plan, self.timeline(plan, pricing)) for pricing in self._paid(knobs)]
+        """What the target makes of ``knobs`` at each price, timed there."""
+        plans = [(self.target.realise(knobs, self.workload, pricing), pricing) for pricing in self._paid(knobs)]
+        return [(plan, self.timeline(plan, pricing)) for plan, pricing in plans]
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time at each price of what the target makes of ``knobs``."""
         return [timeline.iteration_time for _, timeline in self.realised(knobs)]
+
+    def judged(self, knobs: Any) -> list[float]:
+        """The same where the host is as far ahead as is worst for these knobs."""
+        if len(self.hosts) == 1:
+            return self.times(knobs)
+        each = [replace(self, workload=workload, leads=()).times(knobs) for workload in self.hosts]
+        return [max(times) for times in zip(*each, strict=True)]
 
     def bounds(self) -> list[float]:
         """What no schedule under these rules can beat, at each price."""
@@ -98,16 +115,32 @@ class Task:
         return [error_band(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
                 zip(self.realised(knobs), self._paid(knobs), strict=True)]  # fmt: skip
 
-    def project(self, plan: Plan, cost: Cost) -> Any:
+    def project(self, plan: Plan, pricing: Pricing) -> Any:
         """The target's knobs for ``plan``."""
-        return self.target.project(plan, self.workload, cost, self.limits)
+        return self.target.project(plan, self.workload, pricing, self.limits)
+
+    def search(self, best: Sequence[float]) -> Any:
+        """Knobs that the target finds without a plan; None where it has no such search, or finds none.
+
+        ``best``: seconds of the best plan at each price.
+        """
+        if self.target.search is None:
+            return None
+        cases = [
+            Case(workload, pricing, time)
+            for pricing, time in zip(self.pricings, best, strict=True)
+            for workload in self.hosts
+        ]
+        return self.target.search(cases, self.limits)
 
     def keeps_limits(self, knobs: Any) -> bool:
         """Whether what the target makes of ``knobs`` is within the limits."""
         most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
-        buckets = self.target.realise(knobs, self.workload).buckets
-        return (most is None or len(buckets) <= most) and (
-            most_bytes is None or all(bucket.size <= most_bytes for bucket in buckets)
+        if most_bytes is None and most is None:
+            return True
+        plans = [self.target.realise(knobs, self.workload, pricing) for pricing in self._paid(knobs)]
+        return all(most is None or len(plan.buckets) <= most for plan in plans) and (
+            most_bytes is None or all(bucket.size <= most_bytes for plan in plans for bucket in plan.buckets)
         )
 
     def slower(self, factor: float) -> Task:

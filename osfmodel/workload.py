@@ -145,6 +145,21 @@ class Workload:
         )
         return replace(self, layers=layers, update_time=self.update_time * factor)
 
+    def ahead(self, lead: float) -> Workload:
+        """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
+
+        Each gradient is submitted at its ready time divided by ``lead``. Raises DataError below 1.
+        """
+        require_positive(lead, "the lead of the host")
+        if lead < 1:
+            raise DataError(f"the lead of the host is {lead!r}: it must be 1 or more")
+        times = dict(zip(self.gradients.names, self.gradients.ready_times, strict=True))
+        layers = tuple(
+            replace(layer, enqueue_time=times[layer.name] / lead) if layer.gradient_bytes else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
 
 def _require_unique(names: Sequence[str], workload: str) -> None:
     if len(set(names)) < len(names):

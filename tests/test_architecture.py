@@ -28,7 +28,7 @@ FLOORS = [
     ("profiles", "recursion", "formats.source_text", "pricing"),
     ("schedule",),
     ("simulator",),
-    ("engine",),
+    ("engine", "loop"),
     ("formats.json_text", "formats.collective", "formats.layout", "formats.packed", "measurements", "bands"),
     ("formats.nccl_log",),
     (
@@ -58,6 +58,7 @@ FLOORS = [
     ("solve.blocks",),
     ("solve",),
     ("solve.loaded",),
+    ("solve.loops",),
     ("targets.target",),
     ("targets.ddp", "targets.horovod"),
     ("targets.runtime",),
