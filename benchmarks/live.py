@@ -152,14 +152,14 @@ def measure(folder: Path, chosen: Iterable[Setting]) -> None:
             if not wires.exists():
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--collective", "all_reduce"]
                 network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
-                _osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(wires)])
+                osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(wires)])
             scale = f"{SCALES[setting.workload]:g}"
             words = ["run", setting.workload, "--scale", scale, "--cluster", str(wires), *setting.options]
             words += [word for plan in setting.plans for word in ("--plan", plan)]
             words += _saved(setting, folder, wires) if setting.how == EXECUTOR else []
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
-            _osf(hosts, [*words, "-o", str(partial)])
+            osf(hosts, [*words, "-o", str(partial)])
             machine = machine_of(hosts)
             runs = [replace(run, source=source_of(machine)) for run in load_measurements(partial)]
             save_measurements(partial.stem, runs, partial)
@@ -184,7 +184,7 @@ def source_of(machine: str) -> Source:
     return Source(ORIGIN, f"PyTorch with gloo between network namespaces on {machine}; {said}", LICENCE)
 
 
-def _osf(hosts: Hosts, words: list[str]) -> str:
+def osf(hosts: Hosts, words: list[str]) -> str:
     """What rank 0 prints."""
     ended = hosts.run([sys.executable, "-m", "osfmodel", *words], timeout=3600)
     for one in ended:
@@ -223,13 +223,13 @@ def train(folder: Path) -> None:
         profile, wires, runs = (str(home / file) for file in ("workload.json", "cluster.json", "runs.json"))
         with emulated(2, "1gbit", real_time=False) as hosts:
             alone = replace(hosts, prefixes=hosts.prefixes[:1])
-            _osf(alone, ["profile", factory, "--name", name, "-o", profile])
-            _osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", wires])
+            osf(alone, ["profile", factory, "--name", name, "-o", profile])
+            osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", wires])
             words = ["run", factory, "--workload", profile, "--cluster", wires, "--verify", "-o", runs]
             for plan in ("ddp", "cap:best", "optimal", "single"):
                 words += ["--plan", plan]
-            print(_osf(hosts, words), flush=True)
-        print(_osf(local(1), ["check", runs]), flush=True)
+            print(osf(hosts, words), flush=True)
+        print(osf(local(1), ["check", runs]), flush=True)
 
 
 def tune(folder: Path) -> None:
@@ -237,7 +237,7 @@ def tune(folder: Path) -> None:
     for name in ("transformer-6x256-cpu", "resnet50-v100"):
         with emulated(4, "2500mbit") as hosts:
             words = ["tune", name, "--live", str(folder / f"tuned-{name}"), "--scale", f"{SCALES[name]:g}"]
-            print(f"{name}:\n{_osf(hosts, words)}", flush=True)
+            print(f"{name}:\n{osf(hosts, words)}", flush=True)
 
 
 def show(executor: bool = False) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.bands import quantile
-from osfmodel.effects import RUNTIME
+from osfmodel.effects import HOROVOD, RUNTIME
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import not_predicted, row_of, without_unsteady
@@ -22,6 +22,7 @@ from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.side_by_side import Beside, side_by_side
+from osfmodel.targets import horovod
 from osfmodel.workload import Workload
 
 
@@ -177,6 +178,8 @@ def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
     if "scale" in stated:
         workload = workload.scaled(_factor(stated["scale"]))
     pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
+    if stated.get("executor") == HOROVOD:
+        return workload, pricing, horovod.realise(horovod.stated(stated, workload), workload, pricing)
     if stated.get("executor") == RUNTIME:
         return workload, pricing, read(stated.get("sent", ""), workload)
     given = run.plan.endswith(".json")

@@ -27,7 +27,8 @@ class Effects:
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
     negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on what all of them have
-    negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache
+    negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache, or in its
+                         place where that is off
     compute_slowdown:    by which fraction computation takes longer while a collective runs
     straggler_deviation: standard deviation of compute time between workers, as a fraction of it
     """
@@ -147,7 +148,7 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "a cycle of Horovod's loop with something that is not in its response cache, beyond the negotiation",
             "s",
             None,
-            "`osf bench --executor horovod`: what a cycle takes longer without the cache",
+            "`osf bench --executor horovod`: the least time between two cycles without the cache",
         ),
         "compute_slowdown": Effect(
             "computation takes so much longer while a collective runs",

@@ -198,7 +198,7 @@ class _Run:
         first = 0
         while first < len(self.units):
             remembered = bool(self.places)
-            began = self._next_cycle(self.submitted[first], remembered)
+            began = self._next_cycle(self.submitted[first])
             after = bisect_right(self.submitted, began)
             now = began + self._negotiation(remembered)
             found = list(range(first, after))
@@ -231,14 +231,18 @@ class _Run:
 
     def _negotiation(self, remembered: bool) -> float:
         effects = self.pricing.effects
+        if not self.loop.cache_capacity:
+            return effects.negotiation_miss
         return effects.negotiation if remembered else effects.negotiation + effects.negotiation_miss
 
-    def _next_cycle(self, submitted: float, remembered: bool) -> float:
+    def _next_cycle(self, submitted: float) -> float:
         """The start of the first cycle that finds what is submitted then; those before it find nothing."""
         first = max(self.free, self.last + self.loop.cycle)
         if submitted <= first:
             return first
-        period = max(self.loop.cycle, self.pricing.effects.negotiation)
+        effects = self.pricing.effects
+        empty = effects.negotiation if self.loop.cache_capacity else effects.negotiation_miss
+        period = max(self.loop.cycle, empty)
         if not period:
             return submitted
         return max(first + math.ceil((submitted - first) / period) * period, submitted)

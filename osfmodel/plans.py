@@ -7,14 +7,15 @@ from typing import NamedTuple, TypeAlias
 
 from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
+from osfmodel.loop import Loop
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, in_one, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import search_caps
 from osfmodel.solve.loaded import plan_under_effects
-from osfmodel.targets import CONFIG_TARGETS, Target, ddp
-from osfmodel.units import parse_bytes, show_bytes
+from osfmodel.targets import CONFIG_TARGETS, Target, ddp, horovod
+from osfmodel.units import parse_bytes, show_bytes, show_time
 from osfmodel.workload import Workload
 
 Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
@@ -110,6 +111,13 @@ def single_cap(name: str) -> int | None:
     return size
 
 
+def _with_settings(find: Callable[[Workload, Pricing], Loop], said: str) -> NamedPlan:
+    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        return horovod.realise(find(workload, pricing), workload, pricing)
+
+    return NamedPlan(make, f"Horovod with {said}", horovod.caveats)
+
+
 def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
         cost = pricing.cost()
@@ -136,7 +144,8 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
     """The named plan for ``workload``, under the rules it was made for unless others are given.
 
-    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best. Raises UsageError for an unknown name,
+    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best; ``horovod:64MiB,5ms`` is Horovod with that
+    threshold and cycle time. Raises UsageError for an unknown name,
     PlanError where there is no such plan.
     """
     entry = named_plan(name)
@@ -151,12 +160,20 @@ def named_plan(name: str) -> NamedPlan:
 
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
+    if name == horovod.BEST:
+        return _with_settings(horovod.best, "the best settings found")
+    if name.startswith(horovod.PREFIX):
+        loop = horovod.named(name.removeprefix(horovod.PREFIX))
+        said = f"a threshold of {show_bytes(loop.threshold)} and a cycle of {show_time(loop.cycle)}"
+        return _with_settings(lambda workload, pricing: loop, said)
     cap = single_cap(name)
     if cap is not None:
         return _one_limit(f"of {show_bytes(cap)}", lambda workload, cost: cap)
     if name == BEST_CAP:
         return _one_limit("that is best", _best_cap)
     near = get_close_matches(name, NAMED_PLANS, n=1)
-    known = f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, or give a plan file"
+    known = (
+        f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, {horovod.PREFIX}64MiB,5ms, or give a plan file"
+    )
     advice = f"did you mean {near[0]}?" if near else known
     raise UsageError(f"unknown plan {name!r}: {advice}")

@@ -15,7 +15,7 @@ import click
 from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.cost.curves import FREE
-from osfmodel.effects import EXECUTED, RUNTIME
+from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
@@ -24,7 +24,10 @@ from osfmodel.plans import make_plan, named_plan, single_cap
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
 from osfmodel.runtime.subjects import is_factory
+from osfmodel.side_by_side import DEFAULTS
 from osfmodel.simulator import without_priority
+from osfmodel.targets.horovod import BEST
+from osfmodel.targets.horovod import PREFIX as SETTINGS
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from osfmodel.runtime.trainees import Subject
     from osfmodel.runtime.training import Settings
 
-UNPRICED = ("wfbp", "single", "ddp")
+STARTING = 30.0
+"""Seconds that a process of Horovod's may take to start."""
+UNPRICED = ("wfbp", "single", "ddp", HOROVOD)
 """Plans that can be made without knowing what a message costs."""
 UNMEASURED = Pricing.of(FREE, workers=2)
 """For those."""
@@ -68,9 +73,10 @@ class Asked(NamedTuple):
     help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, a plan file; runtime:PLAN: by executor.",
 )  # fmt: skip
 @click.option(
-    "--executor", type=click.Choice(["ddp", RUNTIME]), default="ddp", show_default=True,
-    help="What carries the plans out: PyTorch DDP, or runtime, which carries out any plan.",
+    "--executor", type=click.Choice(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
+    help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
+@click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
 @click.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
@@ -89,6 +95,7 @@ def run_command(
     subject: str,
     plans: tuple[str, ...],
     executor: str,
+    timeline: str | None,
     cluster: str | None,
     workload: str | None,
     scale: float,
@@ -115,11 +122,17 @@ def run_command(
     Example:
       torchrun --nproc-per-node 4 -m osfmodel run resnet50-v100 --plan ddp --plan optimal --cluster c.json -o r.json
     """
+    if timeline is not None and executor != HOROVOD:
+        raise UsageError("--timeline is Horovod's: give --executor horovod")
     named = [PREFIX + plan.removeprefix(PREFIX) if executor == RUNTIME else plan for plan in plans]
     asked = Asked(
         subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify
     )
     _require_sensible(asked)
+    if executor == HOROVOD:
+        _refuse_for_horovod(
+            asked, backend, find_unused_parameters or static_graph or gradient_as_bucket_view or comm_hook
+        )
     options = {
         "find_unused_parameters": find_unused_parameters,
         "static_graph": static_graph,
@@ -135,8 +148,15 @@ def run_command(
     from osfmodel.runtime.training import Settings
 
     settings = Settings(iterations, repeat, warm_up, options, limit)
-    place = place.on(backend)
-    runs = together(place, limit, partial(_measured, asked, settings, place))
+    if executor == HOROVOD:
+        from osfmodel.runtime.horovod import require_horovod
+
+        require_horovod("osf run")
+        work = partial(_under_horovod, asked, settings, timeline, place.on("gloo"))
+        runs = together(place.on("gloo"), limit, work)
+    else:
+        place = place.on(backend)
+        runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)
 
 
@@ -178,7 +198,7 @@ def _is_file(plan: str) -> bool:
 
 
 def _unpriced(plan: str) -> bool:
-    return plan in UNPRICED or single_cap(plan) is not None
+    return plan in UNPRICED or (plan.startswith(SETTINGS) and plan != BEST) or single_cap(plan) is not None
 
 
 def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
@@ -210,6 +230,52 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
             done = f"{len(runs)} of {settings.repeats * len(plans)}"
             tell(f"{done}: {run.plan} {show_time(run.iteration_time)} per iteration")
     return runs
+
+
+def _refuse_for_horovod(asked: Asked, backend: str | None, of_ddp: bool) -> None:
+    if of_ddp:
+        raise UsageError("options of DDP are given, and Horovod carries the plans out: leave them out")
+    if backend == "nccl":
+        raise UsageError("--executor horovod runs over gloo here: leave --backend out")
+    if asked.real and asked.workload is None:
+        raise UsageError("--executor horovod needs the model's profile: give --workload FILE, as osf profile writes it")
+
+
+def _under_horovod(
+    asked: Asked, settings: Settings, timeline: str | None, place: Place, watch: Watch
+) -> list[Measurement]:
+    """Run everything in turns under Horovod."""
+    from osfmodel.runtime.horovod import Turns
+    from osfmodel.runtime.horovod_run import Series, loop_of, run_all
+
+    require_agreement(repr((asked, settings, timeline)))
+    known = profiles.load_workload(asked.workload or asked.subject)
+    workload = known if asked.scale == 1 else known.scaled(asked.scale)
+    watch.patience += 2 * workload.compute_time + STARTING
+    pricing = UNMEASURED
+    if asked.cluster is not None:
+        pricing = pricing_of(profiles.load_cluster(asked.cluster), place.world)
+    pricing = pricing.under({"executor": HOROVOD} | ({} if asked.real else REPLAYED_ON_CPU))
+    loops = {
+        name: loop_of(name, lambda name: _plan(name, workload, pricing), workload, pricing) for name in asked.plans
+    }
+    series = Series(
+        {
+            "name": asked.subject,
+            "scale": None if asked.real else asked.scale,
+            "workload": asked.workload,
+            "device": "cpu",
+        },
+        workload,
+        (_beside(asked.workload or asked.subject, asked.output), _beside(asked.cluster or "unmeasured", asked.output)),
+        loops,
+        settings.iterations,
+        settings.repeats,
+        settings.warm_ups,
+        asked.verify,
+        timeline,
+    )
+    return run_all(series, Turns(place, settings.limit, watch), asked.output, teller(place.rank == 0))
 
 
 def _subject(asked: Asked, place: Place) -> Subject:
@@ -276,23 +342,25 @@ def _summary(runs: Sequence[Measurement]) -> str:
     lines = []
     for plan, found in times.items():
         run = next(run for run in runs if run.plan == plan)
-        count = len(run.condition("buckets").split())
-        buckets = f"{count} bucket{'' if count == 1 else 's'}"
+        said = dict(run.conditions)
+        count = len(said.get("buckets", "").split())
+        buckets = f"{count} bucket{'' if count == 1 else 's'}" if count else f"settings {said['settings']}"
         span = f"{show_time(min(found))} to {show_time(max(found))}"
-        ratio = _ratio(times["ddp"], found) if "ddp" in times else ""
+        default = next((name for name in DEFAULTS if name in times), None)
+        ratio = "" if default is None else _ratio(default, times[default], found)
         losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
         lines.append(f"{plan}: {buckets}, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
     return "".join(lines)
 
 
-def _ratio(default: Sequence[float], times: Sequence[float]) -> str:
+def _ratio(name: str, default: Sequence[float], times: Sequence[float]) -> str:
     """How a plan compares with the default, and whether its turns differ by more than that."""
     from statistics import median
 
     ratio = median(default) / median(times)
     spread = max(max(found) / min(found) - 1 for found in (default, times))
     inside = f", which is inside the spread of {spread:.1%}" if 0 < abs(ratio - 1) <= spread else ""
-    return f", {ratio:.3f} times as fast as ddp{inside}"
+    return f", {ratio:.3f} times as fast as {name}{inside}"
 
 
 def _notes(runs: Sequence[Measurement]) -> list[str]:
@@ -300,7 +368,7 @@ def _notes(runs: Sequence[Measurement]) -> list[str]:
     formed = [
         f"plan {run.plan!r}: {run.condition('buckets_as_planned').removeprefix('no: ')}"
         for run in runs
-        if run.condition("buckets_as_planned") != "yes"
+        if dict(run.conditions).get("buckets_as_planned", "yes") != "yes"
     ]
     losses = [f"plan {run.plan!r}: its losses {_in_words(run)}" for run in runs if _apart(run)]
     return formed + losses

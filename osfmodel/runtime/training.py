@@ -79,7 +79,7 @@ def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, t
     samples: list[float] = []
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap)
+    step = subject.begin(planned.plan.forward_overlap, None)
     _meet(place)
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -198,7 +198,7 @@ def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap)
+    step = subject.begin(planned.plan.forward_overlap, None)
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)

@@ -7,13 +7,14 @@ of whole tensors, at the price of a line of code, so they are recommended where 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from osfmodel.errors import OsfError, PlanError, UsageError
 from osfmodel.loop import DEFAULT_CACHE, DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
-from osfmodel.plan import Plan
+from osfmodel.notation import read
+from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.loops import Case, best_settings
@@ -25,6 +26,14 @@ GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
 """Cycle times tried with groups, seconds: the loop has nothing to wait for."""
 WORTH_A_LINE = 0.005
 """By how much groups must be better, relative, before they are recommended over settings alone."""
+
+
+PREFIX = "horovod:"
+"""What the name of a plan begins with that says Horovod's settings, as in ``horovod:64MiB,5ms``."""
+
+
+BEST = "horovod:best"
+"""The name of the plan with the best threshold and cycle time that were found."""
 
 
 def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
@@ -78,12 +87,33 @@ def search(cases: Sequence[Case], limits: Limits) -> Loop | None:
     return None if found is None else found.loop
 
 
+def best(workload: Workload, pricing: Pricing) -> Loop:
+    """The best threshold and cycle time found for one price, with the host as the workload has it."""
+    found = best_settings([Case(workload, pricing, workload.compute_time)])
+    return Loop() if found is None else found.loop
+
+
 def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
     """Add the best plan as groups, on offer, where they are not in force."""
     if knobs.use_groups:
         return knobs
     plan = SOLVERS["optimal"].solve(workload, pricing.cost(), limits).plan
     return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
+
+
+def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:
+    """The groups as buckets, without a clock."""
+    place = {name: i for i, name in enumerate(workload.gradients.names)}
+    return grouped_plan(workload, [[place[name] for name in group] for group in loop.groups])
+
+
+def stated(conditions: Mapping[str, str], workload: Workload) -> Loop:
+    """The settings of a run, as its measurement states them. Raises UsageError or DataError for what cannot be read."""
+    loop = named(conditions.get("settings", ""))
+    if "sent" not in conditions:
+        return loop
+    groups = _grouped(read(conditions["sent"], workload)).groups
+    return replace(loop, groups=groups, use_groups=True)
 
 
 def named(text: str) -> Loop:
