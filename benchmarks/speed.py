@@ -2,7 +2,8 @@
 
     python benchmarks/speed.py [--repeats 7] [--json]
 
-Each figure is the median of repeats, with the smallest and the largest. The parts are interleaved, so that a drift of
+It takes about 20 seconds on two quiet cores, more on busy ones, and says on stderr which round of what it is at. Each
+figure is the median of repeats, with the smallest and the largest. The parts are interleaved, so that a drift of
 the machine touches all alike. Whole-process figures are ratios to ``python -c "import numpy"`` measured in turn with
 them. Targets are what we aim for on two cores of a shared machine; a miss is printed as a miss.
 """
@@ -41,10 +42,12 @@ def stretched(count: int, seconds: float, total_bytes: float) -> Gradients:
     return Gradients(names, times, tuple(sizes.tolist()), ("float32",) * count, times)
 
 
-def interleaved(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each part, all parts once per round, after one round that does not count."""
+def interleaved(what: str, parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each part, all parts once per round, after one that does not count; says each round on stderr."""
     seconds: dict[str, list[float]] = {name: [] for name in parts}
     for repeat in range(repeats + 1):
+        counted = f"round {repeat} of {repeats}" if repeat else "warm-up"
+        print(f"{what}: {counted}", file=sys.stderr, flush=True)
         for name, part in parts.items():
             start = time.perf_counter()
             part()
@@ -74,7 +77,7 @@ def exact_plans(repeats: int) -> list[dict[str, object]]:
             parts[f"{regime} | {count} | optimum"] = lambda problem=problem, cost=cost: merge.sweep(problem, cost)
             parts[f"{regime} | {count} | plan"] = lambda g=gradients, cost=cost: merge.optimal_ends(g, cost)
     rows = []
-    for name, seconds in interleaved(parts, repeats).items():
+    for name, seconds in interleaved("exact plans", parts, repeats).items():
         regime, count, what = name.split(" | ")
         aim = AIMS_MS[int(count)]
         milliseconds = [second * 1e3 for second in seconds]
@@ -91,7 +94,7 @@ def predictions(repeats: int) -> list[dict[str, object]]:
         for _ in range(100):
             osf.predict(workload, cluster, plan, 16)
 
-    seconds = interleaved({"predictions": hundred}, repeats)["predictions"]
+    seconds = interleaved("predictions", {"predictions": hundred}, repeats)["predictions"]
     rates = [100 / second for second in seconds]
     return [{"part": "predictions of a given plan, 161 tensors", **spread(rates), "unit": "per second", "aim": None}]
 
@@ -110,7 +113,7 @@ def processes(repeats: int) -> list[dict[str, object]]:
         name: lambda command=command: subprocess.run(command, check=True, capture_output=True)
         for name, command in commands.items()
     }
-    seconds = interleaved(parts, max(repeats, 9))
+    seconds = interleaved("whole processes", parts, max(repeats, 9))
     rows = []
     for name in list(commands)[1:]:
         ratios = [mine / base for mine, base in zip(seconds[name], seconds["numpy"], strict=True)]

@@ -60,7 +60,8 @@ def test_what_could_not_be_written_is_refused_before_measuring(tmp_path, words):
 
 def test_torchrun_passes_every_option_on():
     """It takes what could be short for several of its own for an error, also behind the command."""
-    parser = pytest.importorskip("torch.distributed.run").get_args_parser()
+    torchrun = pytest.importorskip("torch.distributed.run", reason="torch is not installed: pip install torch")
+    parser = torchrun.get_args_parser()
     context = click.Context(main)
     for name in ("bench", "run", "tune"):
         command = main.get_command(context, name)

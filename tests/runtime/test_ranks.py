@@ -66,7 +66,7 @@ def test_what_a_launcher_cannot_mean(command, changes, message):
     ],
 )
 def test_backend_and_device(monkeypatch, place, backend, gpus, found):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
     monkeypatch.setattr(ranks, "_gpus", lambda: gpus)
     if isinstance(found, str):
         with pytest.raises(UsageError, match=found):
