@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from osfmodel import osf_model
 from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
@@ -123,6 +124,15 @@ def _best_cap(workload: Workload, cost: Cost) -> int:
     return max(workload.gradient_bytes, 1) if found is None else found.cap
 
 
+def _by_fusion(name: str) -> NamedPlan:
+    rule = osf_model.rule_of(name)
+    how = name.removeprefix(osf_model.PREFIX)
+    return NamedPlan(
+        lambda workload, pricing, objective: rule(workload, pricing.cost()),
+        f"OSF's tensor fusion (reconstructed): {how}",
+    )
+
+
 def plans_for(objective: Objective) -> tuple[str, ...]:
     """The named plans that make something of these rules: those made for any, and the stock ones to compare with."""
     made = [
@@ -136,8 +146,8 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
     """The named plan for ``workload``, under the rules it was made for unless others are given.
 
-    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best. Raises UsageError for an unknown name,
-    PlanError where there is no such plan.
+    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best; ``osf:64MiB,5ms`` and ``osf:adaptive``
+    are OSF's tensor fusion. Raises UsageError for an unknown name, PlanError where there is no such plan.
     """
     entry = named_plan(name)
     rules = entry.objective if objective is None else objective
@@ -156,7 +166,10 @@ def named_plan(name: str) -> NamedPlan:
         return _one_limit(f"of {show_bytes(cap)}", lambda workload, cost: cap)
     if name == BEST_CAP:
         return _one_limit("that is best", _best_cap)
+    if name.startswith(osf_model.PREFIX):
+        return _by_fusion(name)
     near = get_close_matches(name, NAMED_PLANS, n=1)
-    known = f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, or give a plan file"
+    own = f"{CAP}25MiB, {BEST_CAP}, {osf_model.CONSTANT_PLAN}, {osf_model.ADAPTIVE_PLAN}"
+    known = f"known are {', '.join(NAMED_PLANS)}, {own}, or give a plan file"
     advice = f"did you mean {near[0]}?" if near else known
     raise UsageError(f"unknown plan {name!r}: {advice}")
