@@ -41,7 +41,7 @@ PREFIX = "osf:"
 """What the name of a plan begins with that is made by these rules of fusion."""
 ADAPTIVE = "adaptive"
 CONSTANT_PLAN, ADAPTIVE_PLAN = f"{PREFIX}64MiB,5ms", f"{PREFIX}{ADAPTIVE}"
-"""Horovod's defaults when the paper was written, up to November 2020, and what is to take their place."""
+"""Horovod's defaults up to November 2020, and what is to take their place."""
 
 
 @dataclass(frozen=True, slots=True)
