@@ -10,7 +10,7 @@ from osfmodel.ledger import LEDGER
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs/reference/osf.md").read_text(encoding="utf-8")
-QUICK = ("bcaffe", "pytorch-ddp", "horovod-lowbandwidth", "papers")
+QUICK = ("bcaffe", "pytorch-ddp", "horovod-lowbandwidth")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,13 @@ def test_rows_of_the_ledger_are_those_printed(bench):
 
 
 @pytest.mark.slow
+def test_what_it_cannot_express_is_counted_apart(bench):
+    """ASC-WFBP's own plans, each against two others, have two channels."""
+    found = bench.judged("papers")
+    assert (len(found.osf), len(found.ours), found.beyond) == (32, 32, 8)
+
+
+@pytest.mark.slow
 def test_all_tables_are_those_printed(bench):
     printed = "\n".join([*bench.ledger_table(), *bench.gains_tables()])
     heads = (bench.HEAD, bench.GAINS_HEAD, bench.COUNTS_HEAD)
@@ -49,11 +56,10 @@ def test_gains_of_one_network_are_those_printed(bench):
 
 
 def test_where_ours_adds_nothing_both_models_err_alike(bench):
-    """And where it adds effects, they do not; what this model cannot express is left out on both sides."""
+    """And where it adds effects, they do not."""
     alike, apart = bench.judged("bcaffe"), bench.judged("pytorch-ddp")
     assert alike.osf == alike.ours
     assert apart.osf != apart.ours
-    assert bench.judged("papers").beyond == 8
 
 
 def test_a_gain_is_a_quotient_of_scaling_factors(bench, small_workload, small_cluster):
