@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from osfmodel import osf_model
 from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
-from osfmodel.loop import Loop
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, in_one, one_by_one
 from osfmodel.pricing import Pricing
@@ -15,7 +15,7 @@ from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import search_caps
 from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS, Target, ddp, horovod
-from osfmodel.units import parse_bytes, show_bytes, show_time
+from osfmodel.units import parse_bytes, show_bytes
 from osfmodel.workload import Workload
 
 Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
@@ -111,17 +111,14 @@ def single_cap(name: str) -> int | None:
     return size
 
 
-def _with_settings(find: Callable[[Workload, Pricing], Loop], said: str) -> NamedPlan:
+def _capped(name: str) -> NamedPlan:
+    """``cap:25MiB`` or ``cap:best``."""
+    limit = single_cap(name)
+    which = "that is best" if limit is None else f"of {show_bytes(limit)}"
+
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        return horovod.realise(find(workload, pricing), workload, pricing)
-
-    return NamedPlan(make, f"Horovod with {said}", horovod.caveats)
-
-
-def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
-    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        cost = pricing.cost()
-        return ddp.realise(ddp.DdpKnobs((cap(workload, cost),)), workload)
+        cap = _best_cap(workload, pricing.cost()) if limit is None else limit
+        return ddp.realise(ddp.DdpKnobs((cap,)), workload)
 
     return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
 
@@ -129,6 +126,41 @@ def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
 def _best_cap(workload: Workload, cost: Cost) -> int:
     found = search_caps(workload, cost, Limits())
     return max(workload.gradient_bytes, 1) if found is None else found.cap
+
+
+def _with_settings(name: str) -> NamedPlan:
+    """``horovod:64MiB,5ms`` or ``horovod:best``."""
+    find, said = horovod.settings_of(name)
+
+    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        return horovod.realise(find(workload, pricing), workload, pricing)
+
+    return NamedPlan(make, f"Horovod with {said}", horovod.caveats)
+
+
+def _by_fusion(name: str) -> NamedPlan:
+    """``osf:64MiB,5ms`` or ``osf:adaptive``."""
+    rule = osf_model.rule_of(name)
+    how = name.removeprefix(osf_model.PREFIX)
+    return NamedPlan(
+        lambda workload, pricing, objective: rule(workload, pricing.cost()),
+        f"OSF's tensor fusion (reconstructed): {how}",
+    )
+
+
+class Family(NamedTuple):
+    """Plans whose names have parameters: ``read`` (name) -> plan raises UsageError; ``examples`` of names."""
+
+    read: Callable[[str], NamedPlan]
+    examples: tuple[str, ...]
+
+
+FAMILIES: Mapping[str, Family] = {
+    CAP: Family(_capped, (f"{CAP}25MiB", BEST_CAP)),
+    horovod.PREFIX: Family(_with_settings, (f"{horovod.PREFIX}64MiB,5ms", horovod.BEST)),
+    osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
+}
+"""By what their names begin with."""
 
 
 def plans_for(objective: Objective) -> tuple[str, ...]:
@@ -144,9 +176,8 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
     """The named plan for ``workload``, under the rules it was made for unless others are given.
 
-    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best; ``horovod:64MiB,5ms`` is Horovod with that
-    threshold and cycle time. Raises UsageError for an unknown name,
-    PlanError where there is no such plan.
+    Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``. Raises UsageError
+    for an unknown name, PlanError where there is no such plan.
     """
     entry = named_plan(name)
     rules = entry.objective if objective is None else objective
@@ -160,20 +191,11 @@ def named_plan(name: str) -> NamedPlan:
 
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
-    if name == horovod.BEST:
-        return _with_settings(horovod.best, "the best settings found")
-    if name.startswith(horovod.PREFIX):
-        loop = horovod.named(name.removeprefix(horovod.PREFIX))
-        said = f"a threshold of {show_bytes(loop.threshold)} and a cycle of {show_time(loop.cycle)}"
-        return _with_settings(lambda workload, pricing: loop, said)
-    cap = single_cap(name)
-    if cap is not None:
-        return _one_limit(f"of {show_bytes(cap)}", lambda workload, cost: cap)
-    if name == BEST_CAP:
-        return _one_limit("that is best", _best_cap)
+    family = next((prefix for prefix in FAMILIES if name.startswith(prefix)), None)
+    if family is not None:
+        return FAMILIES[family].read(name)
     near = get_close_matches(name, NAMED_PLANS, n=1)
-    known = (
-        f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, {horovod.PREFIX}64MiB,5ms, or give a plan file"
-    )
+    with_parameters = ", ".join(example for family in FAMILIES.values() for example in family.examples)
+    known = f"known are {', '.join(NAMED_PLANS)}, {with_parameters}, or give a plan file"
     advice = f"did you mean {near[0]}?" if near else known
     raise UsageError(f"unknown plan {name!r}: {advice}")

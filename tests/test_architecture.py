@@ -26,7 +26,7 @@ FLOORS = [
     ("cost.nccl_fit",),
     ("cost",),
     ("profiles", "recursion", "formats.source_text", "pricing"),
-    ("schedule",),
+    ("schedule", "osf_model"),
     ("simulator",),
     ("engine", "loop"),
     ("formats.json_text", "formats.collective", "formats.layout", "formats.packed", "measurements", "bands"),

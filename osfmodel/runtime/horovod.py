@@ -47,7 +47,7 @@ class Turns:
     watch: Watch
 
     def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str] | None = None) -> Any:
-        """What ``task`` gives on this rank under these settings. Raises JobError, on every rank, where it failed on one."""
+        """What ``task`` gives on this rank under these settings. Raises JobError on every rank where one failed."""
         with self._server() as port:
             result, failure = self._process(environment(loop) | self._meeting(port) | dict(extra or {}), task)
         for rank, other in enumerate(self.each(failure)):
@@ -111,9 +111,11 @@ class Turns:
         command = [sys.executable, "-m", "osfmodel.runtime.under_horovod"]
         with tempfile.TemporaryFile("w+") as heard:
             process = subprocess.Popen(
-                command, env={**others, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=heard, text=True
+                command, env={**others, **settings}, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=heard,
             )  # fmt: skip
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout is not None
             said: dict[str, Any] = {}
             try:
                 process.stdin.write(json.dumps(task) + "\n")

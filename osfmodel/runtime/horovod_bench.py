@@ -1,8 +1,8 @@
 """What Horovod's own collectives cost between the ranks of a job: the file that predictions of its runs need.
 
 The time of a message is that by which it puts off the end of others that were submitted with it, so that waiting for
-a cycle and agreeing on what is there are not in it; those are measured by themselves, from the loop's own marks of cycles
-that find nothing.
+a cycle and agreeing on what is there are not in it; those are measured by themselves, from the loop's own marks of
+cycles that find nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -72,7 +73,7 @@ def _idle(turns: Turns, capacity: int) -> float:
 
 def _gap(path: Path) -> float | None:
     marks = [event["ts"] for event in json.loads(path.read_text()) if event.get("name") == CYCLE]
-    gaps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(marks)]
     return median(gaps) * 1e-6 if gaps else None
 
 
@@ -82,9 +83,9 @@ def cluster_of(found: Mapping[str, Any], turns: Turns, name: str, network: str) 
 
     place, table = turns.place, found["table"]
     said = (
-        f"{place.world} ranks, {place.per_host} on each host; Horovod {version('horovod')} over gloo, network {network}; "
-        f"medians of up to {found['repeat']} repeats of the slowest rank: what {BESIDE} more messages of a size put off; "
-        "negotiation from cycles that find nothing"
+        f"{place.world} ranks, {place.per_host} on each host; Horovod {version('horovod')} over gloo, "
+        f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: what {BESIDE} more "
+        "messages of a size put off; negotiation from cycles that find nothing"
     )
     return Cluster(
         name,

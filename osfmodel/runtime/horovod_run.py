@@ -55,10 +55,8 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
     """
     if name == HOROVOD:
         return Loop()
-    if name == horovod.BEST:
-        return horovod.best(workload, pricing)
     if name.startswith(horovod.PREFIX):
-        return horovod.named(name.removeprefix(horovod.PREFIX))
+        return horovod.settings_of(name)[0](workload, pricing)
     return horovod.project(make(name), workload, pricing)
 
 

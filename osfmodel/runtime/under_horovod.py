@@ -122,7 +122,7 @@ def _meet(hvd: Any) -> None:
 
 
 def exchange(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
-    """Seconds of one all-reduce of each size, and of several that were submitted at once; to be run with threshold 0."""
+    """Seconds of one all-reduce of each size, and of several submitted at once; to be run with threshold 0."""
     found = []
     for size in sizes:
         alone, queued = _tensors(1, size), _tensors(1 + BESIDE, size)

@@ -7,7 +7,7 @@ of whole tensors, at the price of a line of code, so they are recommended where 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.loops import Case, best_settings
 from osfmodel.targets.target import Target, require_plain
-from osfmodel.units import MIB, parse_bytes, parse_time, show_bytes
+from osfmodel.units import MIB, parse_bytes, parse_time, show_bytes, show_time
 from osfmodel.workload import Workload
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
@@ -123,6 +123,18 @@ def named(text: str) -> Loop:
         return Loop(parse_bytes(threshold), parse_time(cycle) if comma else DEFAULT_CYCLE)
     except OsfError as error:
         raise UsageError(f"Horovod's settings {text!r}: write THRESHOLD,CYCLE such as 64MiB,5ms ({error})") from None
+
+
+def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
+    """How to find the settings that ``horovod:64MiB,5ms`` or ``horovod:best`` names, and in words what they are.
+
+    Raises UsageError as :func:`named`.
+    """
+    if name == BEST:
+        return best, "the best settings found"
+    loop = named(name.removeprefix(PREFIX))
+    said = f"a threshold of {show_bytes(loop.threshold)} and a cycle of {show_time(loop.cycle)}"
+    return lambda workload, pricing: loop, said
 
 
 def name_of(loop: Loop) -> str:
