@@ -23,7 +23,9 @@ CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1)
 NARROWINGS = 6
 """Steps of the golden section around the best of the grid."""
 WALKED = 400
-"""Thresholds that are walked over, about: where there are more, those that are close together are passed over."""
+"""Thresholds that are walked over, about, with one case, and fewer with several: where there are more, those that are
+close together are passed over."""
+LEAST_WALKED = 60
 FOLLOWED = 8
 """Iterations that are followed for each."""
 ROUNDING = 1e-9
@@ -77,25 +79,37 @@ class _Search:
     """Values by (threshold, cycle), each found once."""
 
     def __init__(self, cases: Sequence[Case], limits: Limits, start: Loop) -> None:
-        self.cases, self.limits, self.start = cases, limits, start
+        self.cases, self.limits, self.start = list(cases), limits, start
+        self.best = inf
         self.known: dict[tuple[int, float], tuple[float, int | None]] = {}
 
     def __call__(self, threshold: int, cycle: float) -> float:
         return self._found(threshold, cycle)[0]
 
     def _found(self, threshold: int, cycle: float) -> tuple[float, int | None]:
+        """The value, and the next threshold at which it may change.
+
+        Cases are left out once one is worse than the best value known: no threshold below the next of that one helps.
+        """
         key = threshold, cycle
         if key not in self.known:
             loop = replace(self.start, threshold=threshold, cycle=cycle)
-            found = [follow(loop, case.workload, case.pricing, FOLLOWED) for case in self.cases]
-            steps = [one.next_threshold for one in found if one.next_threshold is not None]
-            self.known[key] = self._value(found), min(steps, default=None)
+            value = 0.0
+            steps: list[int] = []
+            for place, case in enumerate(self.cases):
+                found = follow(loop, case.workload, case.pricing, FOLLOWED)
+                value = max(value, self._value(case, found))
+                steps = [step for step in (*steps, found.next_threshold) if step is not None]
+                if value > self.best:
+                    steps = [] if found.next_threshold is None else [found.next_threshold]
+                    self.cases.insert(0, self.cases.pop(place))  # it is likely to be the worst again
+                    break
+            self.best = min(self.best, value)
+            self.known[key] = value, min(steps, default=None)
         return self.known[key]
 
-    def _value(self, found: Sequence[Followed]) -> float:
-        if not all(self._within(case, one) for case, one in zip(self.cases, found, strict=True)):
-            return inf
-        return max(one.iteration_time / case.best for case, one in zip(self.cases, found, strict=True))
+    def _value(self, case: Case, found: Followed) -> float:
+        return found.iteration_time / case.best if self._within(case, found) else inf
 
     def _within(self, case: Case, found: Followed) -> bool:
         most, most_bytes = self.limits.max_buckets, self.limits.max_bucket_bytes
@@ -107,14 +121,16 @@ class _Search:
 
     def walk(self, cycle: float, total: int) -> tuple[int, bool]:
         """The best threshold at this cycle time, a round number where one does the same; whether all were tried."""
-        best, threshold, exhaustive, least = (inf, 0, 0), 0, True, total // WALKED
+        most = max(LEAST_WALKED, WALKED // len(self.cases))
+        best, threshold, exhaustive, least = (inf, 0, 0), 0, True, total // most
+        start = len(self.known)
         while True:
             value, following = self._found(threshold, cycle)
             if value < best[0] * (1 - ROUNDING):
                 best = value, threshold, total + 1 if following is None else following
             if following is None:
                 return _round(best[1], best[2]), exhaustive
-            exhaustive = exhaustive and len(self.known) < WALKED
+            exhaustive = exhaustive and len(self.known) - start < most
             threshold = following if exhaustive else max(following, threshold + least)
 
     def around(self, threshold: int, cycle: float) -> float:
