@@ -32,6 +32,7 @@ FOREIGN = (
     (re.compile(rb"^# OSU\b", re.M), "OSU output"),
     (re.compile(rb"\Anode\d+ -- .*forward_compute_time="), "PipeDream's graph"),
     (re.compile(rb"\A\x1f\x8b"), "a gzip file"),
+    (re.compile(rb'\A\s*\[\s*\{(?s:.){0,200}"(?:process_name|CYCLE_START)"'), "Horovod's timeline"),
     (re.compile(rb"\A\s*\[\s*\{"), "a JSON list of layers"),
     (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
 )
