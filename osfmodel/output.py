@@ -321,7 +321,7 @@ class Listed:
 def summary(noun: Workload | Cluster | Measurement) -> str:
     """One line on what a file holds."""
     if isinstance(noun, Measurement):
-        what = f"{len(noun.samples)} iterations of {noun.plan} with {noun.workers} workers"
+        what = f"{len(noun.samples)} iterations of {noun.plan} with {noun.workers} worker{'s' * (noun.workers > 1)}"
         buckets = [len(value.split()) for key, value in noun.conditions if key == "buckets"]
         formed = "".join(f" in {count} messages" for count in buckets)
         return f"measurement: {what}, {show_time(noun.iteration_time)} each{formed}"

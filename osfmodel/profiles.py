@@ -37,6 +37,8 @@ FOREIGN = (
     (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
 )
 """What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
+SEVERAL = ("Horovod's timeline",)
+"""Those that hold nouns of several kinds."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -108,7 +110,9 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
                 raise
             target = path.with_name(f"{path.name.partition('.')[0] or kind}.json")
             target = target if target != path else path.with_name(f"{kind}.json")
-            raise DataError(f"looks like {tool}: run `osf import {path} -o {target}`, and give that file") from None
+            which = f" --kind {kind}" if tool in SEVERAL else ""
+            command = f"osf import {path}{which} -o {target}"
+            raise DataError(f"looks like {tool}: run `{command}`, and give that file") from None
 
     return read(path, decoded)
 

@@ -262,7 +262,8 @@ def read(text: Text, hints: Hints) -> list[Noun]:
 
 
 def _source(text: Text, found: HorovodTimeline, workers: int, said: str) -> Source:
-    return Source(f"imported from {text.file}", f"Horovod, {found.library}, {workers} workers; {said}", "not stated")
+    among = f"{workers} worker{'s' * (workers > 1)}"
+    return Source(f"imported from {text.file}", f"Horovod, {found.library}, {among}; {said}", "not stated")
 
 
 def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> Measurement | None:

@@ -399,5 +399,5 @@ def test_several_timelines_become_the_tables_of_one_cluster(tmp_path):
 def test_where_a_timeline_is_given_for_a_workload(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(samples.HOROVOD_FUSED)
-    with pytest.raises(DataError, match=r"looks like Horovod's timeline: run `osf import"):
+    with pytest.raises(DataError, match=r"looks like Horovod's timeline: run `osf import .* --kind workload -o"):
         osf.load_workload(path)
