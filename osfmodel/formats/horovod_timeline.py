@@ -105,10 +105,9 @@ class HorovodTimeline:
 
     @property
     def warm_ups(self) -> int:
-        """Iterations of training that do not count: those before the cache knew all tensors, the first at least."""
+        """Iterations of training that do not count: those before the cache knew all tensors, and the first."""
         places = self.training
-        known = next((k for k, place in enumerate(places) if not any(self.asked[p] for p in places[k:])), 0)
-        return max(1, known)
+        return max(1, next((count for count, place in enumerate(places) if not self.asked[place]), 0))
 
     @property
     def steady(self) -> tuple[tuple[int, int], ...]:

@@ -157,18 +157,18 @@ class Trace:
         yield from ((name, "B", activity) for name in tensors)
         yield from ((name, "E", "") for name in tensors)
 
-    def loop(self, group):
-        """What the background thread writes of a group."""
+    def loop(self, group, waits):
+        """What the background thread writes of a group, which ``waits`` for its data where it is on a GPU."""
         for phase in ("B", "E"):
             for name in group:
                 yield name, phase, "NEGOTIATE_ALLREDUCE" if phase == "B" else ""
         yield from ((name, "B", "ALLREDUCE") for name in group)
-        for name in group:
+        for name in group if waits else ():
             yield name, "B", "WAIT_FOR_DATA"
-        for name in group:
+        for name in group if waits else ():
             yield name, "E", ""
             yield name, "B", "WAIT_FOR_OTHER_TENSOR_DATA"
-        yield from ((name, "E", "") for name in group)
+        yield from ((name, "E", "") for name in group if waits)
 
     def finalizer(self, group, steps):
         """What a thread writes that waits for the GPU."""
@@ -192,17 +192,21 @@ class Trace:
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=6),
-    st.integers(1, 3),
+    st.integers(0, 3),
     st.booleans(),
     st.randoms(use_true_random=False),
 )
 def test_groups_of_asynchronous_collectives(counts, streams, hierarchical, random):
-    """The loop forms the next groups while up to three finalizers write of groups before, all interleaved."""
+    """The loop forms the next groups while up to three finalizers write of groups before, all interleaved.
+
+    With 0 there is one, and no tensor waits for its data.
+    """
+    streams, waits = max(1, streams), streams > 0
     numbers = iter(range(100))
     groups = [tuple(f"allreduce.t{next(numbers)}" for _ in range(count)) for count in counts]
     steps = ["NCCL_REDUCESCATTER", "MEMCPY_IN_HOST_BUFFER", "MPI_ALLREDUCE", "NCCL_ALLGATHER"]
     trace = Trace()
-    loop = iter([list(trace.loop(group)) for group in groups])
+    loop = iter([list(trace.loop(group, waits)) for group in groups])
     queues = [[] for _ in range(streams)]
     begun = iter(enumerate(groups))
     pending = []
@@ -223,11 +227,14 @@ def test_groups_of_asynchronous_collectives(counts, streams, hierarchical, rando
     found = timeline(trace.text)
     assert formed(found) == [[tuple(name.removeprefix("allreduce.") for name in group) for group in groups]]
     assert (found.library, found.hierarchical, found.workers) == ("nccl", hierarchical, None)
-    assert all(tensor.ready is not None for group in found.iterations[0] for tensor in group.tensors)
+    assert all((tensor.ready is not None) == waits for group in found.iterations[0] for tensor in group.tensors)
 
 
-def steady(iterations=4, extra=(), cycles=True, ranks=0):
-    """Iterations of three tensors, one by one, of 1000 us of forward each; ``extra``: (before, tensor)."""
+def steady(iterations=4, extra=(), cycles=True, ranks=0, waits=0):
+    """Iterations of three tensors, one by one, of 1000 us of forward each; ``extra``: (before, tensor).
+
+    ``waits``: microseconds that the loop waits for the data of each, as on a GPU.
+    """
     trace = Trace()
     for number in range(iterations):
         trace.clock += 1000
@@ -239,6 +246,10 @@ def steady(iterations=4, extra=(), cycles=True, ranks=0):
                 trace.write(name, "X", str(rank))
             trace.write(name, "E")
             trace.write(name, "B", "ALLREDUCE")
+            if waits:
+                trace.write(name, "B", "WAIT_FOR_DATA")
+                trace.clock += waits
+                trace.write(name, "E")
             for step in trace.during([name], "MPI_ALLREDUCE"):
                 trace.step(step)
             trace.write(name, "E", dtype="float32", shape="[]" if len(name) > 1 else f"[{ord(name)}, 2]")
@@ -254,12 +265,33 @@ def test_what_no_rank_says_must_be_told():
         nouns(steady(ranks=3), workers=4)
 
 
+def test_iterations_that_the_cache_did_not_know_are_warm_up():
+    """Later ones in which ranks are asked again count; without a cache, the first is warm-up all the same."""
+    found = timeline(steady(6, ranks=2))
+    for asked, warm_ups in (
+        ((True, True, False, False, True, False), 2),
+        ((False,) * 6, 1),
+        ((True,) * 6, 1),
+    ):
+        other = replace(found, asked=asked)
+        assert (other.warm_ups, len(other.iteration_times)) == (warm_ups, 5 - warm_ups)
+
+
 def test_one_worker_shows_the_model_and_no_wires():
     found = nouns(steady(ranks=1))
     assert set(found) == {Measurement, Workload}
     assert found[Workload].gradients.names == ("c", "b", "a")
     assert found[Workload].forward_time == pytest.approx(1100e-6)
     assert found[Measurement].workers == 1
+
+
+def test_a_host_that_runs_ahead_of_its_gpu():
+    """Ready when the loop had waited, submitted when it had found it."""
+    gradients = nouns(steady(ranks=2, waits=50))[Workload].gradients
+    found = [1100e-6, 1258e-6, 1416e-6]  # a cycle of 100, 50 of waiting, and eight events of 1 us
+    assert gradients.enqueue_times == pytest.approx(found)
+    assert gradients.ready_times == pytest.approx([time + 55e-6 for time in found])
+    assert nouns(steady(ranks=2))[Workload].layers[0].enqueue_time is None
 
 
 def test_iterations_of_other_tensors_are_left_out():
