@@ -30,7 +30,7 @@ FLOORS = [
     ("simulator",),
     ("engine", "loop"),
     ("formats.json_text", "formats.collective", "formats.layout", "formats.packed", "measurements", "bands"),
-    ("formats.nccl_log",),
+    ("formats.nccl_log", "formats.horovod_events"),
     (
         "formats.nccl_tests",
         "formats.nccl_tests_json",
@@ -39,6 +39,8 @@ FLOORS = [
         "formats.csv_layers",
         "formats.pipedream",
         "formats.ddp_logging",
+        "formats.horovod_timeline",
+        "formats.horovod_autotune",
         "formats.own",
     ),
     ("formats.json_layers", "formats.unknown"),

@@ -198,6 +198,7 @@ def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
     """Every example line of every help text is executed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nccl-tests.log").write_text(samples.NEW_TEXT)
+    (tmp_path / "timeline.json").write_text(samples.HOROVOD_FUSED)
     for hosts in (1, 2):
         (tmp_path / f"n{8 * hosts}.log").write_text(samples.log(hosts=hosts, gpus=8))
     text = run(command, "--help").output
