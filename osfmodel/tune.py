@@ -159,7 +159,8 @@ def tune(
         task = replace(task, leads=tuple(leads or ((1.0,) if blocking else HOST_LEADS)))
     optima = task.optima()
     default = task.times(task.target.default_knobs())
-    knobs = task.target.complete(_choose(task, optima, default), workload, task.pricings[0], limits)
+    searched = task.search([timeline.iteration_time for _, timeline in optima])
+    knobs = task.target.complete(_choose(task, optima, default, searched), workload, task.pricings[0], limits)
     plan, _ = task.realised(knobs)[0]
     return Tuning(
         workload,
@@ -173,6 +174,7 @@ def tune(
         (*(note for count in counts for note in count_warnings(cluster, count)), *task.extrapolation(plan)),
         (
             *_shortfall(outcomes),
+            *_without(task, knobs, searched),
             *_margin(task, knobs),
             *_ahead(task, knobs),
             *task.caveats(),
@@ -191,12 +193,12 @@ def _outcomes(
     return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs)))
 
 
-def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float]) -> Any:
+def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None) -> Any:
     """The first of the candidates whose worst slow-down is (all but) the smallest. Raises PlanError for none."""
     best = [timeline.iteration_time for _, timeline in optima]
     several = len(task.costs) > 1
     ceilings = list(default) if several else [time * (1 + NEGLIGIBLE) for time in best]
-    found = [task.search(best), *_candidates(task, optima, ceilings)]
+    found = [searched, *_candidates(task, optima, ceilings)]
     candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
     if not candidates:
         raise PlanError("no settings of this framework keep the limits for this workload: raise them")
@@ -255,6 +257,17 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
     if len(outcomes) > 1:
         return [f"one configuration for all counts costs up to {worst:.1%} (at {workers} workers) against one for each"]
     return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
+
+
+def _without(task: Task, knobs: Any, searched: Any | None) -> list[str]:
+    """What is lost by what the target's search found, where something else is recommended."""
+    if searched is None or task.target.words(knobs) == task.target.words(searched):
+        return []
+    mine, theirs = task.times(knobs)[0], task.times(searched)[0]
+    return [
+        f"settings alone cannot form this plan: the best found, {task.target.words(searched)}, takes "
+        f"{show_time(theirs)} ({theirs / mine - 1:+.1%})"
+    ]
 
 
 def _ahead(task: Task, knobs: Any) -> list[str]:

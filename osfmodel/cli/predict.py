@@ -57,6 +57,7 @@ def predict_command(
     cluster_name: str,
     cost_model: str | None,
     effects: tuple[str, ...],
+    compression: str | None,
     workers: str,
     plan_names: tuple[str, ...],
     engine: str,
@@ -82,7 +83,7 @@ def predict_command(
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
     """
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects)
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects, compression)
     counts = parse_workers(workers, cluster)
     asked = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}

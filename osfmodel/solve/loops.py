@@ -135,7 +135,7 @@ class _Search:
 
     def around(self, threshold: int, cycle: float) -> float:
         """The best cycle time between the neighbours of ``cycle`` on the grid."""
-        below = max((c for c in CYCLES if c < cycle), default=cycle / 2)
+        below = max((c for c in CYCLES if c < cycle), default=cycle)
         above = min((c for c in CYCLES if c > cycle), default=cycle)
         found = golden(lambda seconds: self(threshold, round(seconds, 6)), below, above)
         tries = [cycle, round(found, 6)]

@@ -32,6 +32,9 @@ PREFIX = "horovod:"
 """What the name of a plan begins with that says Horovod's settings, as in ``horovod:64MiB,5ms``."""
 
 
+SWITCHES = {"async": "asynchronous", "hierarchical": "hierarchical"}
+COUNTS = {"streams": "streams", "cache": "cache_capacity"}
+DEFAULTS = {name: getattr(Loop(), name) for name in COUNTS.values()}
 BEST = "horovod:best"
 """The name of the plan with the best threshold and cycle time that were found."""
 
@@ -117,12 +120,28 @@ def stated(conditions: Mapping[str, str], workload: Workload) -> Loop:
 
 
 def named(text: str) -> Loop:
-    """The settings in ``64MiB`` or ``64MiB,5ms``. Raises UsageError for anything else."""
-    threshold, comma, cycle = text.partition(",")
+    """The settings in ``64MiB``, ``64MiB,5ms`` or ``64MiB,5ms,streams=2,cache=0,async,hierarchical``.
+
+    Raises UsageError for anything else.
+    """
+    threshold, cycle, *further = [*text.split(","), ""] if "," not in text else text.split(",")
     try:
-        return Loop(parse_bytes(threshold), parse_time(cycle) if comma else DEFAULT_CYCLE)
+        loop = Loop(parse_bytes(threshold), parse_time(cycle) if cycle else DEFAULT_CYCLE)
+        for word in further:
+            loop = replace(loop, **_further(word))
     except OsfError as error:
-        raise UsageError(f"Horovod's settings {text!r}: write THRESHOLD,CYCLE such as 64MiB,5ms ({error})") from None
+        forms = "THRESHOLD,CYCLE[,streams=K][,cache=N][,async][,hierarchical], such as 64MiB,5ms"
+        raise UsageError(f"Horovod's settings {text!r}: write {forms} ({error})") from None
+    return loop
+
+
+def _further(word: str) -> dict[str, Any]:
+    key, _, value = word.partition("=")
+    if word in SWITCHES:
+        return {SWITCHES[word]: True}
+    if key in COUNTS and value.isdecimal():
+        return {COUNTS[key]: int(value)}
+    raise UsageError(f"{word!r} is none of them")
 
 
 def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
@@ -140,7 +159,14 @@ def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
 def name_of(loop: Loop) -> str:
     """What :func:`named` reads: threshold and cycle time, exactly."""
     whole = f"{loop.threshold // MIB}MiB" if loop.threshold and loop.threshold % MIB == 0 else f"{loop.threshold}B"
-    return f"{whole},{loop.cycle * 1e3:g}ms"
+    counts = [f"{key}={getattr(loop, name)}" for key, name in COUNTS.items() if getattr(loop, name) != DEFAULTS[name]]
+    switches = [word for word, name in SWITCHES.items() if getattr(loop, name)]
+    return ",".join([whole, f"{loop.cycle * 1e3:g}ms", *counts, *switches])
+
+
+def words(knobs: Loop) -> str:
+    """In a few words: the settings, and whether groups are in force."""
+    return f"{PREFIX}{name_of(knobs)}" + (f" with {len(knobs.groups)} groups" if knobs.use_groups else "")
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -230,6 +256,7 @@ TARGET = Target(
     caveats,
     exact,
     search,
+    words,
     reluctance=WORTH_A_LINE,
     clock=True,
 )

@@ -34,6 +34,7 @@ class Target:
                                                            ``project`` that takes long or gives others
     search:        (cases, limits) -> knobs or None        those that do best in the worst of ``cases``, where no plan
                                                            says them
+    words:         (knobs) -> text                         in a few words, for a target with a search
     reluctance:    by how much a candidate that asks for more (changed code) must be better, relative
     clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
@@ -49,6 +50,7 @@ class Target:
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     exact: Callable[[Plan, Workload], Any] | None = None
     search: Callable[[Sequence[Case], Limits], Any] | None = None
+    words: Callable[[Any], str] = str
     reluctance: float = 0
     clock: bool = False
     executes: bool = False
