@@ -129,7 +129,10 @@ def exchange(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[di
         first = max(_once(hvd, queued) for _ in range(2))
         count = max(min(repeat, int(POINT_SECONDS / max(2 * first, 1e-9))), min(LEAST, repeat))
         count = _least(hvd, count)
-        rows = [(_once(hvd, alone), _once(hvd, queued)) for _ in range(count)]
+        rows = []
+        for number in range(count):
+            tell(size=size, repeat=number)  # each may take seconds
+            rows.append((_once(hvd, alone), _once(hvd, queued)))
         found.append({"bytes": size, "alone": [row[0] for row in rows], "queued": [row[1] for row in rows]})
         tell(size=size)
     return found
