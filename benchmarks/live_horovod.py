@@ -2,6 +2,7 @@
 
     python benchmarks/live_horovod.py                    # what the bundled runs say, in a second
     python benchmarks/live_horovod.py FOLDER             # measure everything anew into FOLDER: an hour and a quarter
+    python benchmarks/live_horovod.py FOLDER --tuner     # let Horovod tune itself, and measure what it finds
     python benchmarks/live_horovod.py FOLDER --keep      # put what FOLDER holds among the project's profiles
 
 Measuring needs root, iproute2 and Horovod built for the installed torch (docs/how-to/check-horovod.md). What is in
@@ -11,6 +12,7 @@ FOLDER is not measured again, so that an interrupted run goes on.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import live  # noqa: E402
+from osfmodel.formats.horovod_autotune import autotune  # noqa: E402
+from osfmodel.formats.source_text import Text  # noqa: E402
+from osfmodel.loop import Loop  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
+from osfmodel.runtime.horovod import Turns  # noqa: E402
+from osfmodel.runtime.ranks import Watch, place_of, together  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 WORKERS, RATES = 4, ("2500mbit", "1gbit")
@@ -43,9 +50,19 @@ class Setting(NamedTuple):
         return f"emulated-horovod-{WORKERS}x{self.rate}"
 
     @property
+    def tuned(self) -> str:
+        """The name of the file of runs beside what Horovod's tuner found."""
+        return f"{self.workload}-{WORKERS}x{self.rate}-tuned.json"
+
+    @property
     def file(self) -> str:
         """The name of the file of runs."""
         return f"{self.workload}-{WORKERS}x{self.rate}-horovod.json"
+
+
+TUNED = (Setting("2500mbit", "googlenet-k80"), Setting("2500mbit", "resnet50-v100"))
+"""Where Horovod tunes itself."""
+TUNER_STEPS = 1500
 
 
 def settings() -> Iterator[Setting]:
@@ -84,12 +101,61 @@ def measure(folder: Path) -> None:
             print(setting.file, flush=True)
 
 
+def tune(folder: Path) -> None:
+    """Horovod's own tuner to its end, then what it found beside the default and ours, by turns.
+
+    It tunes as it does unless told otherwise: 3 samples of 50 steps to warm up, 20 of threshold and cycle time, and a
+    few of what else it knows.
+    """
+    for setting in TUNED:
+        log = folder / f"{setting.workload}-{WORKERS}x{setting.rate}-autotune.csv"
+        wires = folder / f"{setting.wires}.json"
+        with emulated(WORKERS, setting.rate) as hosts:
+            if not log.exists():
+                words = [__file__, "--as-rank", setting.workload, str(log)]
+                for one in hosts.run([sys.executable, *words], timeout=3600):
+                    if one.status:
+                        sys.exit(f"rank {one.rank}: {one.stderr[-500:]}")
+            if (folder / setting.tuned).exists():
+                continue
+            found = autotune(Text(str(log), log.read_text()))
+            if found.converged is None:
+                sys.exit(f"{log}: Horovod's tuner did not come to an end in {TUNER_STEPS} steps")
+            words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
+            words += ["--executor", "horovod", "--plan", "horovod", "--plan", "horovod:best"]
+            words += ["--plan", found.converged.plan, "--iterations", "15", "--repeat", "4"]
+            live.osf(hosts, [*words, "-o", str(folder / setting.tuned)])
+            print(setting.tuned, found.converged.plan, f"{found.steps()} steps", flush=True)
+
+
+def as_rank(workload: str, log: str) -> None:
+    """A rank that trains while Horovod tunes itself."""
+    place = place_of(os.environ, "run").on("gloo")
+    subject = {"name": workload, "scale": SCALES[workload], "workload": None, "device": "cpu"}
+    task = {"task": "train", "subject": subject, "groups": [], "warm_ups": 0, "iterations": TUNER_STEPS}
+
+    def work(watch: Watch) -> None:
+        watch.beat("while Horovod tuned itself")
+        noted = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": log if place.rank == 0 else None}
+        unset = dict.fromkeys(["HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"])  # what is set is not tuned
+        Turns(place, 60, watch).run(Loop(), task, {**noted, **unset})
+
+    together(place, 60, work)
+
+
 def main() -> None:
     """Measure, or say what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
+    parser.add_argument("--tuner", action="store_true", help="let Horovod tune itself in the place of the grid")
+    parser.add_argument("--as-rank", nargs=2, metavar=("WORKLOAD", "LOG"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    measure(arguments.folder)
+    if arguments.as_rank:
+        as_rank(*arguments.as_rank)
+    elif arguments.tuner:
+        tune(arguments.folder)
+    else:
+        measure(arguments.folder)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Measured with benchmarks/live.py and benchmarks/live_horovod.py.
 
 Replays of three workloads under several plans. Each run is predicted from the bundled workload, scaled as it was
 replayed, and the bundled cluster, which ``osf bench`` measured between the same hosts before the runs; nothing is
-fitted to them. The plan is that of the buckets which DDP formed, as it logged them, what the executor was given, or what Horovod's loop
-makes of the settings that it had.
+fitted to them. The plan is that of the buckets which DDP formed, as it logged them, what the executor was given, or
+what Horovod's loop makes of the settings that it had.
 
 A cell is a plan on one workload, cluster and set of options; its repeats took turns with the other plans. Where they
 differ by more than 5 % the cell is listed and not counted: a rule from before the runs.

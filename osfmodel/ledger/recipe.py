@@ -99,7 +99,7 @@ def row_of(
 
 
 def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan | None:
-    """The plan that the conditions of a run say it had: what our executor was given, what Horovod makes of its settings.
+    """The plan that the conditions of a run say it had: what our executor was given, what Horovod makes of settings.
 
     None where they do not. Raises OsfError where they cannot be read, or do not fit the workload.
     """

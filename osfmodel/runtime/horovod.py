@@ -46,10 +46,15 @@ class Turns:
     limit: float
     watch: Watch
 
-    def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str] | None = None) -> Any:
-        """What ``task`` gives on this rank under these settings. Raises JobError on every rank where one failed."""
+    def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str | None] | None = None) -> Any:
+        """What ``task`` gives on this rank under these settings. Raises JobError on every rank where one failed.
+
+        ``extra``: further variables of Horovod's environment, or None for those that are to be left out.
+        """
         with self._server() as port:
-            result, failure = self._process(environment(loop) | self._meeting(port) | dict(extra or {}), task)
+            said = {**environment(loop), **self._meeting(port), **(extra or {})}
+            settings = {name: value for name, value in said.items() if value is not None}
+            result, failure = self._process(settings, task)
         for rank, other in enumerate(self.each(failure)):
             if other:
                 raise JobError(f"Horovod failed on rank {rank} {self.watch.doing}: {other}")
