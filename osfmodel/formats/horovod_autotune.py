@@ -35,7 +35,7 @@ class Setting:
 
     @property
     def plan(self) -> str:
-        """Threshold and cycle as the name of a plan: ``horovod:33554432B,2.5ms``, and without the cache ``,cache=0``."""
+        """As the name of a plan: ``horovod:33554432B,2.5ms``, and without the response cache ``,cache=0``."""
         switched = dict(self.switches)
         without = "" if switched.get("cache_enabled", True) else ",cache=0"
         over_nodes = ",hierarchical" if switched.get("hierarchical_allreduce") else ""
