@@ -246,8 +246,8 @@ def show(executor: bool = False) -> str:
     groups = side_by_side(runs, emulated_ddp.judge(runs).rows)
     grid = [*_ratios(groups), *_missing(runs, executed_settings() if executor else settings())]
     if executor:
-        return "\n".join([*grid, *_errors(groups), "", *_executed(groups), "", *_cells(groups)])
-    return "\n".join([*_cells(groups), "", *grid, *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
+        return "\n".join([*grid, *_errors(groups), "", *_executed(groups), "", *cells(groups)])
+    return "\n".join([*cells(groups), "", *grid, *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
 
 
 def _ratios(groups: Sequence[Beside]) -> Iterator[str]:
@@ -280,11 +280,11 @@ def _name(group: Beside) -> str:
     return f"{group.workload} {group.cluster.rpartition('-')[2]}{options}"
 
 
-def _steady(group: Beside) -> list[Turns]:
+def steady(group: Beside) -> list[Turns]:
     return [turns for turns in group.turns if turns.error is not None and turns.steady]
 
 
-def _cells(groups: Sequence[Beside]) -> Iterator[str]:
+def cells(groups: Sequence[Beside]) -> Iterator[str]:
     yield "| workload, ranks x rate | plan | measured, ms | spread | predicted, ms | error |"
     yield "|---|---|---|---|---|---|"
     for group in groups:
@@ -311,7 +311,7 @@ def _errors(groups: Sequence[Beside]) -> Iterator[str]:
         ("DDP's default, with copies", lambda group: "with copies" in _name(group)),
         ("all", lambda group: True),
     ):
-        errors = [abs(turns.error or 0) for group in groups if chosen(group) for turns in _steady(group)]
+        errors = [abs(turns.error or 0) for group in groups if chosen(group) for turns in steady(group)]
         left = sum(not turns.steady for group in groups if chosen(group) for turns in group.turns)
         if errors:
             yield (

@@ -14,21 +14,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import live  # noqa: E402
-from osfmodel.formats.horovod_autotune import autotune  # noqa: E402
+from osfmodel import load_cluster, profiles  # noqa: E402
+from osfmodel.formats.horovod_autotune import Autotune, autotune  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
+from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.loop import Loop  # noqa: E402
+from osfmodel.measurement import Measurement  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.runtime.horovod import Turns  # noqa: E402
 from osfmodel.runtime.ranks import Watch, place_of, together  # noqa: E402
+from osfmodel.side_by_side import Beside, side_by_side  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 WORKERS, RATES = 4, ("2500mbit", "1gbit")
@@ -36,6 +41,9 @@ SCALES = {"googlenet-k80": 1.0, "resnet50-v100": 5.0}
 """How many times as slow computation is replayed: one all-reduce of everything takes 0.9 to 2.4 times as long."""
 THRESHOLDS, CYCLES = ("0B", "1MiB", "4MiB", "16MiB", "64MiB", "128MiB"), (1, 5, 20)
 ITERATIONS, REPEATS, WARM_UPS = 10, 3, 3
+NAME, BESIDE_TUNER = "emulated-horovod", "beside Horovod's tuner"
+LOGS = ROOT / "tests/ledger/data"
+"""What Horovod's tuner logged."""
 
 
 class Setting(NamedTuple):
@@ -143,17 +151,84 @@ def as_rank(workload: str, log: str) -> None:
     together(place, 60, work)
 
 
+def keep(folder: Path) -> None:
+    """Put the wires, the runs and what Horovod's tuner logged where the profiles and the tests are."""
+    for path in sorted({folder / f"{setting.wires}.json" for setting in settings()}):
+        cluster = load_cluster(path)
+        source = replace(cluster.source, licence=live.LICENCE)
+        profiles.save(replace(cluster, source=source), ROOT / "profiles/clusters" / path.name)
+    save_measurements(NAME, list(kept(folder)), ROOT / f"profiles/measurements/{NAME}.json")
+    for path in sorted(folder.glob("*-autotune.csv")):
+        (LOGS / path.name).write_text(path.read_text())
+
+
+def kept(folder: Path) -> Iterator[Measurement]:
+    """All runs, with bundled names in the place of files."""
+    for setting in settings():
+        for file in (setting.file, setting.tuned):
+            own = (("set", BESIDE_TUNER),) if file == setting.tuned else ()
+            for run in load_measurements(folder / file) if (folder / file).exists() else ():
+                source = replace(run.source, origin="measured with benchmarks/live_horovod.py", licence=live.LICENCE)
+                yield replace(run, cluster=setting.wires, source=source, conditions=run.conditions + own)
+
+
+def show() -> str:
+    """The kept runs as tables: each cell, the errors, and what tuning gained."""
+    runs = load_measurements(NAME)
+    groups = side_by_side(runs, emulated_ddp.judge(runs).rows)
+    steady = [turns for group in groups for turns in live.steady(group)]
+    unsteady = sum(turns.error is not None for group in groups for turns in group.turns) - len(steady)
+    errors = [abs(turns.error) for turns in steady]
+    words = f"median |error| {median(errors):.2%}, worst {max(errors):.2%}; {unsteady} not counted"
+    return "\n".join([*live.cells(groups), "", f"{len(steady)} cells, {words}", "", *_gains(groups)])
+
+
+def _gains(groups: Sequence[Beside]) -> Iterator[str]:
+    """The best settings found by prediction, beside the default and the fastest of what else was run."""
+    head = "workload, ranks x rate | beside | default, ms | ours, ms | best beside it, ms | ours over that | live steps"
+    yield f"| {head} |"
+    yield "|---|---|---|---|---|---|---|"
+    for group in groups:
+        tuner = dict(group.conditions).get("set") == BESIDE_TUNER
+        ours = next(turns for turns in group.turns if turns.plan == "horovod:best")
+        best = min((turns for turns in group.turns if turns is not ours), key=lambda turns: turns.measured)
+        steps = f"{logged(group).steps()} (Horovod's), 0 (ours)" if tuner else "0"
+        row = [
+            f"{group.workload} {group.cluster.rpartition('-')[2]}",
+            "Horovod's tuner" if tuner else "the grid",
+            f"{group.default.measured * 1e3:.1f}",
+            f"{ours.measured * 1e3:.1f}",
+            f"{best.measured * 1e3:.1f} ({best.plan})",
+            f"{ours.measured / best.measured - 1:+.1%}",
+            steps,
+        ]
+        yield f"| {' | '.join(row)} |"
+
+
+def logged(group: Beside) -> Autotune:
+    """What Horovod's tuner logged on that workload and cluster."""
+    path = LOGS / f"{group.workload}-{group.cluster.rpartition('-')[2]}-autotune.csv"
+    return autotune(Text(str(path), path.read_text()))
+
+
 def main() -> None:
     """Measure, or say what there is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
     parser.add_argument("--tuner", action="store_true", help="let Horovod tune itself in the place of the grid")
     parser.add_argument("--as-rank", nargs=2, metavar=("WORKLOAD", "LOG"), help=argparse.SUPPRESS)
+    parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
     arguments = parser.parse_args()
+    if arguments.folder is None and (arguments.tuner or arguments.keep):
+        parser.error("give a FOLDER as well")
     if arguments.as_rank:
         as_rank(*arguments.as_rank)
     elif arguments.tuner:
         tune(arguments.folder)
+    elif arguments.keep:
+        keep(arguments.folder)
+    elif arguments.folder is None:
+        print(show())
     else:
         measure(arguments.folder)
 

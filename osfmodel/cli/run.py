@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import isinf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,9 +21,9 @@ from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan, named_plan, single_cap
 from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.runtime import words
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
 from osfmodel.runtime.subjects import is_factory
-from osfmodel.side_by_side import DEFAULTS
 from osfmodel.simulator import without_priority
 from osfmodel.targets.horovod import BEST
 from osfmodel.targets.horovod import PREFIX as SETTINGS
@@ -162,10 +161,10 @@ def run_command(
 
 def _shown(runs: Sequence[Measurement]) -> int:
     """What came of it, and the exit code."""
-    print_text(_summary(runs))
-    for note in dict.fromkeys(_notes(runs)):
+    print_text(words.summary(runs))
+    for note in dict.fromkeys(words.notes(runs)):
         warn(note)
-    return 1 if any(_apart(run) for run in runs) else 0
+    return 1 if any(words.apart_from_default(run) for run in runs) else 0
 
 
 def _require_sensible(asked: Asked) -> None:
@@ -332,63 +331,3 @@ def _beside(name: str, output: str) -> str:
     if _executed(name):
         return PREFIX + _beside(name.removeprefix(PREFIX), output)
     return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
-
-
-def _summary(runs: Sequence[Measurement]) -> str:
-    """A line per plan: the median over its repeats, and how it compares with the default."""
-    from statistics import median
-
-    times = {run.plan: [one.iteration_time for one in runs if one.plan == run.plan] for run in runs}
-    lines = []
-    for plan, found in times.items():
-        run = next(run for run in runs if run.plan == plan)
-        said = dict(run.conditions)
-        count = len(said.get("buckets", "").split())
-        buckets = f"{count} bucket{'' if count == 1 else 's'}" if count else f"settings {said['settings']}"
-        span = f"{show_time(min(found))} to {show_time(max(found))}"
-        default = next((name for name in DEFAULTS if name in times), None)
-        ratio = "" if default is None else _ratio(default, times[default], found)
-        losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
-        lines.append(f"{plan}: {buckets}, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
-    return "".join(lines)
-
-
-def _ratio(name: str, default: Sequence[float], times: Sequence[float]) -> str:
-    """How a plan compares with the default, and whether its turns differ by more than that."""
-    from statistics import median
-
-    ratio = median(default) / median(times)
-    spread = max(max(found) / min(found) - 1 for found in (default, times))
-    inside = f", which is inside the spread of {spread:.1%}" if 0 < abs(ratio - 1) <= spread else ""
-    return f", {ratio:.3f} times as fast as {name}{inside}"
-
-
-def _notes(runs: Sequence[Measurement]) -> list[str]:
-    """What is to be said about runs: other buckets than planned, other losses than the default's."""
-    formed = [
-        f"plan {run.plan!r}: {run.condition('buckets_as_planned').removeprefix('no: ')}"
-        for run in runs
-        if dict(run.conditions).get("buckets_as_planned", "yes") != "yes"
-    ]
-    losses = [f"plan {run.plan!r}: its losses {_in_words(run)}" for run in runs if _apart(run)]
-    return formed + losses
-
-
-def _in_words(run: Measurement) -> str:
-    """How its losses compare with the default's."""
-    difference = _loss(run)
-    if isnan(difference):
-        return "cannot be compared with the default's: neither is finite"
-    if isinf(difference):
-        return "differ from the default's: one is finite, the other not"
-    return f"differ from the default's by {difference:.2g}, relative"
-
-
-def _loss(run: Measurement) -> float:
-    return float(dict(run.conditions).get("loss_difference", "0"))
-
-
-def _apart(run: Measurement) -> bool:
-    from osfmodel.runtime.training import SAME_LOSS
-
-    return not _loss(run) <= SAME_LOSS  # nor is what cannot be compared alike

@@ -32,8 +32,6 @@ LEAST_WARM_UPS = 3
 """DDP has its buckets from the second iteration on, with static_graph from the third."""
 USUAL_THREADS = 2
 """Of gloo, where torch does not say."""
-SAME_LOSS = 1e-4
-"""Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
