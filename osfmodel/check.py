@@ -174,6 +174,8 @@ def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
     workload, stated = profiles.load_workload(_beside(run.workload, folder)), dict(run.conditions)
     if "scale" in stated:
         workload = workload.scaled(_factor(stated["scale"]))
+    if stated.get("compression") == "fp16":
+        workload = workload.in_fp16()
     pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
     plan = stated_plan(stated, workload, pricing)
     if plan is not None:

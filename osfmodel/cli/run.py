@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
+from osfmodel.cli.app import CLUSTER, FP16, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import UsageError
@@ -58,6 +58,8 @@ class Asked(NamedTuple):
     output: str
     hook: bool | None
     verify: bool
+    timeline: str | None = None
+    compression: str | None = None
 
     @property
     def real(self) -> bool:
@@ -75,6 +77,7 @@ class Asked(NamedTuple):
     "--executor", type=click.Choice(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
     help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
+@click.option("--compression", type=click.Choice(["none", FP16]), help="Of gradients, by Horovod.")
 @click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
@@ -94,6 +97,7 @@ def run_command(
     subject: str,
     plans: tuple[str, ...],
     executor: str,
+    compression: str | None,
     timeline: str | None,
     cluster: str | None,
     workload: str | None,
@@ -121,12 +125,13 @@ def run_command(
     Example:
       torchrun --nproc-per-node 4 -m osfmodel run resnet50-v100 --plan ddp --plan optimal --cluster c.json -o r.json
     """
-    if timeline is not None and executor != HOROVOD:
-        raise UsageError("--timeline is Horovod's: give --executor horovod")
+    if executor != HOROVOD and (timeline is not None or compression == FP16):
+        raise UsageError("--timeline and --compression are Horovod's: give --executor horovod")
     named = [PREFIX + plan.removeprefix(PREFIX) if executor == RUNTIME else plan for plan in plans]
     asked = Asked(
-        subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify
-    )
+        subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify,
+        timeline, compression,
+    )  # fmt: skip
     _require_sensible(asked)
     if executor == HOROVOD:
         _refuse_for_horovod(
@@ -151,7 +156,7 @@ def run_command(
         from osfmodel.runtime.horovod import require_horovod
 
         require_horovod("osf run")
-        work = partial(_under_horovod, asked, settings, timeline, place.on("gloo"))
+        work = partial(_under_horovod, asked, settings, place.on("gloo"))
         runs = together(place.on("gloo"), limit, work)
     else:
         place = place.on(backend)
@@ -240,16 +245,15 @@ def _refuse_for_horovod(asked: Asked, backend: str | None, of_ddp: bool) -> None
         raise UsageError("--executor horovod needs the model's profile: give --workload FILE, as osf profile writes it")
 
 
-def _under_horovod(
-    asked: Asked, settings: Settings, timeline: str | None, place: Place, watch: Watch
-) -> list[Measurement]:
+def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
     """Run everything in turns under Horovod."""
     from osfmodel.runtime.horovod import Turns
     from osfmodel.runtime.horovod_run import Series, loop_of, run_all
 
-    require_agreement(repr((asked, settings, timeline)))
+    require_agreement(repr((asked, settings)))
     known = profiles.load_workload(asked.workload or asked.subject)
     workload = known if asked.scale == 1 else known.scaled(asked.scale)
+    workload = workload.in_fp16() if asked.compression == FP16 else workload
     watch.patience += 2 * workload.compute_time + STARTING
     pricing = UNMEASURED
     if asked.cluster is not None:
@@ -264,6 +268,7 @@ def _under_horovod(
             "scale": None if asked.real else asked.scale,
             "workload": asked.workload,
             "device": "cpu",
+            "compression": asked.compression,
         },
         workload,
         (_beside(asked.workload or asked.subject, asked.output), _beside(asked.cluster or "unmeasured", asked.output)),
@@ -272,7 +277,7 @@ def _under_horovod(
         settings.repeats,
         settings.warm_ups,
         asked.verify,
-        timeline,
+        asked.timeline,
     )
     return run_all(series, Turns(place, settings.limit, watch), asked.output, teller(place.rank == 0))
 

@@ -29,7 +29,7 @@ NOTED = 10
 class Series:
     """What is run.
 
-    subject:  what a turn is told of the model: its name, scale, profile and device
+    subject:  what a turn is told of the model: its name, scale, profile and device, and how it compresses gradients
     workload: its profile
     names:    of workload and cluster, as the file of measurements says them
     loops:    the settings, by label
@@ -139,6 +139,8 @@ def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
     }
     if series.subject["scale"] is not None:
         stated["scale"] = f"{series.subject['scale']:g}"
+    if series.subject.get("compression") == "fp16":
+        stated["compression"] = "fp16"
     if loop.use_groups:
         stated["sent"] = written(horovod.grouped_plan_of(loop, series.workload), series.workload)
     return stated

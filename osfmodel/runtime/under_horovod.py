@@ -72,14 +72,16 @@ def train(
     """Seconds of each iteration, and the losses: ``warm_ups`` first, which are in the losses only."""
     import torch
 
-    found = _subject(**subject)
+    compression = subject.get("compression")
+    found = _subject(**{name: value for name, value in subject.items() if name != "compression"})
     model = found.model
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     named = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
     optimizer = found.optimizer if found.real else torch.optim.SGD(model.parameters(), lr=0.0)
     behind = dict(zip(found.names, (tensor for _, tensor in named), strict=True))
     grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, **grouped)
+    sent = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)
     step = found.begin(False, optimizer)
     samples, losses = [], []
     _meet(hvd)

@@ -65,4 +65,5 @@ def _loss(run: Measurement) -> float:
 
 
 def apart_from_default(run: Measurement) -> bool:
+    """Whether its losses are not the default's: 1e-4 apart or more, or not to be compared."""
     return not _loss(run) <= SAME_LOSS  # nor is what cannot be compared alike
