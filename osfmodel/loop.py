@@ -202,7 +202,10 @@ class _Run:
 
     def told(self, found: Followed) -> Followed:
         """``found`` with what was learnt of thresholds on the way."""
-        return found._replace(next_threshold=self.needed)
+        if self.needed is None:
+            return found
+        # The least that is rounded up to what is needed, or more.
+        return found._replace(next_threshold=(self.needed - 1) // self.unit * self.unit + 1)
 
     def _refused(self, needed: int) -> None:
         if self.needed is None or needed < self.needed:

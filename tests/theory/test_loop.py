@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.effects import Effects
+from osfmodel.engine import predict_timeline
 from osfmodel.loop import ATOMIC_UNIT, PADDING, Followed, Loop, carry_out, follow, fuse
 from osfmodel.pricing import Pricing
 from tests.theory.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job
@@ -105,15 +106,37 @@ def compare(loop: Loop, workload: Workload, pricing: Pricing) -> None:
         assert found.iteration_time == expected.time
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(120))
 def test_the_loop_does_what_the_ranks_do(seed):
     compare(*instance(random.Random(seed)))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(st.randoms(use_true_random=False))
 def test_the_loop_does_what_the_ranks_do_wherever_one_looks(rng):
     compare(*instance(rng))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_the_engine_takes_as_long_as_the_loop(seed):
+    """The plan that the loop forms, priced as any other: exactly, with the effects that a loop knows."""
+    loop, workload, pricing = instance(random.Random(seed))
+    plan = carry_out(loop, workload, pricing)
+    assert predict_timeline(workload, plan, pricing).iteration_time == follow(loop, workload, pricing).iteration_time
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_engine_takes_as_long_as_the_loop_with_stragglers_and_streams(seed):
+    """In floating point, as these are."""
+    loop, workload, pricing = instance(random.Random(seed))
+    loop, workload = replace(loop, cycle=float(loop.cycle)), workload.scaled(1.0)
+    values = {name: float(value) for name, value in pricing.effects.active.items()}
+    effects = Effects(**values | {"straggler_deviation": 0.1, "compute_slowdown": 0})
+    for other in (loop, replace(loop, streams=2), replace(loop, hierarchical=True)):
+        paid = replace(pricing.slower(1.0), effects=effects, workers=4)
+        found = follow(other, workload, paid).iteration_time
+        plan = carry_out(other, workload, paid)
+        assert predict_timeline(workload, plan, paid).iteration_time == pytest.approx(found, rel=1e-12)
 
 
 UNIT = Pricing.of(AffineCost(((1, 0),)), workers=2)
@@ -286,3 +309,29 @@ def test_what_slows_the_device_delays_what_is_submitted():
 def test_fuse_leaves_no_hole_behind_a_tensor_that_does_not_fit():
     gradients = work([1] * 3, [600, 600, 200]).gradients
     assert fuse(range(3), gradients, 1000) == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_up_to_the_next_threshold_nothing_changes(seed):
+    """Every threshold below it does the very same; with it something that was refused is not."""
+    loop, workload, pricing = instance(random.Random(seed))
+    here = follow(loop, workload, pricing, 8)
+    most = sum(workload.gradients.sizes) + PADDING * len(workload.gradients) + ATOMIC_UNIT * pricing.per_host
+    end = most if here.next_threshold is None else here.next_threshold
+    for threshold in {*range(loop.threshold, end, 97), *range(loop.threshold, end, 512), end - 1} - {-1}:
+        assert follow(replace(loop, threshold=max(threshold, loop.threshold)), workload, pricing, 8) == here
+    if here.next_threshold is not None:
+        beyond = follow(replace(loop, threshold=end), workload, pricing, 8).next_threshold
+        assert beyond is None or beyond > end > loop.threshold
+
+
+def test_at_the_next_threshold_mostly_something_else_is_sent():
+    """Not always: to pass over one more may lead to nothing."""
+    changed = []
+    for seed in range(150):
+        loop, workload, pricing = instance(random.Random(seed))
+        here = follow(loop, workload, pricing, 8)
+        if here.next_threshold is not None:
+            beyond = follow(replace(loop, threshold=here.next_threshold), workload, pricing, 8)
+            changed.append(here.batches != beyond.batches)
+    assert sum(changed) > 0.6 * len(changed) > 20
