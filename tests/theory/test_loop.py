@@ -19,7 +19,7 @@ from osfmodel.loop import ATOMIC_UNIT, PADDING, Followed, Loop, carry_out, follo
 from osfmodel.pricing import Pricing
 from tests.theory.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job
 
-SIZES = (8, 100, 512, 600, 1024, 1500, 5000)
+SIZES = (8, 340, 340, 512, 600, 1024, 1500, 5000)
 TIMES = tuple(Fraction(n, 6) for n in (0, 0, 1, 2, 3, 6, 9, 20))
 
 
@@ -55,7 +55,7 @@ def instance(rng: random.Random) -> tuple[Loop, Workload, Pricing]:
         cycle=rng.choice([Fraction(0), Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(20)]),
         groups=groups,
         use_groups=rng.random() < 0.3,
-        cache_capacity=rng.choice([0, 1, 2, 3, 5, 1024, 1024, 1024]),
+        cache_capacity=rng.choice([0, 1, 2, count // 2, count - 1, 1024, 1024, 1024]),
         asynchronous=rng.random() < 0.3,
     )
     return loop, workload, pricing
@@ -224,6 +224,16 @@ def test_of_a_cache_that_is_too_small_the_rest_takes_turns():
     pair = work([1, 1])
     turns = [formed(pair, GLOO, iterations, threshold=0, cache_capacity=1) for iterations in (1, 2, 3)]
     assert turns == [[((0,), 1), ((1,), 2)], [((1,), 1), ((0,), 2)], [((0,), 1), ((1,), 2)]]
+
+
+def test_a_hit_is_used_last_and_the_longest_unused_makes_room():
+    """Of t1 and t2 the second has the first place, so that it goes first, is then the older one, and makes room."""
+    three = work([1] * 3)
+    turns = [
+        [batch for batch, _ in formed(three, GLOO, iterations, threshold=0, cache_capacity=2)]
+        for iterations in (1, 2, 3)
+    ]
+    assert turns == [[(0,), (1,), (2,)], [(2,), (1,), (0,)], [(0,), (1,), (2,)]]
 
 
 def test_a_miss_costs_more_than_a_hit():
