@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ class Loop:
     groups:         names of tensors that are submitted together, and never with others; all tensors, or none
     use_groups:     whether the groups are in force, or only on offer
     streams:        collectives in flight at once over NCCL (HOROVOD_NUM_NCCL_STREAMS)
-    cache_capacity: tensors whose negotiation is remembered; with more than that (or 0) none is
+    cache_capacity: tensors whose negotiation is remembered; one more takes the place of that used longest ago
     asynchronous:   whether a batch is launched before it is computed (HOROVOD_ENABLE_ASYNC_COMPLETION)
     hierarchical:   whether all-reduces go over nodes by themselves, carried out in the loop
     """
@@ -91,7 +91,7 @@ def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
     Raises PlanError for groups that are not the workload's tensors.
     """
     found = follow(loop, workload, pricing)
-    return _plan(loop, workload, found.batches, found.releases)
+    return _plan(loop, workload, pricing, found.batches, found.releases)
 
 
 def follow(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> Followed:
@@ -102,9 +102,9 @@ def follow(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = F
     run = _Run(loop, workload, pricing)
     found = [run.iteration()]
     while len(found) < iterations and workload.gradients:
-        before = run.clocks
+        before, crowd = run.clocks, run.crowd
         found.append(run.iteration())
-        if all(abs(mine - theirs) <= SAME * found[-1].iteration_time for mine, theirs in
+        if crowd == run.crowd and all(abs(mine - theirs) <= SAME * found[-1].iteration_time for mine, theirs in
                zip(run.clocks, before, strict=True)):  # fmt: skip
             return run.told(found[-1])
     settled = sorted(found[len(found) // 3 :], key=lambda one: one.iteration_time)
@@ -151,6 +151,21 @@ def _padded(size: int, padding: int) -> int:
     return -(-size // padding) * padding
 
 
+class _Cache:
+    """The response cache: by position of a gradient its place ("bit"), those used longest ago first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.places: dict[int, int] = {}
+
+    def use(self, gradients: Iterable[int]) -> None:
+        """These are agreed on, one after the other; what is new takes the next place, or else that of the oldest."""
+        for i in gradients if self.capacity else ():
+            oldest = next(iter(self.places), i) if len(self.places) == self.capacity else i
+            place = self.places.pop(i if i in self.places else oldest, len(self.places))
+            self.places[i] = place
+
+
 class _Run:
     """The loop through one iteration after the other; clocks are relative to the start of the next one."""
 
@@ -164,12 +179,12 @@ class _Run:
         self.padding = 1 if pricing.blocking else PADDING
         units = _units(loop, workload)
         stretch = effects.stretch(pricing.workers)
-        submitted = [max(gradients.enqueue_times[i] for i in members) * stretch for members in units]
-        order = sorted(range(len(units)), key=submitted.__getitem__)
+        hooks = [max((gradients.enqueue_times[i], i) for i in members) for members in units]
+        order = sorted(range(len(units)), key=hooks.__getitem__)
         self.units = [units[i] for i in order]
-        self.submitted = [submitted[i] for i in order]
-        self.cached = len(gradients) <= loop.cache_capacity
-        self.places: list[int] = []  # where each unit stands in the cache, once that is filled
+        self.submitted = [hooks[i][0] * stretch for i in order]
+        self.in_step = gradients.enqueue_times == gradients.ready_times
+        self.cache = _Cache(loop.cache_capacity)
         self.last: float = 0
         self.free: float = 0
         self.needed: int | None = None
@@ -179,9 +194,18 @@ class _Run:
         """When the last cycle began and when it ended, from the start of the next iteration."""
         return self.last, self.free
 
+    @property
+    def crowd(self) -> list[tuple[int, int]]:
+        """What the cache holds, where it cannot hold all and so goes on changing."""
+        crowded = len(self.workload.gradients) > self.loop.cache_capacity
+        return list(self.cache.places.items()) if crowded else []
+
     def told(self, found: Followed) -> Followed:
         """``found`` with what was learnt of thresholds on the way."""
-        return found._replace(next_threshold=self.needed)
+        if self.needed is None:
+            return found
+        # The least that is rounded up to what is needed, or more.
+        return found._replace(next_threshold=(self.needed - 1) // self.unit * self.unit + 1)
 
     def _refused(self, needed: int) -> None:
         if self.needed is None or needed < self.needed:
@@ -194,17 +218,18 @@ class _Run:
         batches: list[tuple[int, ...]] = []
         releases: list[float] = []
         end: float = 0
-        launched: list[int] = []
+        # A host ahead of the device does not notice what slows that.
+        submission: Callable[[float], float] = compute.clock if self.in_step else lambda time: time
         first = 0
         while first < len(self.units):
-            remembered = bool(self.places)
-            began = self._next_cycle(self.submitted[first])
-            after = bisect_right(self.submitted, began)
+            began = self._next_cycle(submission(self.submitted[first]))
+            after = bisect_right(self.submitted, began, first, key=submission)
+            found, remembered = self._looked_up(range(first, after))
             now = began + self._negotiation(remembered)
-            found = list(range(first, after))
-            if remembered:
-                found.sort(key=self.places.__getitem__)
-            for batch in self._batches(found, launched):
+            formed = list(self._batches(found))
+            agreed = (self.units[unit] for unit in found) if remembered else formed
+            self.cache.use(i for members in agreed for i in members)
+            for batch in formed:
                 computed = compute.clock(max([ready[i] for i in batch]))
                 now = now if self.loop.asynchronous and not self.blocking else max(now, computed)
                 batches.append(tuple(batch))
@@ -215,17 +240,13 @@ class _Run:
                 now = end if self.blocking else now
             self.last, self.free = began, now
             first = after
-        if self.cached and not self.places:
-            self.places = [0] * len(launched)
-            for place, unit in enumerate(launched):
-                self.places[unit] = place
         spent = self._spent(batches, releases, max(end, compute.clock(compute.end)))
         self.last, self.free = self.last - spent, self.free - spent
         return Followed(tuple(batches), tuple(releases), spent, None)
 
     def _spent(self, batches: Sequence[Sequence[int]], releases: Sequence[float], finish: float) -> float:
         if self.loop.streams > 1 and not self.blocking:
-            plan = _plan(self.loop, self.workload, batches, releases)
+            plan = _plan(self.loop, self.workload, self.pricing, batches, releases)
             return simulate(self.workload, plan, self.pricing).iteration_time
         return finish + self.workload.update_time
 
@@ -247,18 +268,23 @@ class _Run:
             return submitted
         return max(first + math.ceil((submitted - first) / period) * period, submitted)
 
-    def _batches(self, found: Sequence[int], launched: list[int]) -> Iterator[list[int]]:
-        """What a cycle launches, as positions of gradients; ``launched`` takes down in which order."""
-        gradients, threshold = self.workload.gradients, self.threshold
-        if self.loop.use_groups:
-            for unit in found:
-                launched.append(unit)
-                yield from _fused(self.units[unit], gradients, threshold, self.padding, self._refused)
-            return
-        unit_of = {self.units[unit][0]: unit for unit in found}
-        for batch in _fused(list(unit_of), gradients, threshold, self.padding, self._refused):
-            launched.extend(unit_of[i] for i in batch)
-            yield batch
+    def _looked_up(self, units: Iterable[int]) -> tuple[list[int], bool]:
+        """In which order the ranks see to what a cycle found, and whether the cache had all of it."""
+        places = self.cache.places
+        hit: list[int] = []
+        missed: list[int] = []
+        for unit in units:
+            (hit if all(i in places for i in self.units[unit]) else missed).append(unit)
+        hit.sort(key=lambda unit: min([places[i] for i in self.units[unit]]))
+        return missed + hit if self.loop.use_groups else hit + missed, not missed
+
+    def _batches(self, found: Sequence[int]) -> Iterator[list[int]]:
+        """What a cycle launches, as positions of gradients."""
+        together = [self.units[unit] for unit in found]
+        if not self.loop.use_groups:
+            together = [tuple(i for members in together for i in members)]
+        for members in together:
+            yield from _fused(members, self.workload.gradients, self.threshold, self.padding, self._refused)
 
     def _price(self, batch: Sequence[int]) -> float:
         size = sum([self.workload.gradients.sizes[i] for i in batch])
@@ -280,8 +306,10 @@ def _units(loop: Loop, workload: Workload) -> list[tuple[int, ...]]:
     return [tuple(position[name] for name in group) for group in loop.groups]
 
 
-def _plan(loop: Loop, workload: Workload, batches: Sequence[Sequence[int]], releases: Sequence[float]) -> Plan:
+def _plan(
+    loop: Loop, workload: Workload, pricing: Pricing, batches: Sequence[Sequence[int]], releases: Sequence[float]
+) -> Plan:
     plan = grouped_plan(workload, batches, releases)
-    if loop.streams == 1 or loop.hierarchical:
+    if loop.streams == 1 or loop.hierarchical or pricing.blocking:
         return plan
     return replace(plan, channels=loop.streams)

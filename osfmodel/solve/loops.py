@@ -62,7 +62,9 @@ def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop 
     grid = [(search(threshold, cycle), threshold, cycle) for cycle in CYCLES for threshold in _coarse(total)]
     value, threshold, cycle = min(grid, key=lambda row: row[0])
     cycle = search.around(threshold, cycle)
-    threshold, exhaustive = search.walk(cycle, total)
+    walked, exhaustive = search.walk(cycle, total)
+    # Where some were passed over, the best of the grid may be among them.
+    threshold = min(walked, threshold, key=lambda each: search(each, cycle))
     cycle = search.around(threshold, cycle)
     value = search(threshold, cycle)
     if value == inf:

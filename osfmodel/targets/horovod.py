@@ -73,7 +73,8 @@ def exact(plan: Plan, workload: Workload) -> Loop:
     require_plain(plan, workload, "Horovod")
     gradients = workload.gradients
     ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
-    submitted = dict(zip(gradients.names, gradients.enqueue_times, strict=True))
+    hooks = zip(gradients.enqueue_times, range(len(gradients)), strict=True)
+    submitted = dict(zip(gradients.names, hooks, strict=True))
     whole = [max(submitted[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
     released = [bucket.release_time for bucket in plan.buckets]
     if whole != sorted(whole) or released != sorted(released):
