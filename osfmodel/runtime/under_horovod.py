@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from osfmodel.errors import DataError
+
 POLL = 30e-6
 """Seconds between two looks at what is awaited. Horovod's own wait spins, which takes the cores from its loop where
 several ranks share them."""
@@ -76,9 +78,13 @@ def train(
     found = _subject(**{name: value for name, value in subject.items() if name != "compression"})
     model = found.model
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    named = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
+    tensors = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    named = list(zip(found.names, tensors, strict=True))  # by the workload's names, so that a timeline has them too
     optimizer = found.optimizer if found.real else torch.optim.SGD(model.parameters(), lr=0.0)
-    behind = dict(zip(found.names, (tensor for _, tensor in named), strict=True))
+    behind = dict(named)
+    strange = next((name for group in groups for name in group if name not in behind), None)
+    if strange is not None:
+        raise DataError(f"the model has no tensor {strange!r}, which the plan sends: is it of another profile?")
     grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
     sent = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)
