@@ -260,7 +260,8 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
         pricing = pricing_of(profiles.load_cluster(asked.cluster), place.world)
     pricing = pricing.under({"executor": HOROVOD} | ({} if asked.real else REPLAYED_ON_CPU))
     loops = {
-        name: loop_of(name, lambda name: _plan(name, workload, pricing), workload, pricing) for name in asked.plans
+        _beside(name, asked.output): loop_of(name, lambda name: _plan(name, workload, pricing), workload, pricing)
+        for name in asked.plans
     }
     series = Series(
         {

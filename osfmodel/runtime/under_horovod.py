@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from osfmodel.errors import DataError
+from osfmodel.errors import DataError, OsfError
 
 POLL = 30e-6
 """Seconds between two looks at what is awaited. Horovod's own wait spins, which takes the cores from its loop where
@@ -53,7 +53,7 @@ def main() -> None:
         tell(result=TASKS[task.pop("task")](hvd, tell, **task))
         hvd.shutdown()
     except Exception as error:
-        tell(error=f"{type(error).__name__}: {error}")
+        tell(error=str(error) if isinstance(error, OsfError) else f"{type(error).__name__}: {error}")
         os._exit(1)
     os._exit(0)  # tearing down what Horovod left of its threads is not worth a crash
 
