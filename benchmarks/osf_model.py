@@ -25,7 +25,7 @@ from ablation import changed
 import osfmodel as osf
 from osfmodel import osf_model, profiles
 from osfmodel.effects import NO_EFFECTS
-from osfmodel.ledger import LEDGER, Row, Verdict, counted, low_bandwidth, papers, pollux, recipe
+from osfmodel.ledger import LEDGER, Row, Verdict, counted, emulated_ddp, low_bandwidth, papers, pollux, recipe
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.osf_model import Fusion, fused, idle_flush
@@ -33,6 +33,7 @@ from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve import SOLVERS
+from osfmodel.targets import horovod
 from osfmodel.timeline import Timeline
 from osfmodel.units import MIB
 from osfmodel.workload import Workload
@@ -64,12 +65,24 @@ def _horovod(plan: str) -> Judge:
     return judge
 
 
+def _constant(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan:
+    """A buffer of the run's threshold with its cycle time and the measured negotiation."""
+    loop = horovod.stated(conditions, workload)
+    return osf_model.fused(workload, osf_model.Fusion(loop.threshold, loop.cycle, pricing.effects.negotiation))
+
+
+def _settings(runs: Sequence[Measurement]) -> Verdict:
+    with changed(emulated_ddp, stated_plan=_constant):
+        return emulated_ddp.judge(runs)
+
+
 OWN: Mapping[str, Judge] = {
     "pollux-imagenet": _pollux(pollux.rebuilt, partial(osf.load_workload, "resnet50-v100")),
     "pollux-cifar10": _pollux(pollux.as_built, counted.resnet18_cifar10),
     "pollux-deepspeech2": _pollux(pollux.rebuilt, counted.deepspeech2),
     "pollux-ncf": _pollux(pollux.as_built, counted.ncf),
     "horovod-lowbandwidth": _horovod(osf_model.CONSTANT_PLAN),
+    "emulated-horovod": _settings,
 }
 """Sources that are judged with other buckets or prices than under our engine; the others differ in the engine alone."""
 PRICES = {
@@ -79,6 +92,7 @@ PRICES = {
     "horovod-lowbandwidth": "bandwidth as set",
     "emulated-ddp": "measured before",
     "emulated-runtime": "measured before",
+    "emulated-horovod": "measured before",
     "papers": "published lines",
     **{source: "from the smallest batch" for source in LEDGER if source.startswith("pollux")},
 }
