@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from osfmodel import osf_model
@@ -28,6 +29,7 @@ class NamedPlan(NamedTuple):
     objective: the rules that it was made for, where nobody asks for others
     chooses:   whether it may use less than the rules permit
     costly:    whether it is shown only where asked for
+    conditions: of runs under it, on which depends what it pays (``Pricing.under``)
     """
 
     rule: Rule
@@ -36,6 +38,7 @@ class NamedPlan(NamedTuple):
     objective: Objective = PLAIN
     chooses: bool = False
     costly: bool = False
+    conditions: Mapping[str, str] = MappingProxyType({})
 
 
 def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
@@ -80,7 +83,7 @@ def _table() -> dict[str, NamedPlan]:
     }
     stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
     for name, target in stock.items():
-        table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats)
+        table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats, conditions=target.conditions)
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
     expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
@@ -135,7 +138,7 @@ def _with_settings(name: str) -> NamedPlan:
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
         return horovod.realise(find(workload, pricing), workload, pricing)
 
-    return NamedPlan(make, f"Horovod with {said}", horovod.caveats)
+    return NamedPlan(make, f"Horovod with {said}", horovod.caveats, conditions=horovod.TARGET.conditions)
 
 
 def _by_fusion(name: str) -> NamedPlan:

@@ -24,6 +24,7 @@ from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
+NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 ROUNDING = 1e-12
 """A gap this small is rounding of the same number computed in two ways."""
 
@@ -131,7 +132,9 @@ def compare(
     require_nouns(workload, cluster)
     subject = _Subject(workload, cluster, workers, engine)
     predictions = tuple(_predict(subject, plan, rules) for plan in plans)
-    bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (subject.bound(PLAIN),)
+    bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
+        subject.bound(PLAIN, subject.paid(PLAIN)),
+    )
     return Comparison(workload, cluster, workers, bounds, predictions)
 
 
@@ -145,16 +148,21 @@ class _Subject:
         if self.ours:
             self.caveats += effect_caveats(cluster.effects) + flight_caveats(cluster)
         self.warnings = count_warnings(cluster, workers)
-        self._bounds: dict[Objective, Bound] = {}
+        self._bounds: dict[Objective, list[Bound]] = {}
 
-    def paid(self, objective: Objective) -> Pricing:
-        """What plans under these rules pay, as far as the engine knows it."""
-        return self.engine.seen(self.pricing.for_rules(objective))
+    def paid(self, objective: Objective, conditions: Mapping[str, str] = NO_CONDITIONS) -> Pricing:
+        """What plans under these rules and conditions pay, as far as the engine knows it."""
+        pricing = self.pricing.under(conditions) if conditions else self.pricing.for_rules(objective)
+        return self.engine.seen(pricing)
 
-    def bound(self, objective: Objective) -> Bound:
-        """What no schedule under these rules can beat; one for all plans under the same."""
-        found = Bound(self.workload, self.paid(objective), objective)
-        return self._bounds.setdefault(objective, found)
+    def bound(self, objective: Objective, pricing: Pricing) -> Bound:
+        """What no schedule under these rules can beat; one for all plans that pay the same."""
+        known = self._bounds.setdefault(objective, [])
+        for bound in known:
+            if bound.pricing == pricing:
+                return bound
+        known.append(Bound(self.workload, pricing, objective))
+        return known[-1]
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
@@ -165,7 +173,8 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
     unseen = any(effects.apart_from_cost.active)
     proof = "; the bound holds without them, and `optimal` is the best found with them" if unseen else ""
     copies = [name for name in effects.active if "copy" in name]
-    alike = f"; {' and '.join(copies)}, of one framework only, charged to every plan" if copies else ""
+    said = f"; {' and '.join(copies)}, of one framework only, charged to every plan that is not of another"
+    alike = said if copies else ""
     return (f"with the effects {named}{alike}{proof}",)
 
 
@@ -183,7 +192,7 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
         label, entry = given, named_plan(given)
         made_for = PLAIN if entry.chooses and rules else entry.objective
         objective = replace(made_for, **rules)
-        pricing = subject.paid(objective)
+        pricing = subject.paid(objective, entry.conditions)
         plan, caveats = make_plan(given, workload, pricing, objective), entry.caveats(workload)
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
@@ -195,7 +204,7 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
         name=label,
         plan=plan,
         timeline=timeline,
-        bound=subject.bound(objective),
+        bound=subject.bound(objective, pricing),
         warnings=subject.warnings + extrapolation(plan, pricing.cost()),
         caveats=caveats + subject.caveats,
         band=error_band(workload, plan, timeline, pricing) if subject.ours else None,

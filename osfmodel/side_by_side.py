@@ -9,7 +9,7 @@ from statistics import median
 from osfmodel.ledger.recipe import Row
 from osfmodel.measurement import Measurement
 
-DEFAULTS = ("ddp", "horovod")
+DEFAULTS = ("horovod", "ddp")
 """The plans that others are compared with, the first that there is: what one has without doing anything."""
 
 

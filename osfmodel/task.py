@@ -8,7 +8,6 @@ from typing import Any
 
 from osfmodel.bands import Band
 from osfmodel.cost import Cost
-from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError
 from osfmodel.objective import PLAIN, Objective
@@ -46,18 +45,18 @@ class Task:
 
     @property
     def hosts(self) -> tuple[Workload, ...]:
-        """The workload with each of the leads; as it is where it says itself when tensors are submitted."""
-        measured = any(layer.enqueue_time is not None for layer in self.workload.layers)
-        return (self.workload,) if measured or not self.leads else tuple(map(self.workload.ahead, self.leads))
+        """The workload with each of the leads; as it is where there are none."""
+        return tuple(map(self.workload.ahead, self.leads)) or (self.workload,)
 
     @property
     def pricings(self) -> tuple[Pricing, ...]:
         """What the target pays."""
-        return tuple(pricing.under(EXECUTED) for pricing in self.stock) if self.target.executes else self.stock
+        conditions = self.target.conditions
+        return tuple(pricing.under(conditions) for pricing in self.stock) if conditions else self.stock
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
-        """What ``knobs`` pay: the default is what one has without the target."""
-        return self.stock if knobs == self.target.default_knobs() else self.pricings
+        """What ``knobs`` pay: the default of an executor is what one has without it."""
+        return self.stock if self.target.executes and knobs == self.target.default_knobs() else self.pricings
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -101,7 +100,7 @@ class Task:
 
     def judged(self, knobs: Any) -> list[float]:
         """The same where the host is as far ahead as is worst for these knobs."""
-        if len(self.hosts) == 1:
+        if not self.leads:
             return self.times(knobs)
         each = [replace(self, workload=workload, leads=()).times(knobs) for workload in self.hosts]
         return [max(times) for times in zip(*each, strict=True)]

@@ -135,7 +135,8 @@ def tune(
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
-    For one worker count the plan is within 0.1 % of the exact optimum and, within that, as good as was found on a
+    For one worker count the plan is within 0.1 % of the exact optimum (or settings are preferred to groups, within
+    0.5 %, where they serve as well) and, within that, as good as was found on a
     network up to twice as slow as stated. For several it is the one whose worst slow-down against the best plan of
     each count is as small as was found, and it is slower than the default at none of them. Every candidate is timed
     with the cluster's effects. Where settings depend on how far the host runs ahead of the device (Horovod's), and the
@@ -154,13 +155,13 @@ def tune(
     if not objective.plain and not chosen.executes:
         raise UsageError(f"{target or 'ddp'} has one collective at a time and a barrier: tune --for runtime instead")
     task = Task(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
-    if chosen.clock:
-        blocking = all(pricing.blocking for pricing in task.pricings)
-        task = replace(task, leads=tuple(leads or ((1.0,) if blocking else HOST_LEADS)))
+    task = replace(task, leads=_leads(task, leads))
+    if len(task.leads) == 1:
+        task = replace(task, workload=workload.ahead(*task.leads), leads=())
     optima = task.optima()
     default = task.times(task.target.default_knobs())
     searched = task.search([timeline.iteration_time for _, timeline in optima])
-    knobs = task.target.complete(_choose(task, optima, default, searched), workload, task.pricings[0], limits)
+    knobs = task.target.complete(_choose(task, optima, default, searched), task.workload, task.pricings[0], limits)
     plan, _ = task.realised(knobs)[0]
     return Tuning(
         workload,
@@ -202,10 +203,12 @@ def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequen
     candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
     if not candidates:
         raise PlanError("no settings of this framework keep the limits for this workload: raise them")
-    # For one count the robust plan comes first and is kept where it is all but the best.
+    # What was searched for is kept where nothing else is much better; then, for one count, the robust plan.
     values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
-    close = 1 + max(0 if several else NEGLIGIBLE, task.target.reluctance)
-    return next(knobs for knobs, value in zip(candidates, values, strict=True) if value <= min(values) * close)
+    close = 0 if several else NEGLIGIBLE
+    allowed = [1 + (task.target.reluctance if knobs is searched else close) for knobs in candidates]
+    rows = zip(candidates, values, allowed, strict=True)
+    return next(knobs for knobs, value, factor in rows if value <= min(values) * factor)
 
 
 def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Iterator[Any]:
@@ -259,20 +262,32 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
 
 
+def _leads(task: Task, leads: Sequence[float] | None) -> tuple[float, ...]:
+    """The leads to be tuned for. Raises UsageError for some where they change nothing."""
+    known = any(layer.enqueue_time is not None for layer in task.workload.layers)
+    if leads and (known or not task.target.clock):
+        why = "the workload says when its tensors are submitted" if known else "nothing of this target depends on them"
+        raise UsageError(f"leads of the host were given, but {why}: leave them out")
+    if known or not task.target.clock or all(pricing.blocking for pricing in task.pricings):
+        return tuple(leads or ())
+    return tuple(leads or HOST_LEADS)
+
+
 def _without(task: Task, knobs: Any, searched: Any | None) -> list[str]:
     """What is lost by what the target's search found, where something else is recommended."""
-    if searched is None or task.target.words(knobs) == task.target.words(searched):
+    words = task.target.words
+    if searched is None or words(knobs) in (words(searched), words(task.target.default_knobs())):
         return []
     mine, theirs = task.times(knobs)[0], task.times(searched)[0]
     return [
-        f"settings alone cannot form this plan: the best found, {task.target.words(searched)}, takes "
+        f"settings alone cannot form this plan: the best found, {words(searched)}, takes "
         f"{show_time(theirs)} ({theirs / mine - 1:+.1%})"
     ]
 
 
 def _ahead(task: Task, knobs: Any) -> list[str]:
     """What the iteration takes where the host runs ahead, which the times in the table do not say."""
-    if len(task.hosts) == 1:
+    if not task.leads:
         return []
     times, worst = task.times(knobs)[0], task.judged(knobs)[0]
     apart = f"up to {show_time(worst)} ({worst / times - 1:+.1%})" if worst > times else "no more than that"
@@ -284,7 +299,7 @@ def _margin(task: Task, knobs: Any) -> list[str]:
     default = task.target.default_knobs()
     for factor in MARGINS:
         slower = task.slower(factor)
-        pairs = zip(slower.times(knobs), slower.times(default), strict=True)
+        pairs = zip(slower.judged(knobs), slower.judged(default), strict=True)
         if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
             return [f"on a network {factor:g} times as slow as stated the default would be faster"]
     return []

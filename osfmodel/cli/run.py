@@ -237,6 +237,10 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
 
 
 def _refuse_for_horovod(asked: Asked, backend: str | None, of_ddp: bool) -> None:
+    if any(map(_executed, asked.plans)):
+        raise UsageError(
+            "plans for our executor are given, and Horovod carries the plans out: drop the prefix runtime:"
+        )
     if of_ddp:
         raise UsageError("options of DDP are given, and Horovod carries the plans out: leave them out")
     if backend == "nccl":

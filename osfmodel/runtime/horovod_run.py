@@ -63,17 +63,19 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
 def run_all(series: Series, turns: Turns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
     """Every setting in every repeat; rank 0 keeps a file of what is finished. Raises JobError as ``Turns.run``.
 
-    With ``verify`` each run says how far its losses are from those of the first, over all iterations and ranks.
+    With ``verify`` each run says how far its losses are from the default's, over all iterations and ranks.
     """
     runs: list[Measurement] = []
     reference: list[float] = []
+    if series.verify:
+        turns.watch.beat("while the default's losses were taken")
+        reference = turns.run(Loop(), _task(series, Loop(), series.iterations))["losses"]
     for repeat in range(1, series.repeats + 1):
         for label, loop in series.loops.items():
             turns.watch.beat(f"in repeat {repeat} of plan {label!r}")
             found = turns.run(loop, _task(series, loop, series.iterations))
             run = _measurement(series, turns, label, (repeat, tuple(found["samples"])))
             if series.verify:
-                reference = reference or found["losses"]
                 difference = furthest(turns.each(apart(found["losses"], reference)))
                 run = replace(run, conditions=(*run.conditions, ("loss_difference", f"{difference:.3g}")))
             runs.append(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isinf, isnan
 from statistics import median
 
@@ -22,13 +22,18 @@ def summary(runs: Sequence[Measurement]) -> str:
         run = next(run for run in runs if run.plan == plan)
         said = dict(run.conditions)
         count = len(said.get("buckets", "").split())
-        buckets = f"{count} bucket{'' if count == 1 else 's'}" if count else f"settings {said['settings']}"
+        buckets = f"{count} bucket{'' if count == 1 else 's'}" if count else _settings(said)
         span = f"{show_time(min(found))} to {show_time(max(found))}"
         default = next((name for name in DEFAULTS if name in times), None)
         ratio = "" if default is None else _ratio(default, times[default], found)
         losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
         lines.append(f"{plan}: {buckets}, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
     return "".join(lines)
+
+
+def _settings(said: Mapping[str, str]) -> str:
+    groups = len(said.get("sent", "").partition(": ")[2].split())
+    return f"settings {said['settings']}" + (f" and {groups} groups" if groups else "")
 
 
 def _ratio(name: str, default: Sequence[float], times: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from osfmodel.effects import HOROVOD
 from osfmodel.errors import OsfError, PlanError, UsageError
 from osfmodel.loop import DEFAULT_CACHE, DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
 from osfmodel.notation import read
@@ -35,6 +36,7 @@ PREFIX = "horovod:"
 SWITCHES = {"async": "asynchronous", "hierarchical": "hierarchical"}
 COUNTS = {"streams": "streams", "cache": "cache_capacity"}
 DEFAULTS = {name: getattr(Loop(), name) for name in COUNTS.values()}
+DISABLE = "HOROVOD_DISABLE_GROUP_FUSION"
 BEST = "horovod:best"
 """The name of the plan with the best threshold and cycle time that were found."""
 
@@ -192,7 +194,7 @@ def environment(knobs: Loop) -> dict[str, str]:
         "HOROVOD_CYCLE_TIME": f"{knobs.cycle * 1000:g}",
     }
     further = {
-        "HOROVOD_DISABLE_GROUP_FUSION": "1" if knobs.use_groups else "",
+        DISABLE: "1" if knobs.use_groups else "",
         "HOROVOD_NUM_NCCL_STREAMS": str(knobs.streams) if knobs.streams > 1 else "",
         "HOROVOD_CACHE_CAPACITY": str(knobs.cache_capacity) if knobs.cache_capacity != DEFAULT_CACHE else "",
         "HOROVOD_ENABLE_ASYNC_COMPLETION": "1" if knobs.asynchronous else "",
@@ -203,8 +205,11 @@ def environment(knobs: Loop) -> dict[str, str]:
 
 def render(knobs: Loop, workload: Workload) -> str:
     """An env file, the horovodrun flags, the YAML of --config-file, and Python for ``groups=``."""
+    offered = _offered(knobs, workload)
     groups = "".join(f"#     {line}\n" for group in knobs.groups for line in _wrapped(list(group)))
-    advice = "part of this recommendation" if knobs.use_groups else "only if you want the exact plan"
+    advice = (
+        "part of this recommendation" if knobs.use_groups else "only if you want the exact plan, in place of 1 to 3"
+    )
     rounded = "" if knobs.threshold % MIB == 0 else f"; rounded up from {show_bytes(knobs.threshold)}"
     return TEMPLATE.format(
         name=workload.name,
@@ -214,7 +219,14 @@ def render(knobs: Loop, workload: Workload) -> str:
         ms=f"{knobs.cycle * 1000:g}",
         groups=groups,
         advice=advice,
+        grouped=" ".join(f"{key}={value}" for key, value in environment(offered).items()),
+        beside=f"; with {DISABLE}=1 in the environment" if knobs.use_groups else "",
     )
+
+
+def _offered(knobs: Loop, workload: Workload) -> Loop:
+    """The settings under which the groups form the plan."""
+    return replace(_grouped(grouped_plan_of(knobs, workload)), cycle=knobs.cycle)
 
 
 def _wrapped(names: list[str]) -> list[str]:
@@ -227,15 +239,16 @@ TEMPLATE = """\
 # 1. Environment file (threshold in bytes, cycle in milliseconds):
 {environment}
 
-# 2. The same as horovodrun flags (threshold in whole MiB{rounded}):
+# 2. The same as horovodrun flags (threshold in whole MiB{rounded}{beside}):
 #    horovodrun --fusion-threshold-mb {mb} --cycle-time-ms {ms} ...
 
-# 3. The same as YAML for horovodrun --config-file:
+# 3. The same as YAML for horovodrun --config-file{beside}:
 #    params:
 #      fusion_threshold_mb: {mb}
 #      cycle_time_ms: {ms}
 
-# 4. Python, {advice} (set HOROVOD_DISABLE_GROUP_FUSION=1):
+# 4. Python, {advice}, with
+#    {grouped}
 # names = [
 {groups}# ]
 # parameters = dict(model.named_parameters())
@@ -259,5 +272,6 @@ TARGET = Target(
     search,
     words,
     reluctance=WORTH_A_LINE,
+    conditions={"executor": HOROVOD},
     clock=True,
 )

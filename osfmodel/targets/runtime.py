@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from osfmodel.documents import document_of, encode
+from osfmodel.effects import EXECUTED
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
@@ -45,5 +46,6 @@ TARGET = Target(
     realise,
     config,
     render,
+    conditions=EXECUTED,
     executes=True,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from osfmodel.cost.curves import FREE
@@ -30,12 +31,14 @@ class Target:
     render:        (knobs, workload) -> text               lines to paste
     complete:      (knobs, workload, pricing, limits) -> knobs  adds what only the final choice needs
     caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
-    exact:         (plan, workload) -> knobs               those that form exactly this plan, else PlanError; for a
-                                                           ``project`` that takes long or gives others
+    exact:         (plan, workload) -> knobs               those that form exactly this plan, with a clock of its own
+                                                           but for release times, else PlanError; for a ``project``
+                                                           that takes long or gives others
     search:        (cases, limits) -> knobs or None        those that do best in the worst of ``cases``, where no plan
                                                            says them
     words:         (knobs) -> text                         in a few words, for a target with a search
     reluctance:    by how much a candidate that asks for more (changed code) must be better, relative
+    conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
     clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
     """
@@ -52,11 +55,12 @@ class Target:
     search: Callable[[Sequence[Case], Limits], Any] | None = None
     words: Callable[[Any], str] = str
     reluctance: float = 0
+    conditions: Mapping[str, str] = MappingProxyType({})
     clock: bool = False
     executes: bool = False
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
-        """Whether some knobs make the framework form exactly this plan: buckets, order and release times."""
+        """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
         try:
             if self.exact is not None:
                 self.exact(plan, workload)
