@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from osfmodel.cost.curves import FREE
@@ -55,7 +54,7 @@ class Target:
     search: Callable[[Sequence[Case], Limits], Any] | None = None
     words: Callable[[Any], str] = str
     reluctance: float = 0
-    conditions: Mapping[str, str] = MappingProxyType({})
+    conditions: Mapping[str, str] = field(default_factory=dict)
     clock: bool = False
     executes: bool = False
 
