@@ -11,7 +11,7 @@ itself (DDP's hooks and copies), the others stay as calibrated. *Without overlap
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from osfmodel.ledger import (
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import in_one
+from osfmodel.pricing import Pricing
 from osfmodel.workload import Workload
 
 SLOWDOWN = Effects(compute_slowdown=CITED_SLOWDOWN)
@@ -120,6 +121,22 @@ def emulated(source: str) -> Iterator[Variant]:
         yield Variant(source, what, errors_of(emulated_ddp.judge(runs, change)))
 
 
+def emulated_horovod() -> Iterator[Variant]:
+    """What knowing Horovod's loop is worth."""
+    runs = load_measurements("emulated-horovod")
+
+    def without(name: str) -> Callable[[Pricing], Pricing]:
+        return lambda pricing: replace(pricing, effects=replace(pricing.effects, **{name: 0}))
+
+    for what, change in (
+        (JUDGED, lambda pricing: pricing),
+        ("without `negotiation`", without("negotiation")),
+        ("without `fusion_copy`", without("fusion_copy")),
+        ("collectives outside the loop, as over NCCL", lambda pricing: replace(pricing, blocking=False)),
+    ):
+        yield Variant("emulated-horovod", what, errors_of(emulated_ddp.judge(runs, change)))
+
+
 def slowed() -> Iterator[Variant]:
     """The sources where computation is not slowed, with the cited value on."""
     for effects, what in ((NO_EFFECTS, JUDGED), (SLOWDOWN, f"with `compute_slowdown` = {CITED_SLOWDOWN:g}")):
@@ -135,7 +152,7 @@ def slowed() -> Iterator[Variant]:
 
 def effects() -> list[Variant]:
     rest = sorted(slowed(), key=lambda one: one.source)  # as judged and with it, beside each other
-    return [*adaptdl(), *ddp(), *emulated("emulated-ddp"), *emulated("emulated-runtime"), *rest]
+    return [*adaptdl(), *ddp(), *emulated("emulated-ddp"), *emulated("emulated-runtime"), *emulated_horovod(), *rest]
 
 
 # -------------------------------------------------------------------------------------------- second table: assumptions

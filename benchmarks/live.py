@@ -276,7 +276,8 @@ def setting_of(run: Measurement) -> Setting:
 
 
 def _name(group: Beside) -> str:
-    options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
+    stated = dict(group.conditions)
+    options = "" if "gradient_as_bucket_view" in stated or "horovod" in stated else ", with copies"
     return f"{group.workload} {group.cluster.rpartition('-')[2]}{options}"
 
 
