@@ -28,7 +28,7 @@ from osfmodel.pricing import Pricing
 
 STEP = "50us"
 """Assumed, after the 45.25 us that B-Caffe measured for a step over 10 GbE; the runs state none. Much hangs on it: the
-median |error| is 6.3 % with 0, 8.8 % as it is and 16.1 % with 200 us (benchmarks/ablation.py, tests/ledger)."""
+median |error| is 6.3 % with 0, 8.8 % as it is and 16.3 % with 200 us (benchmarks/ablation.py, tests/ledger)."""
 ALONE = "1 node 1 GPU"
 TUNING = "autotune"
 """The last word of the set-up while Horovod tunes itself; a run ``with autotuned params`` has what it found."""
