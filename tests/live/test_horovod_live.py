@@ -94,9 +94,13 @@ def runs(hosts, wires, tmp_path_factory):
 
 
 def formed(path):
-    """Names by group of each whole iteration: the first, in which the loop learns the tensors, is left out."""
+    """Names by group of each whole iteration: not of the first, in which the ranks met and the loop learns the tensors.
+
+    Horovod does not wait for the end of its timeline to be written, so that the last may not be whole.
+    """
     found = horovod_timeline.timeline(Text(path.name, path.read_text()))
-    return [[group.names for group in groups] for groups in found.iterations[1:]]
+    assert found.training in (tuple(range(1, 12)), tuple(range(1, 13)))
+    return [[group.names for group in found.iterations[place]] for place in found.training]
 
 
 def timelines(folder):
@@ -141,9 +145,8 @@ def test_a_cycle_fuses_what_the_policy_says(runs, wires):
         plan = make_plan(f"horovod:{threshold},{CYCLE}", workload, pricing)
         expected = [tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets]
         assert len(expected) == {"0B": 20}.get(threshold, len(expected))
-        iterations = formed(path)
-        assert len(iterations) == 12
-        assert iterations == [expected] * 12, threshold
+        for groups in formed(path):
+            assert groups == expected, threshold
 
 
 @needs_horovod
@@ -152,9 +155,7 @@ def test_groups_form_exactly_the_buckets_of_a_plan(runs):
     plan = profiles.load_plan(runs / "plan.json")
     buckets = [[block.layer for block in bucket.blocks] for bucket in plan.buckets]
     expected = [tuple(f"{names[0]}_{i}of{len(names)}" for i in range(1, len(names) + 1)) for names in buckets]
-    iterations = formed(timelines(runs)[3])
-    assert len(iterations) == 12
-    for groups in iterations:
+    for groups in formed(timelines(runs)[3]):
         assert sorted(groups) == sorted(expected)
 
 
