@@ -90,6 +90,13 @@ def test_what_is_imported():
     (table,) = cluster.tables
     assert table.sizes == tuple(timeline(samples.HOROVOD_FUSED).durations)
     assert osf.cost_of(cluster, 2)(753704) == table.times[-1]
+    assert cluster.library == "gloo"
+    seen = timeline(samples.HOROVOD_FUSED)
+    assert cluster.effects.active == {
+        "fusion_copy": sum(seen.copy_seconds_per_byte),
+        "negotiation": min(seen.negotiation()),
+        "negotiation_miss": min(seen.negotiation(asked=True)) - min(seen.negotiation()),
+    }
 
 
 EVENTS = list(json.loads(samples.HOROVOD_FUSED))
@@ -130,7 +137,16 @@ def renamed(content, library):
 def test_the_library_is_told_by_the_names_of_activities(library):
     found = timeline(renamed(samples.HOROVOD_FUSED, library))
     assert found == replace(timeline(samples.HOROVOD_FUSED), library=library)
-    assert dict(nouns(renamed(samples.HOROVOD_FUSED, library))[Measurement].conditions)["library"] == library
+    read = nouns(renamed(samples.HOROVOD_FUSED, library))
+    assert dict(read[Measurement].conditions)["library"] == library
+    assert read[Cluster].library == library
+
+
+def test_a_library_that_is_not_known_is_not_stated():
+    read = nouns(renamed(samples.HOROVOD_FUSED, "hccl"))
+    assert dict(read[Measurement].conditions)["library"] == "not stated"
+    assert read[Cluster].library == ""
+    assert "Horovod, library not stated, 2 workers" in read[Measurement].source.conditions
 
 
 class Trace:
@@ -425,7 +441,11 @@ def test_several_timelines_become_the_tables_of_one_cluster(tmp_path):
     target = tmp_path / "wires.json"
     files = [str(tmp_path / f"n{ranks}.json") for ranks in (2, 4)]
     assert CliRunner().invoke(main, ["import", *files, "-o", str(target)]).exit_code == 0
-    assert [table.workers for table in osf.load_cluster(target).tables] == [2, 4]
+    cluster = osf.load_cluster(target)
+    assert [table.workers for table in cluster.tables] == [2, 4]
+    assert cluster.library == "mpi"
+    assert cluster.effects == nouns(steady(ranks=4))[Cluster].effects
+    assert cluster.effects.negotiation > 0
 
 
 def test_where_a_timeline_is_given_for_a_workload(tmp_path):
