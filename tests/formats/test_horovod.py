@@ -380,7 +380,7 @@ def test_the_autotune_log():
     found = horovod_autotune.autotune(Text("file.csv", samples.HOROVOD_AUTOTUNE))
     assert len(found.tried) == 16
     assert found.converged == found.best == found.tried[11]
-    assert found.best.plan == "horovod:8388608B,10ms"
+    assert found.best.plan == "horovod:8MiB,10ms"
     assert found.best.score == pytest.approx(29.521e6)
     assert dict(found.best.switches)["cache_enabled"]
     assert not dict(found.tried[0].switches)["cache_enabled"]
@@ -393,8 +393,22 @@ def test_an_older_log_and_fractions():
     """Fewer switches; a threshold of which six digits are written."""
     content = "cache_enabled,cycle_time_ms,tensor_fusion_threshold,score\n1,2.5,32,100\n1,17.3456,23.4567,7.5\n"
     found = horovod_autotune.autotune(Text("file.csv", content))
-    assert [setting.plan for setting in found.tried] == ["horovod:33554432B,2.5ms", "horovod:24596132B,17.3456ms"]
+    assert [setting.plan for setting in found.tried] == ["horovod:32MiB,2.5ms", "horovod:24596132B,17.3456ms"]
     assert found.converged is None
+
+
+def test_switches_of_the_tuner_in_the_names_of_plans(tmp_path):
+    """One that names cannot say makes no plan; the message names it."""
+    header = "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
+    content = f"{header}cycle_time_ms,tensor_fusion_threshold,score\n1,1,0,0,1.2345678,32,100\n0,0,1,1,5,64,200\n"
+    over_nodes, torus = horovod_autotune.autotune(Text("file.csv", content)).tried
+    assert over_nodes.plan == "horovod:32MiB,1.2345678ms,cache=0,hierarchical"
+    with pytest.raises(DataError, match="torus_allreduce is on, which the name of a plan cannot state"):
+        assert torus.plan
+    source = tmp_path / "autotune.csv"
+    source.write_text(content)
+    result = CliRunner().invoke(main, ["import", str(source)])
+    assert "the best so far is horovod:64MiB,5ms with torus_allreduce, cache_enabled" in result.stderr
 
 
 def test_the_command(tmp_path):
@@ -431,7 +445,7 @@ def test_the_tuner_is_told_not_imported(tmp_path):
     source.write_text(samples.HOROVOD_AUTOTUNE)
     result = CliRunner().invoke(main, ["import", str(source)])
     assert result.exit_code == 1
-    assert "converged to horovod:8388608B,10ms with cache_enabled (29.52 MB/s; 16 settings tried" in result.stderr
+    assert "converged to horovod:8MiB,10ms with cache_enabled (29.52 MB/s; 16 settings tried" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
