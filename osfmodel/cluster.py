@@ -11,9 +11,9 @@ from osfmodel.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-LIBRARIES = ("", "nccl", "gloo", "mpi")
+LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
 """What carries collectives out; empty where that is not stated."""
-BLOCKING = ("gloo", "mpi")
+BLOCKING = ("ccl", "mpi", "gloo")
 """Those that the calling thread carries out itself, as Horovod calls them."""
 FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
 """What joins the GPUs of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""

@@ -58,12 +58,15 @@ class Effects:
         A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between. With
         ``gradient_as_bucket_view``, an option of DDP, gradients live in the buckets, so that nothing is copied. Under
         the executor they live there, too, but each is scaled on its way into the bucket, which is a pass over memory as
-        DDP's copy is; what DDP's hooks take is not what the executor's do. Horovod has neither of these.
+        DDP's copy is; what DDP's hooks take is not what the executor's do. Horovod has neither of these. Its fusion
+        buffer and its negotiation are its own: whatever else is stated to carry a run out has none.
         """
         if conditions.get("executor") == HOROVOD:
             slowdown = 0 if REPLAYED_ON_CPU.items() <= conditions.items() else self.compute_slowdown
             return replace(self, copy_in=0, copy_out=0, hook_time=0, compute_slowdown=slowdown)
         found = replace(self, copy_out=0, hook_time=0) if conditions.get("executor") == RUNTIME else self
+        if "executor" in conditions:
+            found = replace(found, fusion_copy=0, negotiation=0, negotiation_miss=0)
         if REPLAYED_ON_CPU.items() <= conditions.items():
             found = replace(found, copy_in=0, hook_time=0, compute_slowdown=0)
         view = "gradient_as_bucket_view" in conditions and conditions.get("executor") != RUNTIME
@@ -142,13 +145,13 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "each cycle of Horovod's loop: ranks agree on what all of them have",
             "s",
             None,
-            "`osf bench --executor horovod`: the least time between two cycles that find nothing",
+            "`osf bench --executor horovod`: the median time from one cycle that finds nothing to the next",
         ),
         "negotiation_miss": Effect(
             "a cycle of Horovod's loop with something that is not in its response cache, beyond the negotiation",
             "s",
             None,
-            "`osf bench --executor horovod`: the least time between two cycles without the cache",
+            "`osf bench --executor horovod`: the same with the response cache off",
         ),
         "compute_slowdown": Effect(
             "computation takes so much longer while a collective runs",

@@ -73,6 +73,16 @@ class Loop:
         require_count(self.cache_capacity, "the capacity of the response cache")
 
 
+def blocking(loop: Loop, pricing: Pricing) -> bool:
+    """Whether the loop carries the collectives out itself, so that it waits for each."""
+    return pricing.blocking or loop.hierarchical
+
+
+def channels(loop: Loop, pricing: Pricing) -> int:
+    """Collectives that the loop keeps in flight."""
+    return 1 if blocking(loop, pricing) else loop.streams
+
+
 class Followed(NamedTuple):
     """One iteration: positions in ready order of what travels together, when each batch is launched, and the end.
 
@@ -173,7 +183,7 @@ class _Run:
         self.loop, self.workload, self.pricing = loop, workload, pricing
         gradients, effects = workload.gradients, pricing.effects
         self.cost = pricing.cost()
-        self.blocking = pricing.blocking or loop.hierarchical
+        self.blocking = blocking(loop, pricing)
         unit = ATOMIC_UNIT * pricing.per_host
         self.unit, self.threshold = unit, _padded(loop.threshold, unit)
         self.padding = 1 if pricing.blocking else PADDING
@@ -245,7 +255,7 @@ class _Run:
         return Followed(tuple(batches), tuple(releases), spent, None)
 
     def _spent(self, batches: Sequence[Sequence[int]], releases: Sequence[float], finish: float) -> float:
-        if self.loop.streams > 1 and not self.blocking:
+        if channels(self.loop, self.pricing) > 1:
             plan = _plan(self.loop, self.workload, self.pricing, batches, releases)
             return simulate(self.workload, plan, self.pricing).iteration_time
         return finish + self.workload.update_time
@@ -309,7 +319,4 @@ def _units(loop: Loop, workload: Workload) -> list[tuple[int, ...]]:
 def _plan(
     loop: Loop, workload: Workload, pricing: Pricing, batches: Sequence[Sequence[int]], releases: Sequence[float]
 ) -> Plan:
-    plan = grouped_plan(workload, batches, releases)
-    if loop.streams == 1 or loop.hierarchical or pricing.blocking:
-        return plan
-    return replace(plan, channels=loop.streams)
+    return replace(grouped_plan(workload, batches, releases), channels=channels(loop, pricing))

@@ -115,12 +115,23 @@ def test_whatever_is_not_the_default_is_in_the_environment():
     }
 
 
+def test_no_digit_of_a_cycle_is_lost():
+    loop = Loop(cycle=0.0012345678)
+    assert horovod.name_of(loop) == "128MiB,1.2345678ms"
+    assert horovod.environment(loop)["HOROVOD_CYCLE_TIME"] == "1.2345678"
+    assert horovod.name_of(Loop(0, 0)) == "0B,0ms"
+    assert horovod.name_of(Loop(cycle=1.0)) == "128MiB,1000ms"
+
+
 def test_settings_by_name():
     assert horovod.named("64MiB,5ms") == Loop(64 * MIB, 0.005)
     assert horovod.named("0B") == Loop(0)
-    for loop in (Loop(), Loop(0, 0.0), Loop(1_000_001, 0.0025)):
+    for loop in (Loop(), Loop(0, 0.0), Loop(1_000_001, 0.0025), Loop(cycle=0.0012345678)):
         assert horovod.named(horovod.name_of(loop)) == loop
-    with pytest.raises(UsageError, match="such as 64MiB,5ms"):
+    with pytest.raises(
+        UsageError,
+        match=r"write THRESHOLD,CYCLE\[,streams=N\]\[,cache=N\]\[,async\]\[,hierarchical\], such as 64MiB,5ms",
+    ):
         horovod.named("fast")
 
 

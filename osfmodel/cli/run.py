@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from osfmodel.runtime.trainees import Subject
     from osfmodel.runtime.training import Settings
 
-STARTING = 30.0
-"""Seconds that a process of Horovod's may take to start."""
 UNPRICED = ("wfbp", "single", "ddp", HOROVOD)
 """Plans that can be made without knowing what a message costs."""
 UNMEASURED = Pricing.of(FREE, workers=2)
@@ -258,7 +256,7 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
     known = profiles.load_workload(asked.workload or asked.subject)
     workload = known if asked.scale == 1 else known.scaled(asked.scale)
     workload = workload.in_fp16() if asked.compression == FP16 else workload
-    watch.patience += 2 * workload.compute_time + STARTING
+    watch.patience += 2 * workload.compute_time
     pricing = UNMEASURED
     if asked.cluster is not None:
         pricing = pricing_of(profiles.load_cluster(asked.cluster), place.world)

@@ -10,13 +10,17 @@ There are no times of tensors or collectives in it, so that it becomes no noun: 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NoReturn
 
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Text, columns_of
+from osfmodel.loop import Loop
+from osfmodel.settings import PREFIX, name_of, switched
 from osfmodel.units import MIB
 
 KNOBS = ("cycle_time_ms", "tensor_fusion_threshold", "score")
+"""Columns that are figures; all others are switches."""
 SAMPLES = 5
 """Samples of which a row's score is the median; Horovod has no setting for it."""
 STEPS_PER_SAMPLE = 10
@@ -34,12 +38,17 @@ class Setting:
     switches: tuple[tuple[str, bool], ...] = ()
 
     @property
+    def settings(self) -> str:
+        """As the name of a plan, but for what none can say: ``horovod:32MiB,2.5ms``, without the cache ``,cache=0``."""
+        return PREFIX + name_of(Loop(self.threshold, self.cycle, **switched(dict(self.switches))[0]))
+
+    @property
     def plan(self) -> str:
-        """As the name of a plan: ``horovod:33554432B,2.5ms``, and without the response cache ``,cache=0``."""
-        switched = dict(self.switches)
-        without = "" if switched.get("cache_enabled", True) else ",cache=0"
-        over_nodes = ",hierarchical" if switched.get("hierarchical_allreduce") else ""
-        return f"horovod:{self.threshold}B,{self.cycle * 1e3:.6g}ms{without}{over_nodes}"
+        """The name of a plan of these settings. Raises DataError, naming it, for a switch that no plan can state."""
+        _, strange = switched(dict(self.switches))
+        if strange:
+            raise DataError(f"{', '.join(strange)[:200]} is on, which the name of a plan cannot state")
+        return self.settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,8 @@ def _setting(text: Text, number: int, row: dict[str, str]) -> Setting:
     if threshold > 2**40:
         raise text.fault(number, row["tensor_fusion_threshold"], "is no threshold in MiB")
     switches = tuple((name, value.strip() == "1") for name, value in row.items() if name not in KNOBS)
-    return Setting(int(threshold * MIB), cycle * 1e-3, score * 1e6, switches)
+    seconds = float(Decimal(repr(cycle)).scaleb(-3))  # as it is written, to the last digit
+    return Setting(int(threshold * MIB), seconds, score * 1e6, switches)
 
 
 def read(text: Text, hints: Hints) -> NoReturn:
@@ -92,7 +102,7 @@ def read(text: Text, hints: Hints) -> NoReturn:
     kind = "converged to" if found.converged else "was stopped before it converged; the best so far is"
     spent = f"{len(found.tried)} settings tried, {found.steps()} steps if its other settings are Horovod's defaults"
     raise DataError(
-        f"is Horovod's autotune log, which {kind} {kept.plan}{' with ' if on else ''}{', '.join(on)[:200]} "
+        f"is Horovod's autotune log, which {kind} {kept.settings}{' with ' if on else ''}{', '.join(on)[:200]} "
         f"({kept.score / 1e6:.4g} MB/s; {spent}): it holds no times of tensors, so there is nothing to import; "
         "for those give a timeline (HOROVOD_TIMELINE=FILE)"
     )

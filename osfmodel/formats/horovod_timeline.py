@@ -16,11 +16,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from osfmodel.cluster import Cluster
+from osfmodel.cluster import LIBRARIES, Cluster
+from osfmodel.effects import Effects
 from osfmodel.errors import DataError
 from osfmodel.formats.horovod_events import Activity, Cycle, Recorder, Span
 from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, require_workers
@@ -30,7 +31,6 @@ from osfmodel.units import show_time
 from osfmodel.workload import Layer, Workload
 
 SIGN = re.compile(r'"(?:NEGOTIATE_[A-Z]|CYCLE_START"|start_time_since_epoch_in_micros")')
-LIBRARIES = ("nccl", "ccl", "mpi", "gloo")
 COARSE = 0.1
 """Part of the backward time that tensors may lie unseen before it is said that their ready times are coarse."""
 
@@ -83,7 +83,7 @@ class HorovodTimeline:
     """What a timeline says: the groups of each iteration, the cycles where they are marked, library and workers.
 
     ``asked`` tells for each iteration whether the coordinator heard ranks, as in the first, before the response cache
-    knows the tensors. ``workers`` is None where it never did.
+    knows the tensors. ``workers`` is None where it never did. ``library`` is one of LIBRARIES.
     """
 
     iterations: tuple[tuple[Group, ...], ...]
@@ -92,6 +92,11 @@ class HorovodTimeline:
     library: str
     hierarchical: bool
     workers: int | None
+
+    @property
+    def carried(self) -> str:
+        """The library in words."""
+        return self.library or "library not stated"
 
     @property
     def training(self) -> tuple[int, ...]:
@@ -172,7 +177,7 @@ def timeline(text: Text) -> HorovodTimeline:
         tuple(tuple(map(_group, groups)) for groups in iterations),
         tuple(recorder.cycles),
         tuple(any(span.asked.ranks for group in groups for span in group) for groups in iterations),
-        next((name for name in LIBRARIES if any(step.startswith(name.upper() + "_") for step in steps)), "not stated"),
+        next((name for name in LIBRARIES if name and any(step.startswith(f"{name.upper()}_") for step in steps)), ""),
         any(step.endswith("_REDUCESCATTER") for step in steps),
         max(ranks) + 1 if ranks else None,
     )
@@ -262,7 +267,7 @@ def read(text: Text, hints: Hints) -> list[Noun]:
 
 def _source(text: Text, found: HorovodTimeline, workers: int, said: str) -> Source:
     among = f"{workers} worker{'s' * (workers > 1)}"
-    return Source(f"imported from {text.file}", f"Horovod, {found.library}, {among}; {said}", "not stated")
+    return Source(f"imported from {text.file}", f"Horovod, {found.carried}, {among}; {said}", "not stated")
 
 
 def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> Measurement | None:
@@ -271,7 +276,11 @@ def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int)
     if not times:
         return None
     formed = Counter(" ".join(str(group.bytes) for group in found.iterations[a]) for a, _ in found.steady)
-    conditions = {"executor": "horovod", "library": found.library, "buckets": formed.most_common(1)[0][0]}
+    conditions = {
+        "executor": "horovod",
+        "library": found.library or "not stated",
+        "buckets": formed.most_common(1)[0][0],
+    }
     conditions["formations"] = f"{len(formed)} in {len(found.steady)} iterations"
     if found.hierarchical:
         conditions["hierarchical"] = "yes"
@@ -336,5 +345,12 @@ def _cluster(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> 
     if workers < 2 or len(durations) < 2:
         return None
     points = [Point(workers, size, time, 0) for size, times in durations.items() for time in times]
-    said = f"Horovod, {found.library}: all-reduces of training without copies; waits for slower workers are in them"
-    return cluster_of(text, points, hints, said)
+    said = f"Horovod, {found.carried}: all-reduces of training without copies; waits for slower workers are in them"
+    return replace(cluster_of(text, points, hints, said), library=found.library, effects=_effects(found))
+
+
+def _effects(found: HorovodTimeline) -> Effects:
+    """Those of the loop, as far as the timeline gives them: what agreeing takes is the least that it took."""
+    remembered, asked = (min(found.negotiation(kind), default=0.0) for kind in (False, True))
+    missed = max(asked - remembered, 0.0)
+    return Effects(fusion_copy=sum(found.copy_seconds_per_byte or ()), negotiation=remembered, negotiation_miss=missed)

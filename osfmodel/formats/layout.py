@@ -55,10 +55,11 @@ def told_gpus_per_node(text: Text, layouts: Sequence[Layout], hints: Hints) -> i
 
 
 def merged(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cluster:
-    """The tables of several files as one cluster.
+    """The tables of several files as one cluster, with the effects of the one of most workers.
 
-    Raises DataError, naming the file, for one that holds anything else than one cluster of tables; and, naming both,
-    where two hold the same collective and worker count, which are rarely repeats of one set-up, or differ in layout.
+    ``library`` is what all of them state. Raises DataError, naming the file, for one that holds anything else than one
+    cluster of tables; and, naming both, where two hold the same collective and worker count, which are rarely repeats
+    of one set-up, or differ in layout.
     """
     clusters = [(file, _only_tables(file, nouns)) for file, nouns in found]
     origin: dict[tuple[str, int], str] = {}
@@ -73,12 +74,16 @@ def merged(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cluster:
     tables = sorted(
         (table for _, cluster in clusters for table in cluster.tables), key=lambda t: (t.collective, t.workers)
     )
+    libraries = {cluster.library for _, cluster in clusters}
+    largest = max((cluster for _, cluster in clusters), key=lambda one: max(table.workers for table in one.tables))
     return Cluster(
         name=name,
         cost_model="tabulated",
         gpus_per_node=gpus_per_node,
         nodes=-(-max(table.workers for table in tables) // gpus_per_node),
         tables=tuple(tables),
+        effects=largest.effects,
+        library=libraries.pop() if len(libraries) == 1 else "",
         source=_source_of([cluster for _, cluster in clusters]),
     )
 

@@ -213,6 +213,7 @@ def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
         contention=() if gain is None else (Contention(setting.workers, gain),),
         effects=Effects(**findings.effects),
         in_flight=findings.in_flight,
+        library=setting.backend,
         source=Source("measured by osf bench", conditions(findings, setting)),
     )
 
@@ -271,8 +272,8 @@ def _slowing(findings: Findings) -> str:
 def merged(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluster:
     """``known`` with what ``new`` measured for its worker count in the place of what was there for that.
 
-    ``in_flight`` is that of ``new``, and so are ``effects``, those that were measured with it. Raises DataError where
-    they cannot be one cluster.
+    ``in_flight`` and ``library`` are those of ``new``, and so are ``effects``, those that were measured with it. Raises
+    DataError where they cannot be one cluster.
     """
     require_mergeable(known)
     if known.gpus_per_node != new.gpus_per_node and max(known.nodes or 2, new.nodes or 2) > 1:
@@ -281,6 +282,8 @@ def merged(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluste
             raise DataError(
                 f"{known.name!r} has {known.gpus_per_node} ranks on a host, this was measured with {new.gpus_per_node}"
             )
+    if known.library not in ("", new.library):
+        raise DataError(f"{known.name!r} was measured with {known.library}, this with {new.library}")
     taken = {(table.collective, table.workers) for table in new.tables}
     counts = {row.workers for row in new.contention}
     conditions = f"{known.source.conditions}; then {new.source.conditions}"
@@ -292,6 +295,7 @@ def merged(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluste
         contention=tuple(row for row in known.contention if row.workers not in counts) + new.contention,
         effects=replace(known.effects, **effects),
         in_flight=new.in_flight,
+        library=new.library,
         source=replace(known.source, conditions=conditions),
     )
 

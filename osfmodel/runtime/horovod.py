@@ -12,17 +12,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
-from osfmodel.errors import JobError, UsageError
+from osfmodel import errors
+from osfmodel.errors import JobError, OsfError, UsageError
 from osfmodel.loop import Loop
 from osfmodel.runtime.ranks import Place, Watch
 from osfmodel.targets.horovod import environment
 
+STARTING = 30.0
+"""Seconds that a process of Horovod's may take to start, beyond the patience for everything else."""
 KEPT = 4000
 """Characters of what a failed process wrote that are looked through for the reason."""
 
@@ -47,17 +51,19 @@ class Turns:
     watch: Watch
 
     def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str | None] | None = None) -> Any:
-        """What ``task`` gives on this rank under these settings. Raises JobError on every rank where one failed.
+        """What ``task`` gives on this rank under these settings.
 
-        ``extra``: further variables of Horovod's environment, or None for those that are to be left out.
+        Raises JobError on every rank where one failed, or the OsfError that one raised, and UsageError where the ranks
+        are not spread evenly. ``extra``: further variables of Horovod's environment, None for one to be left out.
         """
+        require_even(self.each((self.place.local_rank, self.place.per_host)))
         with self._server() as port:
             said = {**environment(loop), **self._meeting(port), **(extra or {})}
             settings = {name: value for name, value in said.items() if value is not None}
             result, failure = self._process(settings, task)
-        for rank, other in enumerate(self.each(failure)):
-            if other:
-                raise JobError(f"Horovod failed on rank {rank} {self.watch.doing}: {other}")
+        failed = [(rank, other) for rank, other in enumerate(self.each(failure)) if other]
+        if failed:
+            raise error_of(failed, self.watch.doing)
         return result
 
     def each(self, value: Any) -> list[Any]:
@@ -94,12 +100,12 @@ class Turns:
         words: dict[str, Any] = {
             "RANK": place.rank,
             "SIZE": place.world,
-            "LOCAL_RANK": place.local_rank,
+            "LOCAL_RANK": place.local_rank if place.per_host > 1 else 0,
             "LOCAL_SIZE": place.per_host,
             "CROSS_RANK": host,
             "CROSS_SIZE": hosts,
             "HOSTNAME": f"host-{host}",
-            "GLOO_RENDEZVOUS_ADDR": place.address.rpartition(":")[0],
+            "GLOO_RENDEZVOUS_ADDR": place.address.rpartition(":")[0].strip("[]"),
             "GLOO_RENDEZVOUS_PORT": port,
             "GLOO_TIMEOUT_SECONDS": max(1, round(self.limit)),
             "CONTROLLER": "gloo",
@@ -110,8 +116,8 @@ class Turns:
             words["GLOO_IFACE"] = interface
         return {f"HOROVOD_{name}": str(value) for name, value in words.items()}
 
-    def _process(self, settings: Mapping[str, str], task: Mapping[str, Any]) -> tuple[Any, str]:
-        """What it says came of the task, and why nothing did."""
+    def _process(self, settings: Mapping[str, str], task: Mapping[str, Any]) -> tuple[Any, Failure | None]:
+        """What it says came of the task, or why nothing did."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         command = [sys.executable, "-m", "osfmodel.runtime.under_horovod"]
         with tempfile.TemporaryFile("w+") as heard:
@@ -125,7 +131,9 @@ class Turns:
             try:
                 process.stdin.write(json.dumps(task) + "\n")
                 process.stdin.flush()
-                for line in process.stdout:
+                with self.watch.allowing(self.watch.patience + STARTING):
+                    first = process.stdout.readline()
+                for line in chain([first] if first else [], process.stdout):
                     said = json.loads(line)
                     self.watch.beat(self.watch.doing)
                 status = process.wait()
@@ -133,9 +141,44 @@ class Turns:
                 status = process.wait()
             finally:
                 process.kill()
+            if "result" in said:
+                return said["result"], None
             heard.seek(0)
-            failure = "" if "result" in said else said.get("error") or _reason(heard.read(), status)
-        return said.get("result"), failure
+            return None, Failure(said.get("error") or _reason(heard.read(), status), said.get("kind"))
+
+
+class Failure(NamedTuple):
+    """Why a process did not do its task; ``kind`` is the class of ``osfmodel.errors`` that it raised, if it did."""
+
+    said: str
+    kind: str | None = None
+
+
+def error_of(failed: Sequence[tuple[int, Failure]], doing: str) -> OsfError:
+    """What the failures of these ranks mean for all of them.
+
+    Where one raised an error of ours that is it: the others' Horovod only failed because that rank was gone.
+    """
+    rank, (said, kind) = next((entry for entry in failed if entry[1].kind), failed[0])
+    found = getattr(errors, kind or "", JobError)
+    where = f"on rank {rank} {doing}"
+    return found(f"{said} ({where})") if kind else JobError(f"Horovod failed {where}: {said}")
+
+
+def require_even(places: Sequence[tuple[int, int]]) -> None:
+    """Raise UsageError unless these (local rank, ranks on its host) of all ranks are of hosts with as many each.
+
+    With one rank on a host its local rank does not matter: a launcher that does not tell of hosts gives the rank.
+    """
+    world, (_, usual) = len(places), places[0]
+    for rank, (local, per_host) in enumerate(places):
+        said = f"rank {rank} has LOCAL_RANK {local} and LOCAL_WORLD_SIZE {per_host}"
+        if per_host != usual or per_host < 1 or world % per_host:
+            raise UsageError(f"{said} of {world} ranks: Horovod needs hosts with equally many ranks")
+        if per_host > 1 and local != rank % per_host:
+            raise UsageError(
+                f"{said}: Horovod needs ranks to be counted host by host, so that would be {rank % per_host}"
+            )
 
 
 def _reason(written: str, status: int) -> str:

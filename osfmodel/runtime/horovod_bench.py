@@ -7,10 +7,8 @@ cycles that find nothing.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +16,8 @@ from typing import Any
 from osfmodel.cluster import Cluster, Table
 from osfmodel.effects import Effects
 from osfmodel.errors import DataError
+from osfmodel.formats.horovod_timeline import timeline
+from osfmodel.formats.source_text import Text
 from osfmodel.loop import DEFAULT_THRESHOLD, Loop
 from osfmodel.runtime.horovod import Turns
 from osfmodel.runtime.under_horovod import BESIDE
@@ -27,8 +27,6 @@ from osfmodel.units import show_bytes, show_time
 COPIED = (4 << 20, 16 << 20, 64 << 20)
 """Bytes at which copies into and out of the fusion buffer are measured, as far as they are asked for."""
 COPY_REPEATS = 10
-CYCLE = "CYCLE_START"
-"""How the timeline marks that a cycle begins."""
 
 
 def measure(turns: Turns, sizes: Sequence[int], repeat: int, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def _slowest(turns: Turns, loop: Loop, task: Mapping[str, Any], kinds: Sequence[
 
 
 def _idle(turns: Turns, capacity: int) -> float:
-    """Seconds from one cycle to the next where there is nothing to do and the cycle time is 0, as rank 0 notes them."""
+    """Median seconds from a cycle that finds nothing to the next where the cycle time is 0, as rank 0 notes them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "timeline.json"
         noted = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
@@ -72,9 +70,7 @@ def _idle(turns: Turns, capacity: int) -> float:
 
 
 def _gap(path: Path) -> float | None:
-    marks = [event["ts"] for event in json.loads(path.read_text()) if event.get("name") == CYCLE]
-    gaps = [after - before for before, after in pairwise(marks)]
-    return median(gaps) * 1e-6 if gaps else None
+    return timeline(Text(path.name, path.read_text())).cycle_gap
 
 
 def cluster_of(found: Mapping[str, Any], turns: Turns, name: str, network: str) -> Cluster:
@@ -85,7 +81,7 @@ def cluster_of(found: Mapping[str, Any], turns: Turns, name: str, network: str) 
     said = (
         f"{place.world} ranks, {place.per_host} on each host; Horovod {version('horovod')} over gloo, "
         f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: what {BESIDE} more "
-        "messages of a size put off; negotiation from cycles that find nothing"
+        "messages of a size put off; negotiation from the median cycle that finds nothing"
     )
     return Cluster(
         name,

@@ -124,7 +124,7 @@ def _measurement(series: Series, turns: Turns, label: str, turn: tuple[int, tupl
 
 
 def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
-    """Under what a turn is measured, in words; ``settings`` and ``groups`` say what of."""
+    """Under what a turn is measured, in words; ``settings`` and ``sent`` say what of."""
     from importlib.metadata import version
 
     import torch

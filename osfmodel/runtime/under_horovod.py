@@ -23,6 +23,8 @@ LEAST = 5
 """Repeats at each size, however long they take."""
 POINT_SECONDS = 4.0
 """At a size, so much time is spent on further repeats; a slow network gets fewer."""
+WARM_UPS = 2
+"""Repeats at each size that do not count: in the first the loop does not remember the tensors yet."""
 BESIDE = 4
 """Messages that are queued behind the first where the time of one is to be told from that of its negotiation."""
 PIECES = 8
@@ -53,7 +55,10 @@ def main() -> None:
         tell(result=TASKS[task.pop("task")](hvd, tell, **task))
         hvd.shutdown()
     except Exception as error:
-        tell(error=str(error) if isinstance(error, OsfError) else f"{type(error).__name__}: {error}")
+        if isinstance(error, OsfError):
+            tell(error=str(error), kind=type(error).__name__)
+        else:
+            tell(error=f"{type(error).__name__}: {error}")
         os._exit(1)
     os._exit(0)  # tearing down what Horovod left of its threads is not worth a crash
 
@@ -131,19 +136,35 @@ def _meet(hvd: Any) -> None:
 
 def exchange(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
     """Seconds of one all-reduce of each size, and of several submitted at once; to be run with threshold 0."""
-    found = []
-    for size in sizes:
-        alone, queued = _tensors(1, size), _tensors(1 + BESIDE, size)
-        first = max(_once(hvd, queued) for _ in range(2))
-        count = max(min(repeat, int(POINT_SECONDS / max(2 * first, 1e-9))), min(LEAST, repeat))
-        count = _least(hvd, count)
-        rows = []
-        for number in range(count):
-            tell(size=size, repeat=number)  # each may take seconds
-            rows.append((_once(hvd, alone), _once(hvd, queued)))
-        found.append({"bytes": size, "alone": [row[0] for row in rows], "queued": [row[1] for row in rows]})
-        tell(size=size)
-    return found
+    return [
+        _in_turns(hvd, tell, size, repeat, alone=_tensors(1, size), queued=_tensors(1 + BESIDE, size)) for size in sizes
+    ]
+
+
+def copies(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
+    """Seconds of a message of one tensor, and of one as large that is fused; to be run with a large threshold."""
+    return [
+        _in_turns(hvd, tell, size, repeat, alone=_tensors(1, size), fused=_tensors(PIECES, size // PIECES))
+        for size in sizes
+    ]
+
+
+def _in_turns(hvd: Any, tell: Tell, size: int, repeat: int, **kinds: Sequence[Any]) -> dict[str, Any]:
+    """Seconds of each kind of submission, one after the other, ``repeat`` times or as often as time allows."""
+
+    def once(kind: str) -> float:
+        spent = _once(hvd, kinds[kind])
+        tell(size=size)  # each may take seconds
+        return spent
+
+    longest = max(sum(map(once, kinds)) for _ in range(WARM_UPS))
+    rows = [[once(kind) for kind in kinds] for _ in range(_least(hvd, repeats(longest, repeat)))]
+    return {"bytes": size, **{kind: list(times) for kind, times in zip(kinds, zip(*rows, strict=True), strict=True)}}
+
+
+def repeats(seconds: float, most: int) -> int:
+    """How often what takes so many seconds is repeated: for POINT_SECONDS, at most ``most`` times, at least LEAST."""
+    return max(min(most, int(POINT_SECONDS / max(seconds, 1e-9))), min(LEAST, most))
 
 
 def _least(hvd: Any, count: int) -> int:
@@ -151,19 +172,6 @@ def _least(hvd: Any, count: int) -> int:
     import torch
 
     return int(hvd.allgather(torch.tensor([count]), name="osf.count").min())
-
-
-def copies(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
-    """Seconds of a message of one tensor, and of one as large that is fused; to be run with a large threshold."""
-    found = []
-    for size in sizes:
-        whole, pieces = _tensors(1, size), _tensors(PIECES, size // PIECES)
-        for tensors in (whole, pieces):
-            _once(hvd, tensors)
-        rows = [(_once(hvd, whole), _once(hvd, pieces)) for _ in range(repeat)]
-        found.append({"bytes": size, "alone": [row[0] for row in rows], "fused": [row[1] for row in rows]})
-        tell(size=size)
-    return found
 
 
 def idle(hvd: Any, tell: Tell) -> None:

@@ -12,31 +12,24 @@ from dataclasses import replace
 from typing import Any
 
 from osfmodel.effects import HOROVOD
-from osfmodel.errors import OsfError, PlanError, UsageError
-from osfmodel.loop import DEFAULT_CACHE, DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
+from osfmodel.errors import PlanError
+from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
 from osfmodel.notation import read
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
+from osfmodel.settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.loops import Case, best_settings
 from osfmodel.targets.target import Target, require_plain
-from osfmodel.units import MIB, parse_bytes, parse_time, show_bytes, show_time
+from osfmodel.units import MIB, show_bytes, show_time
 from osfmodel.workload import Workload
+
+__all__ = ["BEST", "GROUP_CYCLES", "PREFIX", "TARGET", "environment", "name_of", "named"]
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
 """Cycle times tried with groups, seconds: the loop has nothing to wait for."""
 WORTH_A_LINE = 0.005
 """By how much groups must be better, relative, before they are recommended over settings alone."""
-
-
-PREFIX = "horovod:"
-"""What the name of a plan begins with that says Horovod's settings, as in ``horovod:64MiB,5ms``."""
-
-
-SWITCHES = {"async": "asynchronous", "hierarchical": "hierarchical"}
-COUNTS = {"streams": "streams", "cache": "cache_capacity"}
-DEFAULTS = {name: getattr(Loop(), name) for name in COUNTS.values()}
-DISABLE = "HOROVOD_DISABLE_GROUP_FUSION"
 BEST = "horovod:best"
 """The name of the plan with the best threshold and cycle time that were found."""
 
@@ -122,31 +115,6 @@ def stated(conditions: Mapping[str, str], workload: Workload) -> Loop:
     return replace(loop, groups=groups, use_groups=True)
 
 
-def named(text: str) -> Loop:
-    """The settings in ``64MiB``, ``64MiB,5ms`` or ``64MiB,5ms,streams=2,cache=0,async,hierarchical``.
-
-    Raises UsageError for anything else.
-    """
-    threshold, cycle, *further = [*text.split(","), ""] if "," not in text else text.split(",")
-    try:
-        loop = Loop(parse_bytes(threshold), parse_time(cycle) if cycle else DEFAULT_CYCLE)
-        for word in further:
-            loop = replace(loop, **_further(word))
-    except OsfError as error:
-        forms = "THRESHOLD,CYCLE[,streams=K][,cache=N][,async][,hierarchical], such as 64MiB,5ms"
-        raise UsageError(f"Horovod's settings {text!r}: write {forms} ({error})") from None
-    return loop
-
-
-def _further(word: str) -> dict[str, Any]:
-    key, _, value = word.partition("=")
-    if word in SWITCHES:
-        return {SWITCHES[word]: True}
-    if key in COUNTS and value.isdecimal():
-        return {COUNTS[key]: int(value)}
-    raise UsageError(f"{word!r} is none of them")
-
-
 def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
     """How to find the settings that ``horovod:64MiB,5ms`` or ``horovod:best`` names, and in words what they are.
 
@@ -157,14 +125,6 @@ def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
     loop = named(name.removeprefix(PREFIX))
     said = f"a threshold of {show_bytes(loop.threshold)} and a cycle of {show_time(loop.cycle)}"
     return lambda workload, pricing: loop, said
-
-
-def name_of(loop: Loop) -> str:
-    """What :func:`named` reads: threshold and cycle time, exactly."""
-    whole = f"{loop.threshold // MIB}MiB" if loop.threshold and loop.threshold % MIB == 0 else f"{loop.threshold}B"
-    counts = [f"{key}={getattr(loop, name)}" for key, name in COUNTS.items() if getattr(loop, name) != DEFAULTS[name]]
-    switches = [word for word, name in SWITCHES.items() if getattr(loop, name)]
-    return ",".join([whole, f"{loop.cycle * 1e3:g}ms", *counts, *switches])
 
 
 def words(knobs: Loop) -> str:
@@ -187,22 +147,6 @@ def config(knobs: Loop) -> dict[str, Any]:
     }
 
 
-def environment(knobs: Loop) -> dict[str, str]:
-    """What Horovod reads when it starts; what has its default is left out, but for the two settings."""
-    said = {
-        "HOROVOD_FUSION_THRESHOLD": str(knobs.threshold),
-        "HOROVOD_CYCLE_TIME": f"{knobs.cycle * 1000:g}",
-    }
-    further = {
-        DISABLE: "1" if knobs.use_groups else "",
-        "HOROVOD_NUM_NCCL_STREAMS": str(knobs.streams) if knobs.streams > 1 else "",
-        "HOROVOD_CACHE_CAPACITY": str(knobs.cache_capacity) if knobs.cache_capacity != DEFAULT_CACHE else "",
-        "HOROVOD_ENABLE_ASYNC_COMPLETION": "1" if knobs.asynchronous else "",
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1" if knobs.hierarchical else "",
-    }
-    return said | {name: value for name, value in further.items() if value}
-
-
 def render(knobs: Loop, workload: Workload) -> str:
     """An env file, the horovodrun flags, the YAML of --config-file, and Python for ``groups=``."""
     offered = _offered(knobs, workload)
@@ -216,11 +160,11 @@ def render(knobs: Loop, workload: Workload) -> str:
         environment="\n".join(f"{key}={value}" for key, value in environment(knobs).items()),
         mb=-(-knobs.threshold // MIB),
         rounded=rounded,
-        ms=f"{knobs.cycle * 1000:g}",
+        ms=milliseconds(knobs.cycle),
         groups=groups,
         advice=advice,
         grouped=" ".join(f"{key}={value}" for key, value in environment(offered).items()),
-        beside=f"; with {DISABLE}=1 in the environment" if knobs.use_groups else "",
+        beside="; with HOROVOD_DISABLE_GROUP_FUSION=1 in the environment" if knobs.use_groups else "",
     )
 
 

@@ -90,6 +90,13 @@ def test_what_is_imported():
     (table,) = cluster.tables
     assert table.sizes == tuple(timeline(samples.HOROVOD_FUSED).durations)
     assert osf.cost_of(cluster, 2)(753704) == table.times[-1]
+    assert cluster.library == "gloo"
+    seen = timeline(samples.HOROVOD_FUSED)
+    assert cluster.effects.active == {
+        "fusion_copy": sum(seen.copy_seconds_per_byte),
+        "negotiation": min(seen.negotiation()),
+        "negotiation_miss": min(seen.negotiation(asked=True)) - min(seen.negotiation()),
+    }
 
 
 EVENTS = list(json.loads(samples.HOROVOD_FUSED))
@@ -130,7 +137,16 @@ def renamed(content, library):
 def test_the_library_is_told_by_the_names_of_activities(library):
     found = timeline(renamed(samples.HOROVOD_FUSED, library))
     assert found == replace(timeline(samples.HOROVOD_FUSED), library=library)
-    assert dict(nouns(renamed(samples.HOROVOD_FUSED, library))[Measurement].conditions)["library"] == library
+    read = nouns(renamed(samples.HOROVOD_FUSED, library))
+    assert dict(read[Measurement].conditions)["library"] == library
+    assert read[Cluster].library == library
+
+
+def test_a_library_that_is_not_known_is_not_stated():
+    read = nouns(renamed(samples.HOROVOD_FUSED, "hccl"))
+    assert dict(read[Measurement].conditions)["library"] == "not stated"
+    assert read[Cluster].library == ""
+    assert "Horovod, library not stated, 2 workers" in read[Measurement].source.conditions
 
 
 class Trace:
@@ -364,7 +380,7 @@ def test_the_autotune_log():
     found = horovod_autotune.autotune(Text("file.csv", samples.HOROVOD_AUTOTUNE))
     assert len(found.tried) == 16
     assert found.converged == found.best == found.tried[11]
-    assert found.best.plan == "horovod:8388608B,10ms"
+    assert found.best.plan == "horovod:8MiB,10ms"
     assert found.best.score == pytest.approx(29.521e6)
     assert dict(found.best.switches)["cache_enabled"]
     assert not dict(found.tried[0].switches)["cache_enabled"]
@@ -377,8 +393,22 @@ def test_an_older_log_and_fractions():
     """Fewer switches; a threshold of which six digits are written."""
     content = "cache_enabled,cycle_time_ms,tensor_fusion_threshold,score\n1,2.5,32,100\n1,17.3456,23.4567,7.5\n"
     found = horovod_autotune.autotune(Text("file.csv", content))
-    assert [setting.plan for setting in found.tried] == ["horovod:33554432B,2.5ms", "horovod:24596132B,17.3456ms"]
+    assert [setting.plan for setting in found.tried] == ["horovod:32MiB,2.5ms", "horovod:24596132B,17.3456ms"]
     assert found.converged is None
+
+
+def test_switches_of_the_tuner_in_the_names_of_plans(tmp_path):
+    """One that names cannot say makes no plan; the message names it."""
+    header = "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
+    content = f"{header}cycle_time_ms,tensor_fusion_threshold,score\n1,1,0,0,1.2345678,32,100\n0,0,1,1,5,64,200\n"
+    over_nodes, torus = horovod_autotune.autotune(Text("file.csv", content)).tried
+    assert over_nodes.plan == "horovod:32MiB,1.2345678ms,cache=0,hierarchical"
+    with pytest.raises(DataError, match="torus_allreduce is on, which the name of a plan cannot state"):
+        assert torus.plan
+    source = tmp_path / "autotune.csv"
+    source.write_text(content)
+    result = CliRunner().invoke(main, ["import", str(source)])
+    assert "the best so far is horovod:64MiB,5ms with torus_allreduce, cache_enabled" in result.stderr
 
 
 def test_the_command(tmp_path):
@@ -415,7 +445,7 @@ def test_the_tuner_is_told_not_imported(tmp_path):
     source.write_text(samples.HOROVOD_AUTOTUNE)
     result = CliRunner().invoke(main, ["import", str(source)])
     assert result.exit_code == 1
-    assert "converged to horovod:8388608B,10ms with cache_enabled (29.52 MB/s; 16 settings tried" in result.stderr
+    assert "converged to horovod:8MiB,10ms with cache_enabled (29.52 MB/s; 16 settings tried" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -425,7 +455,11 @@ def test_several_timelines_become_the_tables_of_one_cluster(tmp_path):
     target = tmp_path / "wires.json"
     files = [str(tmp_path / f"n{ranks}.json") for ranks in (2, 4)]
     assert CliRunner().invoke(main, ["import", *files, "-o", str(target)]).exit_code == 0
-    assert [table.workers for table in osf.load_cluster(target).tables] == [2, 4]
+    cluster = osf.load_cluster(target)
+    assert [table.workers for table in cluster.tables] == [2, 4]
+    assert cluster.library == "mpi"
+    assert cluster.effects == nouns(steady(ranks=4))[Cluster].effects
+    assert cluster.effects.negotiation > 0
 
 
 def test_where_a_timeline_is_given_for_a_workload(tmp_path):

@@ -203,7 +203,11 @@ def test_too_little_is_no_cluster():
 def test_merging_adds_a_worker_count_or_replaces_it():
     four = cluster_of(found(), SETTING, "mine")
     two = cluster_of(found(slowdown=0.5), replace(SETTING, workers=2), "other")
-    both = merged(four, two, {"compute_slowdown": 0.5})
+    assert four.library == "gloo"
+    with pytest.raises(DataError, match="was measured with nccl, this with gloo"):
+        merged(replace(four, library="nccl"), two, {})
+    both = merged(replace(four, library=""), two, {"compute_slowdown": 0.5})
+    assert both.library == "gloo"
     assert (both.name, both.nodes, both.effects.compute_slowdown) == ("mine", 4, 0.5)
     assert sorted({table.workers for table in both.tables}) == [2, 4]
     assert len(both.tables) == 4

@@ -217,3 +217,10 @@ def test_the_executor_has_as_many_in_flight_as_the_plan_has_channels():
     pricing = replace(Pricing.of(AffineCost(((1.0, 1.0),)), workers=2), in_flight=2)
     assert pricing.under({}).in_flight == 2
     assert pricing.under({"executor": "runtime"}).in_flight == 1
+
+
+def test_the_fusion_buffer_and_negotiation_are_horovods():
+    """Where it is not said what carries a run out, they are charged as they are given."""
+    effects = Effects(fusion_copy=1e-10, negotiation=1e-4, negotiation_miss=2e-4)
+    assert effects.under({}) == effects.under({"executor": "horovod"}) == effects
+    assert effects.under({"executor": "runtime"}) == effects.under({"executor": "ddp"}) == Effects()
