@@ -11,7 +11,7 @@ from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, in_one, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
-from osfmodel.solve.caps import search_caps
+from osfmodel.solve.caps import best_cap
 from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS, Target, ddp
 from osfmodel.units import parse_bytes, show_bytes
@@ -118,11 +118,6 @@ def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
     return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
 
 
-def _best_cap(workload: Workload, cost: Cost) -> int:
-    found = search_caps(workload, cost, Limits())
-    return max(workload.gradient_bytes, 1) if found is None else found.cap
-
-
 def plans_for(objective: Objective) -> tuple[str, ...]:
     """The named plans that make something of these rules: those made for any, and the stock ones to compare with."""
     made = [
@@ -155,7 +150,7 @@ def named_plan(name: str) -> NamedPlan:
     if cap is not None:
         return _one_limit(f"of {show_bytes(cap)}", lambda workload, cost: cap)
     if name == BEST_CAP:
-        return _one_limit("that is best", _best_cap)
+        return _one_limit("that is best", best_cap)
     near = get_close_matches(name, NAMED_PLANS, n=1)
     known = f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, or give a plan file"
     advice = f"did you mean {near[0]}?" if near else known

@@ -3,8 +3,8 @@
 In turn, until the bound is attained: the exact optimum over all schedules of one channel (``windows``), for each line
 that the price is made of or lies on; in order, then by priority (``priority``); the exact optimum in ready order
 (``merge``), and the published rule of merging (``mg_wfbp``); everything in one message; for two channels the Pareto
-recursion (``pareto``); one message per tensor, and the plans of ASC-WFBP, ByteScheduler and US-Byte. Each is timed by
-the engine under the rules. If a gap is left, ``local_search`` goes on from the best of them.
+recursion (``pareto``); one message per tensor, the plans of ASC-WFBP, ByteScheduler and US-Byte, and those of DDP
+(``caps``). Each is timed by the engine under the rules. If a gap is left, ``local_search`` goes on from the best.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import asc_wfbp, byte_scheduler, merge, mg_wfbp, optimal, pareto, priority, us_byte, windows
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.byte_scheduler import CREDIT
+from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.jobs import Jobs, chunks_in, plan_of
 from osfmodel.solve.local_search import Meter, improve
 from osfmodel.solve.solution import Limits, Solution, Status
@@ -125,6 +126,7 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
         yield asc_wfbp.plan(workload, pricing)
         yield byte_scheduler.plan(workload, byte_scheduler.PARTITION, byte_scheduler.CREDIT)
         yield us_byte.plan(workload, pricing, SMALLEST)
+    yield from capped_plans(workload, cost)
 
 
 def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
