@@ -46,25 +46,19 @@ def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_ord
 
 
 LISTED = [
-    ("googlenet-k80", "k80-10gbe-ring", 8, (1, 2, 4), (False, True)),
-    ("googlenet-k80", "k80-10gbe-ring", 16, (1, 2, 4), (False,)),
-    ("resnet50-v100", "v100-10gbe", 32, (1, 4), (False,)),
-    ("resnet50-v100", "v100-10gbe", 64, (1, 2, 4), (False,)),
-    ("resnet50-v100", "k80-10gbe-ring", 2, (1, 2), (False,)),
-    ("resnet50-v100", "k80-10gbe-ring", 64, (4,), (False,)),
-    ("resnet18-reconstructed", "k80-10gbe-ring", 16, (1, 2, 4), (False,)),
-    ("gnmt-pipedream", "v100-56gib-fits", 4, (1, 2, 4), (False,)),
-    ("transformer-6x256-cpu", "emulated-4x2500mbit", 4, (1, 2), (False,)),
-    ("resnet50-h100", "emulated-2x5gbit", 2, (1, 2), (False,)),
+    ("googlenet-k80", "k80-10gbe-ring", 8, 1, False),
+    ("googlenet-k80", "k80-10gbe-ring", 8, 2, True),
+    ("resnet50-v100", "v100-10gbe", 32, 2, False),
+    ("resnet50-v100", "v100-10gbe", 32, 4, False),
+    ("resnet50-v100", "v100-10gbe", 64, 2, False),
+    ("resnet50-v100", "v100-10gbe", 64, 4, False),
+    ("resnet50-v100", "emulated-2x5gbit", 2, 1, False),
 ]
-"""Workload, cluster, workers, channels, split or not. The emulated ones copy, and keep two in flight per channel."""
+"""Workload, cluster, workers, channels, split or not. The emulated one copies, and keeps two in flight per channel."""
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["barrier", "overlap"])
-@pytest.mark.parametrize(
-    ("workload", "cluster", "workers", "channels", "split"),
-    [(*case[:3], channels, split) for case in LISTED for channels in case[3] for split in case[4]],
-)
+@pytest.mark.parametrize(("workload", "cluster", "workers", "channels", "split"), LISTED)
 def test_no_plan_that_is_listed_is_faster(workload, cluster, workers, channels, split, overlap):
     """Of what ``osf predict`` lists ``planned`` is the fastest, under plain rules ``optimal`` of what it lists there.
 
