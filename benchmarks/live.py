@@ -69,8 +69,8 @@ class Setting(NamedTuple):
 
     @property
     def wires(self) -> str:
-        """The name of the cluster."""
-        return f"emulated-{self.workers}x{self.rate}"
+        """The name of the cluster, which is measured anew for the runs with the executor."""
+        return f"{NAMES[True] if self.how == EXECUTOR else 'emulated'}-{self.workers}x{self.rate}"
 
     @property
     def file(self) -> str:
@@ -152,14 +152,14 @@ def measure(folder: Path, chosen: Iterable[Setting]) -> None:
             if not wires.exists():
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--collective", "all_reduce"]
                 network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
-                _osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(wires)])
+                osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(wires)])
             scale = f"{SCALES[setting.workload]:g}"
             words = ["run", setting.workload, "--scale", scale, "--cluster", str(wires), *setting.options]
             words += [word for plan in setting.plans for word in ("--plan", plan)]
             words += _saved(setting, folder, wires) if setting.how == EXECUTOR else []
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
-            _osf(hosts, [*words, "-o", str(partial)])
+            osf(hosts, [*words, "-o", str(partial)])
             machine = machine_of(hosts)
             runs = [replace(run, source=source_of(machine)) for run in load_measurements(partial)]
             save_measurements(partial.stem, runs, partial)
@@ -184,7 +184,7 @@ def source_of(machine: str) -> Source:
     return Source(ORIGIN, f"PyTorch with gloo between network namespaces on {machine}; {said}", LICENCE)
 
 
-def _osf(hosts: Hosts, words: list[str]) -> str:
+def osf(hosts: Hosts, words: list[str]) -> str:
     """What rank 0 prints."""
     ended = hosts.run([sys.executable, "-m", "osfmodel", *words], timeout=3600)
     for one in ended:
@@ -223,13 +223,13 @@ def train(folder: Path) -> None:
         profile, wires, runs = (str(home / file) for file in ("workload.json", "cluster.json", "runs.json"))
         with emulated(2, "1gbit", real_time=False) as hosts:
             alone = replace(hosts, prefixes=hosts.prefixes[:1])
-            _osf(alone, ["profile", factory, "--name", name, "-o", profile])
-            _osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", wires])
+            osf(alone, ["profile", factory, "--name", name, "-o", profile])
+            osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", wires])
             words = ["run", factory, "--workload", profile, "--cluster", wires, "--verify", "-o", runs]
             for plan in ("ddp", "cap:best", "optimal", "single"):
                 words += ["--plan", plan]
-            print(_osf(hosts, words), flush=True)
-        print(_osf(local(1), ["check", runs]), flush=True)
+            print(osf(hosts, words), flush=True)
+        print(osf(local(1), ["check", runs]), flush=True)
 
 
 def tune(folder: Path) -> None:
@@ -237,7 +237,7 @@ def tune(folder: Path) -> None:
     for name in ("transformer-6x256-cpu", "resnet50-v100"):
         with emulated(4, "2500mbit") as hosts:
             words = ["tune", name, "--live", str(folder / f"tuned-{name}"), "--scale", f"{SCALES[name]:g}"]
-            print(f"{name}:\n{_osf(hosts, words)}", flush=True)
+            print(f"{name}:\n{osf(hosts, words)}", flush=True)
 
 
 def show(executor: bool = False) -> str:
@@ -246,8 +246,8 @@ def show(executor: bool = False) -> str:
     groups = side_by_side(runs, emulated_ddp.judge(runs).rows)
     grid = [*_ratios(groups), *_missing(runs, executed_settings() if executor else settings())]
     if executor:
-        return "\n".join([*grid, *_errors(groups), "", *_executed(groups), "", *_cells(groups)])
-    return "\n".join([*_cells(groups), "", *grid, *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
+        return "\n".join([*grid, *_errors(groups), "", *_executed(groups), "", *cells(groups)])
+    return "\n".join([*cells(groups), "", *grid, *_errors(groups), *_gains(groups), "", *_sweeps(groups)])
 
 
 def _ratios(groups: Sequence[Beside]) -> Iterator[str]:
@@ -277,14 +277,14 @@ def setting_of(run: Measurement) -> Setting:
 
 def _name(group: Beside) -> str:
     options = "" if "gradient_as_bucket_view" in dict(group.conditions) else ", with copies"
-    return f"{group.workload} {group.cluster.removeprefix('emulated-')}{options}"
+    return f"{group.workload} {group.cluster.rpartition('-')[2]}{options}"
 
 
-def _steady(group: Beside) -> list[Turns]:
+def steady(group: Beside) -> list[Turns]:
     return [turns for turns in group.turns if turns.error is not None and turns.steady]
 
 
-def _cells(groups: Sequence[Beside]) -> Iterator[str]:
+def cells(groups: Sequence[Beside]) -> Iterator[str]:
     yield "| workload, ranks x rate | plan | measured, ms | spread | predicted, ms | error |"
     yield "|---|---|---|---|---|---|"
     for group in groups:
@@ -295,18 +295,23 @@ def _cells(groups: Sequence[Beside]) -> Iterator[str]:
             yield f"| {' | '.join(row)} |"
 
 
-SATURATED = ("emulated-4x5gbit", "emulated-8x2500mbit")
+SATURATED = ("4x5gbit", "8x2500mbit")
 """Where the hosts together keep both cores of the machine busy, so that whatever else they do delays communication."""
+
+
+def saturated(group: Beside) -> bool:
+    """Whether the runs are of those."""
+    return group.cluster.rpartition("-")[2] in SATURATED
 
 
 def _errors(groups: Sequence[Beside]) -> Iterator[str]:
     for words, chosen in (
-        ("cores to spare", lambda group: "with copies" not in _name(group) and group.cluster not in SATURATED),
-        ("cores saturated (4x5gbit, 8x2500mbit)", lambda group: group.cluster in SATURATED),
+        ("cores to spare", lambda group: "with copies" not in _name(group) and not saturated(group)),
+        ("cores saturated (4x5gbit, 8x2500mbit)", saturated),
         ("DDP's default, with copies", lambda group: "with copies" in _name(group)),
         ("all", lambda group: True),
     ):
-        errors = [abs(turns.error or 0) for group in groups if chosen(group) for turns in _steady(group)]
+        errors = [abs(turns.error or 0) for group in groups if chosen(group) for turns in steady(group)]
         left = sum(not turns.steady for group in groups if chosen(group) for turns in group.turns)
         if errors:
             yield (

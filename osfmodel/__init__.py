@@ -15,6 +15,7 @@ from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, 
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
+from osfmodel.engine import ENGINES
 from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements, save_measurements
@@ -39,6 +40,7 @@ __all__ = [
     "CONFIG_TARGETS",
     "COST_MODELS",
     "EFFECTS",
+    "ENGINES",
     "NAMED_PLANS",
     "SOLVERS",
     "AlphaBeta",

@@ -10,6 +10,7 @@ from osfmodel import documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS, worker_counts
 from osfmodel.effects import EFFECTS
+from osfmodel.engine import ENGINES
 from osfmodel.errors import OsfError
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.plans import NAMED_PLANS
@@ -96,6 +97,7 @@ KINDS: dict[str, Callable[[], Listing]] = {
     "clusters": _clusters,
     "plans": _meanings(NAMED_PLANS),
     "targets": _meanings(CONFIG_TARGETS),
+    "engines": _meanings(ENGINES),
     "cost-models": _meanings(COST_MODELS),
     "effects": _effects,
     "formats": _meanings(IMPORT_FORMATS),

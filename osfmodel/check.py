@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.bands import quantile
-from osfmodel.effects import RUNTIME
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
-from osfmodel.ledger.recipe import not_predicted, row_of, without_unsteady
+from osfmodel.ledger.recipe import not_predicted, row_of, stated_plan, without_unsteady
 from osfmodel.measurement import OF_ONE_REPEAT, Measurement
 from osfmodel.measurements import load_measurements
-from osfmodel.notation import read
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
@@ -176,9 +174,12 @@ def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
     workload, stated = profiles.load_workload(_beside(run.workload, folder)), dict(run.conditions)
     if "scale" in stated:
         workload = workload.scaled(_factor(stated["scale"]))
+    if stated.get("compression") == "fp16":
+        workload = workload.in_fp16()
     pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
-    if stated.get("executor") == RUNTIME:
-        return workload, pricing, read(stated.get("sent", ""), workload)
+    plan = stated_plan(stated, workload, pricing)
+    if plan is not None:
+        return workload, pricing, plan
     given = run.plan.endswith(".json")
     return workload, pricing, profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
 

@@ -11,6 +11,10 @@ from osfmodel.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+LIBRARIES = ("", "nccl", "gloo", "mpi")
+"""What carries collectives out; empty where that is not stated."""
+BLOCKING = ("gloo", "mpi")
+"""Those that the calling thread carries out itself, as Horovod calls them."""
 FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
 """What joins the GPUs of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
@@ -195,7 +199,7 @@ class Cluster:
     ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``fitted`` is the
     range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured there; none is on
     otherwise. ``in_flight`` is how many collectives of one queue (a process group) the library itself runs at
-    once: 1 with NCCL, the worker threads of gloo.
+    once: 1 with NCCL, the worker threads of gloo. ``library`` is one of LIBRARIES.
     """
 
     name: str
@@ -214,6 +218,7 @@ class Cluster:
     fitted: FittedRange | None = None
     effects: Effects = NO_EFFECTS
     in_flight: int = 1
+    library: str = ""
     source: Source = Source()
 
     def __post_init__(self) -> None:
@@ -221,6 +226,9 @@ class Cluster:
         require_count(self.gpus_per_node, f"GPUs per node of cluster {self.name!r}", least=1)
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         require_count(self.in_flight, f"collectives in flight of cluster {self.name!r}", least=1)
+        if self.library not in LIBRARIES:
+            known = ", ".join(filter(None, LIBRARIES))
+            raise DataError(f"unknown library {self.library!r} of cluster {self.name!r}: known are {known}")
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
         for kind, keys in (

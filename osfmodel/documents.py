@@ -53,6 +53,8 @@ KEYS = {
     "copy_in": "copy_in_s_per_byte",
     "copy_out": "copy_out_s_per_byte",
     "fusion_copy": "fusion_copy_s_per_byte",
+    "negotiation": "negotiation_s",
+    "negotiation_miss": "negotiation_miss_s",
     "credit": "credit_bytes",
 }
 """Fields whose key in a document says the unit as well."""

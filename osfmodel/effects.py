@@ -26,6 +26,9 @@ class Effects:
     copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
+    negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on what all of them have
+    negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache, or in its
+                         place where that is off
     compute_slowdown:    by which fraction computation takes longer while a collective runs
     straggler_deviation: standard deviation of compute time between workers, as a fraction of it
     """
@@ -35,6 +38,8 @@ class Effects:
     copy_in: float = 0
     copy_out: float = 0
     fusion_copy: float = 0
+    negotiation: float = 0
+    negotiation_miss: float = 0
     compute_slowdown: float = 0
     straggler_deviation: float = 0
 
@@ -53,8 +58,11 @@ class Effects:
         A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between. With
         ``gradient_as_bucket_view``, an option of DDP, gradients live in the buckets, so that nothing is copied. Under
         the executor they live there, too, but each is scaled on its way into the bucket, which is a pass over memory as
-        DDP's copy is; what DDP's hooks take is not what the executor's do.
+        DDP's copy is; what DDP's hooks take is not what the executor's do. Horovod has neither of these.
         """
+        if conditions.get("executor") == HOROVOD:
+            slowdown = 0 if REPLAYED_ON_CPU.items() <= conditions.items() else self.compute_slowdown
+            return replace(self, copy_in=0, copy_out=0, hook_time=0, compute_slowdown=slowdown)
         found = replace(self, copy_out=0, hook_time=0) if conditions.get("executor") == RUNTIME else self
         if REPLAYED_ON_CPU.items() <= conditions.items():
             found = replace(found, copy_in=0, hook_time=0, compute_slowdown=0)
@@ -78,6 +86,8 @@ class Effects:
 NO_EFFECTS = Effects()
 RUNTIME = "runtime"
 """The condition ``executor`` of a run that this package's executor carried out; DDP did where there is none."""
+HOROVOD = "horovod"
+"""The condition ``executor`` of a run under Horovod."""
 EXECUTED = {"executor": RUNTIME}
 """Conditions of such a run."""
 REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
@@ -127,6 +137,18 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s/byte",
             None,
             "4 / memory bandwidth: read and write, in and out (horovod, FUSION_BUFFER copies)",
+        ),
+        "negotiation": Effect(
+            "each cycle of Horovod's loop: ranks agree on what all of them have",
+            "s",
+            None,
+            "`osf bench --executor horovod`: the least time between two cycles that find nothing",
+        ),
+        "negotiation_miss": Effect(
+            "a cycle of Horovod's loop with something that is not in its response cache, beyond the negotiation",
+            "s",
+            None,
+            "`osf bench --executor horovod`: the least time between two cycles without the cache",
         ),
         "compute_slowdown": Effect(
             "computation takes so much longer while a collective runs",

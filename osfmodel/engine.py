@@ -1,8 +1,15 @@
-"""Which engine carries a plan out: the closed form where it holds, the simulator for everything else."""
+"""Which engine carries a plan out: the closed form where it holds, the simulator for everything else.
+
+That is ``auto``, the model of this package. ENGINES has it beside models of others, to be asked for by name.
+"""
 
 from __future__ import annotations
 
-from osfmodel import recursion, simulator
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from osfmodel import osf_model, recursion, simulator
+from osfmodel.errors import UsageError
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.timeline import Timeline
@@ -20,3 +27,40 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     if plan.plain:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
     return simulator.simulate(workload, plan, pricing)
+
+
+class Engine(NamedTuple):
+    """An entry of ENGINES.
+
+    carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
+    meaning:   half a line for a person
+    seen:      what of a pricing it knows: plans are made, and bounds hold, for that
+    caveats:   what a prediction by it takes for granted, beyond what ours do
+    plans:     those shown where nobody asks for others; none for those that fit the rules asked for
+    """
+
+    carry_out: Callable[[Workload, Plan, Pricing], Timeline]
+    meaning: str
+    seen: Callable[[Pricing], Pricing] = lambda pricing: pricing
+    caveats: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
+
+
+AUTO = "auto"
+ENGINES: Mapping[str, Engine] = {
+    AUTO: Engine(predict_timeline, "our model: the recursion, or the simulator where a plan needs it, with effects"),
+    osf_model.NAME: Engine(
+        osf_model.predict_timeline,
+        "OSF's recursion of overlap and tensor fusion (WWW'22), reconstructed from its abstract",
+        osf_model.seen,
+        (osf_model.CAVEAT,),
+        ("wfbp", "single", osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN, "optimal"),
+    ),
+}
+
+
+def engine_called(name: str) -> Engine:
+    """The entry of ENGINES. Raises UsageError for an unknown name."""
+    if name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}: known are {', '.join(ENGINES)}")
+    return ENGINES[name]

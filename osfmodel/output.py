@@ -13,6 +13,7 @@ from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.ledger import Row
 from osfmodel.ledger.recipe import UNSTEADY
+from osfmodel.measurement import Measurement
 from osfmodel.predict import Comparison, Prediction
 from osfmodel.side_by_side import Beside
 from osfmodel.tune import Outcome, Tuning
@@ -317,8 +318,13 @@ class Listed:
         return list(self.problems)
 
 
-def summary(noun: Workload | Cluster) -> str:
+def summary(noun: Workload | Cluster | Measurement) -> str:
     """One line on what a file holds."""
+    if isinstance(noun, Measurement):
+        what = f"{len(noun.samples)} iterations of {noun.plan} with {noun.workers} worker{'s' * (noun.workers > 1)}"
+        buckets = [len(value.split()) for key, value in noun.conditions if key == "buckets"]
+        formed = "".join(f" in {count} messages" for count in buckets)
+        return f"measurement: {what}, {show_time(noun.iteration_time)} each{formed}"
     if isinstance(noun, Workload):
         size, count = show_bytes(noun.gradient_bytes), len(noun.gradients)
         return f"workload {noun.name}: {count} tensors, {size}, {show_time(noun.compute_time)} per iteration"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from osfmodel.cost import Cost
+from osfmodel import osf_model
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, in_one, one_by_one
@@ -13,7 +14,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import best_cap
 from osfmodel.solve.loaded import plan_under_effects
-from osfmodel.targets import CONFIG_TARGETS, Target, ddp
+from osfmodel.targets import CONFIG_TARGETS, Target, ddp, horovod
 from osfmodel.units import parse_bytes, show_bytes
 from osfmodel.workload import Workload
 
@@ -27,6 +28,7 @@ class NamedPlan(NamedTuple):
     objective: the rules that it was made for, where nobody asks for others
     chooses:   whether it may use less than the rules permit
     costly:    whether it is shown only where asked for
+    conditions: of runs under it, on which depends what it pays (``Pricing.under``)
     """
 
     rule: Rule
@@ -35,6 +37,7 @@ class NamedPlan(NamedTuple):
     objective: Objective = PLAIN
     chooses: bool = False
     costly: bool = False
+    conditions: Mapping[str, str] = MappingProxyType({})
 
 
 def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
@@ -42,7 +45,7 @@ def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
 
 
 def _by_default(target: Target) -> Rule:
-    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload)
+    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload, pricing)
 
 
 def by_solver(solver: Solver) -> NamedPlan:
@@ -79,7 +82,7 @@ def _table() -> dict[str, NamedPlan]:
     }
     stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
     for name, target in stock.items():
-        table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats)
+        table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats, conditions=target.conditions)
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
     expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
@@ -110,12 +113,51 @@ def single_cap(name: str) -> int | None:
     return size
 
 
-def _one_limit(which: str, cap: Callable[[Workload, Cost], int]) -> NamedPlan:
+def _capped(name: str) -> NamedPlan:
+    """``cap:25MiB`` or ``cap:best``."""
+    limit = single_cap(name)
+    which = "that is best" if limit is None else f"of {show_bytes(limit)}"
+
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        cost = pricing.cost()
-        return ddp.realise(ddp.DdpKnobs((cap(workload, cost),)), workload)
+        cap = best_cap(workload, pricing.cost()) if limit is None else limit
+        return ddp.realise(ddp.DdpKnobs((cap,)), workload)
 
     return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
+
+
+def _with_settings(name: str) -> NamedPlan:
+    """``horovod:64MiB,5ms`` or ``horovod:best``."""
+    find, said = horovod.settings_of(name)
+
+    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        return horovod.realise(find(workload, pricing), workload, pricing)
+
+    return NamedPlan(make, f"Horovod with {said}", horovod.caveats, conditions=horovod.TARGET.conditions)
+
+
+def _by_fusion(name: str) -> NamedPlan:
+    """``osf:64MiB,5ms`` or ``osf:adaptive``."""
+    rule = osf_model.rule_of(name)
+    how = name.removeprefix(osf_model.PREFIX)
+    return NamedPlan(
+        lambda workload, pricing, objective: rule(workload, pricing.cost()),
+        f"OSF's tensor fusion (reconstructed): {how}",
+    )
+
+
+class Family(NamedTuple):
+    """Plans whose names have parameters: ``read`` (name) -> plan raises UsageError; ``examples`` of names."""
+
+    read: Callable[[str], NamedPlan]
+    examples: tuple[str, ...]
+
+
+FAMILIES: Mapping[str, Family] = {
+    CAP: Family(_capped, (f"{CAP}25MiB", BEST_CAP)),
+    horovod.PREFIX: Family(_with_settings, (f"{horovod.PREFIX}64MiB,5ms", horovod.BEST)),
+    osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
+}
+"""By what their names begin with."""
 
 
 def plans_for(objective: Objective) -> tuple[str, ...]:
@@ -131,8 +173,8 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
     """The named plan for ``workload``, under the rules it was made for unless others are given.
 
-    ``cap:25MiB`` is one limit for all of DDP's buckets, ``cap:best`` the best. Raises UsageError for an unknown name,
-    PlanError where there is no such plan.
+    Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``. Raises UsageError
+    for an unknown name, PlanError where there is no such plan.
     """
     entry = named_plan(name)
     rules = entry.objective if objective is None else objective
@@ -146,12 +188,11 @@ def named_plan(name: str) -> NamedPlan:
 
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
-    cap = single_cap(name)
-    if cap is not None:
-        return _one_limit(f"of {show_bytes(cap)}", lambda workload, cost: cap)
-    if name == BEST_CAP:
-        return _one_limit("that is best", best_cap)
+    family = next((prefix for prefix in FAMILIES if name.startswith(prefix)), None)
+    if family is not None:
+        return FAMILIES[family].read(name)
     near = get_close_matches(name, NAMED_PLANS, n=1)
-    known = f"known are {', '.join(NAMED_PLANS)}, {CAP}25MiB, {BEST_CAP}, or give a plan file"
+    with_parameters = ", ".join(example for family in FAMILIES.values() for example in family.examples)
+    known = f"known are {', '.join(NAMED_PLANS)}, {with_parameters}, or give a plan file"
     advice = f"did you mean {near[0]}?" if near else known
     raise UsageError(f"unknown plan {name!r}: {advice}")

@@ -12,7 +12,7 @@ from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, TableCost
 from osfmodel.effects import Effects
-from osfmodel.engine import predict_timeline
+from osfmodel.engine import AUTO, engine_called, predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan
@@ -24,6 +24,7 @@ from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
+NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 ROUNDING = 1e-12
 """A gap this small is rounding of the same number computed in two ways."""
 
@@ -47,8 +48,9 @@ class Prediction:
     """What one plan makes of one iteration.
 
     ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
-    ``band`` says how far such predictions were from measured runs; None where nothing is communicated. ``runs_on``
-    names the stock frameworks that can carry the plan out; none means that it needs an executor.
+    ``band`` says how far such predictions were from measured runs; None where nothing is communicated, and for engines
+    other than ours, which no band was made for. ``runs_on`` names the stock frameworks that can carry the plan out;
+    none means that it needs an executor.
     """
 
     name: str
@@ -103,15 +105,15 @@ class Comparison:
         return min(bound.value for bound in self.bounds)
 
 
-def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int) -> Prediction:
+def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int, engine: str = AUTO) -> Prediction:
     """The iteration of ``workload`` under ``plan`` (a Plan, or a name from NAMED_PLANS) on ``workers`` workers.
 
-    With the effects of the cluster.
+    With the effects of the cluster, or by another engine of ENGINES, such as ``osf``, with what that knows.
 
     Raises UsageError for an unknown name or worker count, CostError where the cluster cannot price it, PlanError where
     the plan does not belong to the workload.
     """
-    return compare(workload, cluster, workers, [plan]).predictions[0]
+    return compare(workload, cluster, workers, [plan], engine=engine).predictions[0]
 
 
 def compare(
@@ -120,6 +122,7 @@ def compare(
     workers: int,
     plans: Sequence[str | Plan | tuple[str, Plan]] = STOCK_PLANS,
     rules: Mapping[str, Any] = MappingProxyType({}),
+    engine: str = AUTO,
 ) -> Comparison:
     """Predict each of ``plans``, given by name, as a Plan or as (label, Plan). Raises as :func:`predict`.
 
@@ -127,26 +130,39 @@ def compare(
     Objective in ``rules``, such as {"channels": 2}, which hold for all.
     """
     require_nouns(workload, cluster)
-    subject = _Subject(workload, cluster, workers)
+    subject = _Subject(workload, cluster, workers, engine)
     predictions = tuple(_predict(subject, plan, rules) for plan in plans)
-    bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (subject.bound(PLAIN),)
+    bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
+        subject.bound(PLAIN, subject.paid(PLAIN)),
+    )
     return Comparison(workload, cluster, workers, bounds, predictions)
 
 
 class _Subject:
     """What all plans of a comparison share."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, workers: int) -> None:
-        self.workload = workload
+    def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str) -> None:
+        self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
         self.pricing = pricing_of(cluster, workers)
-        self.caveats = effect_caveats(cluster.effects) + flight_caveats(cluster)
+        self.caveats = self.engine.caveats
+        if self.ours:
+            self.caveats += effect_caveats(cluster.effects) + flight_caveats(cluster)
         self.warnings = count_warnings(cluster, workers)
-        self._bounds: dict[Objective, Bound] = {}
+        self._bounds: dict[Objective, list[Bound]] = {}
 
-    def bound(self, objective: Objective) -> Bound:
-        """What no schedule under these rules can beat; one for all plans under the same."""
-        found = Bound(self.workload, self.pricing.for_rules(objective), objective)
-        return self._bounds.setdefault(objective, found)
+    def paid(self, objective: Objective, conditions: Mapping[str, str] = NO_CONDITIONS) -> Pricing:
+        """What plans under these rules and conditions pay, as far as the engine knows it."""
+        pricing = self.pricing.under(conditions) if conditions else self.pricing.for_rules(objective)
+        return self.engine.seen(pricing)
+
+    def bound(self, objective: Objective, pricing: Pricing) -> Bound:
+        """What no schedule under these rules can beat; one for all plans that pay the same."""
+        known = self._bounds.setdefault(objective, [])
+        for bound in known:
+            if bound.pricing == pricing:
+                return bound
+        known.append(Bound(self.workload, pricing, objective))
+        return known[-1]
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
@@ -157,7 +173,8 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
     unseen = any(effects.apart_from_cost.active)
     proof = "; the bound holds without them, and `optimal` is the best found with them" if unseen else ""
     copies = [name for name in effects.active if "copy" in name]
-    alike = f"; {' and '.join(copies)}, of one framework only, charged to every plan" if copies else ""
+    said = f"; {' and '.join(copies)}, of one framework only, charged to every plan that is not of another"
+    alike = said if copies else ""
     return (f"with the effects {named}{alike}{proof}",)
 
 
@@ -175,22 +192,22 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
         label, entry = given, named_plan(given)
         made_for = PLAIN if entry.chooses and rules else entry.objective
         objective = replace(made_for, **rules)
-        pricing = subject.pricing.for_rules(objective)
+        pricing = subject.paid(objective, entry.conditions)
         plan, caveats = make_plan(given, workload, pricing, objective), entry.caveats(workload)
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
         objective = replace(plan.objective, **rules)
-        pricing = subject.pricing.for_rules(objective)
+        pricing = subject.paid(objective)
         plan = plan.under(objective)
-    timeline = predict_timeline(workload, plan, pricing)
+    timeline = subject.engine.carry_out(workload, plan, pricing)
     return Prediction(
         name=label,
         plan=plan,
         timeline=timeline,
-        bound=subject.bound(objective),
+        bound=subject.bound(objective, pricing),
         warnings=subject.warnings + extrapolation(plan, pricing.cost()),
         caveats=caveats + subject.caveats,
-        band=error_band(workload, plan, timeline, pricing),
+        band=error_band(workload, plan, timeline, pricing) if subject.ours else None,
         runs_on=runs_on(plan, workload),
     )
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from osfmodel.checks import require_count
-from osfmodel.cluster import Cluster
+from osfmodel.cluster import BLOCKING, Cluster
 from osfmodel.contention import together
 from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
-from osfmodel.effects import EXECUTED, NO_EFFECTS, RUNTIME, Effects
+from osfmodel.effects import EXECUTED, HOROVOD, NO_EFFECTS, RUNTIME, Effects
 from osfmodel.errors import CostError
 from osfmodel.objective import Objective
 
@@ -29,6 +29,8 @@ class Pricing:
     effects: of a real run, apart from what is in the costs
     uncertainty: relative error that prices of this model had on tables held out; 0 where they are measured or stated
     in_flight: collectives that the library runs at once for each channel of a plan
+    blocking: whether whoever launches a collective carries it out, as over gloo and MPI
+    per_host: ranks on a host
     startups: collective -> seconds of start-up of a message, where that was measured
     """
 
@@ -38,6 +40,8 @@ class Pricing:
     effects: Effects = field(default=NO_EFFECTS)
     uncertainty: float = 0
     in_flight: int = 1
+    blocking: bool = False
+    per_host: int = 1
     startups: Mapping[str, Cost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,9 +72,10 @@ class Pricing:
     def under(self, conditions: Mapping[str, str]) -> Pricing:
         """What a run of ``osf run`` with these conditions pays.
 
-        The executor keeps exactly as many collectives in flight as a plan has channels, whatever the library does.
+        The executor keeps exactly as many collectives in flight as a plan has channels, whatever the library does, and
+        so does Horovod.
         """
-        in_flight = 1 if conditions.get("executor") == RUNTIME else self.in_flight
+        in_flight = 1 if conditions.get("executor") in (RUNTIME, HOROVOD) else self.in_flight
         return replace(self, effects=self.effects.under(conditions), in_flight=in_flight)
 
     def slower(self, factor: float) -> Pricing:
@@ -158,7 +163,10 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
     gain = measured[0].gain if measured else 1
     uncertainty = COST_MODELS[cluster.cost_model].uncertainty
     in_flight = cluster.in_flight if workers > 1 else 1
-    return Pricing(costs, workers, gain, effects, uncertainty, in_flight, startups)
+    return Pricing(
+        costs, workers, gain, effects, uncertainty, in_flight,
+        blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers), startups=startups,
+    )  # fmt: skip
 
 
 def _startups(cluster: Cluster, workers: int) -> dict[str, Cost]:

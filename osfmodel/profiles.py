@@ -32,10 +32,13 @@ FOREIGN = (
     (re.compile(rb"^# OSU\b", re.M), "OSU output"),
     (re.compile(rb"\Anode\d+ -- .*forward_compute_time="), "PipeDream's graph"),
     (re.compile(rb"\A\x1f\x8b"), "a gzip file"),
+    (re.compile(rb'\A\s*\[\s*\{(?s:.){0,200}"(?:process_name|CYCLE_START)"'), "Horovod's timeline"),
     (re.compile(rb"\A\s*\[\s*\{"), "a JSON list of layers"),
     (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
 )
 """What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
+SEVERAL = ("Horovod's timeline",)
+"""Those that hold nouns of several kinds."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -107,7 +110,9 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
                 raise
             target = path.with_name(f"{path.name.partition('.')[0] or kind}.json")
             target = target if target != path else path.with_name(f"{kind}.json")
-            raise DataError(f"looks like {tool}: run `osf import {path} -o {target}`, and give that file") from None
+            which = f" --kind {kind}" if tool in SEVERAL else ""
+            command = f"osf import {path}{which} -o {target}"
+            raise DataError(f"looks like {tool}: run `{command}`, and give that file") from None
 
     return read(path, decoded)
 

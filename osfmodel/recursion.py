@@ -36,7 +36,7 @@ def predict_timeline(
     """
     _require_supported(plan)
     plan.require_valid(workload)
-    compute = _Compute(workload, plan, effects, workers)
+    compute = Compute(workload, plan, effects, workers)
     ready = compute.ready
     communication: list[Span] = []
     end: float = 0
@@ -98,13 +98,14 @@ def _price(bucket: Bucket, cost: Cost, effects: Effects) -> float:
     return time + effects.launch_latency if effects.launch_latency else time
 
 
-class _Compute:
+class Compute:
     """The compute stream: when each gradient is ready, in its own time, and what the wall clock says then.
 
     Its own time stands still for what slows it: ``ready`` and ``end`` count work, ``clock`` turns work into seconds.
     """
 
-    def __init__(self, workload: Workload, plan: Plan, effects: Effects, workers: int) -> None:
+    def __init__(self, workload: Workload, plan: Plan | None, effects: Effects, workers: int) -> None:
+        """Without a plan nothing is added for what a framework does with buckets: hooks and copies."""
         self.workload, self.effects, self.stretch = workload, effects, effects.stretch(workers)
         self.slowdown = effects.compute_slowdown
         self.starts: list[float] = []
@@ -114,8 +115,11 @@ class _Compute:
         self.extra: Mapping[str, float] = {}
         self.ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
         self.end: float = workload.forward_time + workload.backward_time
-        if effects.copy_in or effects.hook_time or self.stretch != 1:
+        if plan is not None and (effects.copy_in or effects.hook_time):
             self._load(plan)
+        elif self.stretch != 1:
+            self.ready = {name: time * self.stretch for name, time in self.ready.items()}
+            self.end *= self.stretch
 
     def _load(self, plan: Plan) -> None:
         """Add to the work what hooks, copies and stragglers add."""

@@ -15,7 +15,7 @@ from osfmodel.economics import Economics
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan
 from osfmodel.predict import Bound, Comparison, Prediction
-from osfmodel.side_by_side import DEFAULT, Beside
+from osfmodel.side_by_side import Beside
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
@@ -277,7 +277,9 @@ def _show_runs(console: Console, one: Checked) -> None:
 def _show_beside(console: Console, beside: Beside) -> None:
     """Each plan of a live run, predicted and measured, and what it gains over the default."""
     scale = "" if beside.scale in (None, "1") else f", computation times {beside.scale}"
-    title = f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}; speed-up over {DEFAULT}"
+    title = (
+        f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}; speed-up over {beside.default.plan}"
+    )
     columns = ("plan", "measured", "spread", "predicted", "error", "speed-up measured", "speed-up predicted")
     table = _table(console, title, *columns)
     for turns in beside.turns:

@@ -9,8 +9,8 @@ from statistics import median
 from osfmodel.ledger.recipe import Row
 from osfmodel.measurement import Measurement
 
-DEFAULT = "ddp"
-"""The plan that the others are compared with: what one has without doing anything."""
+DEFAULTS = ("horovod", "ddp")
+"""The plans that others are compared with, the first that there is: what one has without doing anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Beside:
     @property
     def default(self) -> Turns:
         """The turns of the default plan."""
-        return next(turns for turns in self.turns if turns.plan == DEFAULT)
+        return next(turns for name in DEFAULTS for turns in self.turns if turns.plan == name)
 
     def measured_speed_up(self, turns: Turns) -> float:
         """How many times as fast as the default a plan was."""
@@ -75,7 +75,9 @@ def side_by_side(runs: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Besi
     groups: dict[object, list[tuple[Measurement, Row]]] = {}
     for run, row in zip(runs, rows, strict=True):
         groups.setdefault((run.workload, run.cluster, run.workers, run.shared_conditions), []).append((run, row))
-    return tuple(_beside(group) for group in groups.values() if DEFAULT in (plans := _plans(group)) and len(plans) > 1)
+    return tuple(
+        _beside(group) for group in groups.values() if set(DEFAULTS) & set(plans := _plans(group)) and len(plans) > 1
+    )
 
 
 def _plans(group: Sequence[tuple[Measurement, Row]]) -> list[str]:

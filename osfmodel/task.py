@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.bands import Band
 from osfmodel.cost import Cost
-from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError
 from osfmodel.objective import PLAIN, Objective
@@ -18,6 +18,7 @@ from osfmodel.simulator import without_priority
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.solve.loops import Case
 from osfmodel.targets import Target
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
@@ -32,6 +33,7 @@ class Task:
     """A workload under a target's rules at one or several prices, within limits.
 
     stock: what a stock framework pays at each, as ``pricings`` is where the target is one
+    leads: how many times as fast as the device the host may be, where the target's settings depend on that
     """
 
     workload: Workload
@@ -39,15 +41,22 @@ class Task:
     stock: tuple[Pricing, ...]
     limits: Limits = Limits()
     objective: Objective = PLAIN
+    leads: tuple[float, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[Workload, ...]:
+        """The workload with each of the leads; as it is where there are none."""
+        return tuple(map(self.workload.ahead, self.leads)) or (self.workload,)
 
     @property
     def pricings(self) -> tuple[Pricing, ...]:
         """What the target pays."""
-        return tuple(pricing.under(EXECUTED) for pricing in self.stock) if self.target.executes else self.stock
+        conditions = self.target.conditions
+        return tuple(pricing.under(conditions) for pricing in self.stock) if conditions else self.stock
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
-        """What ``knobs`` pay: the default is what one has without the target."""
-        return self.stock if knobs == self.target.default_knobs() else self.pricings
+        """What ``knobs`` pay: the default of an executor is what one has without it."""
+        return self.stock if self.target.executes and knobs == self.target.default_knobs() else self.pricings
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -81,13 +90,20 @@ class Task:
         return predict_timeline(self.workload, plan, pricing)
 
     def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
-        """What the target makes of ``knobs``, timed at each price."""
-        plan = self.target.realise(knobs, self.workload)
-        return [(plan, self.timeline(plan, pricing)) for pricing in self._paid(knobs)]
+        """What the target makes of ``knobs`` at each price, timed there."""
+        plans = [(self.target.realise(knobs, self.workload, pricing), pricing) for pricing in self._paid(knobs)]
+        return [(plan, self.timeline(plan, pricing)) for plan, pricing in plans]
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time at each price of what the target makes of ``knobs``."""
         return [timeline.iteration_time for _, timeline in self.realised(knobs)]
+
+    def judged(self, knobs: Any) -> list[float]:
+        """The same where the host is as far ahead as is worst for these knobs."""
+        if not self.leads:
+            return self.times(knobs)
+        each = [replace(self, workload=workload, leads=()).times(knobs) for workload in self.hosts]
+        return [max(times) for times in zip(*each, strict=True)]
 
     def bounds(self) -> list[float]:
         """What no schedule under these rules can beat, at each price."""
@@ -98,16 +114,32 @@ class Task:
         return [error_band(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
                 zip(self.realised(knobs), self._paid(knobs), strict=True)]  # fmt: skip
 
-    def project(self, plan: Plan, cost: Cost) -> Any:
+    def project(self, plan: Plan, pricing: Pricing) -> Any:
         """The target's knobs for ``plan``."""
-        return self.target.project(plan, self.workload, cost, self.limits)
+        return self.target.project(plan, self.workload, pricing, self.limits)
+
+    def search(self, best: Sequence[float]) -> Any:
+        """Knobs that the target finds without a plan; None where it has no such search, or finds none.
+
+        ``best``: seconds of the best plan at each price.
+        """
+        if self.target.search is None:
+            return None
+        cases = [
+            Case(workload, pricing, time)
+            for pricing, time in zip(self.pricings, best, strict=True)
+            for workload in self.hosts
+        ]
+        return self.target.search(cases, self.limits)
 
     def keeps_limits(self, knobs: Any) -> bool:
         """Whether what the target makes of ``knobs`` is within the limits."""
         most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
-        buckets = self.target.realise(knobs, self.workload).buckets
-        return (most is None or len(buckets) <= most) and (
-            most_bytes is None or all(bucket.size <= most_bytes for bucket in buckets)
+        if most_bytes is None and most is None:
+            return True
+        plans = [self.target.realise(knobs, self.workload, pricing) for pricing in self._paid(knobs)]
+        return all(most is None or len(plan.buckets) <= most for plan in plans) and (
+            most_bytes is None or all(bucket.size <= most_bytes for plan in plans for bucket in plan.buckets)
         )
 
     def slower(self, factor: float) -> Task:

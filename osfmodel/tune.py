@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osfmodel.bands import Band
@@ -20,6 +20,7 @@ from osfmodel.solve.robust import penalised, robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.task import Task
 from osfmodel.timeline import Timeline
+from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 WORTHWHILE = 0.005
@@ -30,6 +31,8 @@ STRESS = (1.25, 1.5, 2.0)
 """How many times slower than stated a network may turn out to be; plans are made to bear it."""
 PROVEN = 0.0005
 """What is left to the bound below this part is rounding of whole bytes and of what is printed."""
+HOST_LEADS = (1.0, 2.0, 5.0)
+"""How many times as fast as the device a host may submit what that computes, where nobody says."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors at which a plan is compared with the default."""
 
@@ -128,15 +131,19 @@ def tune(
     target: str | None = None,
     limits: Limits = Limits(),
     objective: Objective = PLAIN,
+    leads: Sequence[float] | None = None,
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
-    For one worker count the plan is within 0.1 % of the exact optimum and, within that, as good as was found on a
+    For one worker count the plan is within 0.1 % of the exact optimum (or settings are preferred to groups, within
+    0.5 %, where they serve as well) and, within that, as good as was found on a
     network up to twice as slow as stated. For several it is the one whose worst slow-down against the best plan of
     each count is as small as was found, and it is slower than the default at none of them. Every candidate is timed
-    with the cluster's effects. Other rules than the plain ones need the target ``runtime``. Raises
-    UsageError for an unknown target or no worker count, CostError where the cluster cannot price one, PlanError where
-    the limits allow no plan.
+    with the cluster's effects. Where settings depend on how far the host runs ahead of the device (Horovod's), and the
+    workload does not say when its tensors are submitted, they are the best in the worst of ``leads``: how many times as
+    fast as the device the host may be; by default HOST_LEADS, or 1 where the host computes itself. Other
+    rules than the plain ones need the target ``runtime``. Raises UsageError for an unknown target or no worker count,
+    CostError where the cluster cannot price one, PlanError where the limits allow no plan.
     """
     require_nouns(workload, cluster)
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
@@ -148,9 +155,13 @@ def tune(
     if not objective.plain and not chosen.executes:
         raise UsageError(f"{target or 'ddp'} has one collective at a time and a barrier: tune --for runtime instead")
     task = Task(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
+    task = replace(task, leads=_leads(task, leads))
+    if len(task.leads) == 1:
+        task = replace(task, workload=workload.ahead(*task.leads), leads=())
     optima = task.optima()
     default = task.times(task.target.default_knobs())
-    knobs = task.target.complete(_choose(task, optima, default), workload, task.costs[0], limits)
+    searched = task.search([timeline.iteration_time for _, timeline in optima])
+    knobs = task.target.complete(_choose(task, optima, default, searched), task.workload, task.pricings[0], limits)
     plan, _ = task.realised(knobs)[0]
     return Tuning(
         workload,
@@ -164,7 +175,9 @@ def tune(
         (*(note for count in counts for note in count_warnings(cluster, count)), *task.extrapolation(plan)),
         (
             *_shortfall(outcomes),
+            *_without(task, knobs, searched),
             *_margin(task, knobs),
+            *_ahead(task, knobs),
             *task.caveats(),
             *effect_caveats(cluster.effects),
             *flight_caveats(cluster),
@@ -181,33 +194,36 @@ def _outcomes(
     return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs)))
 
 
-def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float]) -> Any:
+def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None) -> Any:
     """The first of the candidates whose worst slow-down is (all but) the smallest. Raises PlanError for none."""
     best = [timeline.iteration_time for _, timeline in optima]
     several = len(task.costs) > 1
     ceilings = list(default) if several else [time * (1 + NEGLIGIBLE) for time in best]
-    candidates = [knobs for knobs in _candidates(task, optima, ceilings) if task.keeps_limits(knobs)]
+    found = [searched, *_candidates(task, optima, ceilings)]
+    candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
     if not candidates:
         raise PlanError("no settings of this framework keep the limits for this workload: raise them")
-    # For one count the robust plan comes first and is kept where it is all but the best.
-    values = [penalised(task.times(knobs), best, ceilings if several else ()) for knobs in candidates]
-    close = 1 if several else 1 + NEGLIGIBLE
-    return next(knobs for knobs, value in zip(candidates, values, strict=True) if value <= min(values) * close)
+    # What was searched for is kept where nothing else is much better; then, for one count, the robust plan.
+    values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
+    close = 0 if several else NEGLIGIBLE
+    allowed = [1 + (task.target.reluctance if knobs is searched else close) for knobs in candidates]
+    rows = zip(candidates, values, allowed, strict=True)
+    return next(knobs for knobs, value, factor in rows if value <= min(values) * factor)
 
 
 def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Iterator[Any]:
     """Knobs to choose among: for a robust plan, for the best plan of each count, and the defaults."""
     robust = _robust(task, optima, ceilings)
-    pairs = [(robust, task.costs[0])] if robust is not None else []
-    pairs += [(plan, cost) for (plan, _), cost in zip(optima, task.costs, strict=True)]
+    pairs = [(robust, task.pricings[0])] if robust is not None else []
+    pairs += [(plan, pricing) for (plan, _), pricing in zip(optima, task.pricings, strict=True)]
     # Spelled out where the target can spell it, so that the recommendation is a complete one.
     default = task.target.default_knobs()
-    pairs.append((task.target.realise(default, task.workload), task.costs[0]))
+    pairs.append((task.target.realise(default, task.workload, task.pricings[0]), task.pricings[0]))
     seen: set[Plan] = set()
-    for plan, cost in pairs:
+    for plan, pricing in pairs:
         if plan not in seen:
             seen.add(plan)
-            yield task.project(plan, cost)
+            yield task.project(plan, pricing)
     yield default
 
 
@@ -246,12 +262,44 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
 
 
+def _leads(task: Task, leads: Sequence[float] | None) -> tuple[float, ...]:
+    """The leads to be tuned for. Raises UsageError for some where they change nothing."""
+    known = any(layer.enqueue_time is not None for layer in task.workload.layers)
+    if leads and (known or not task.target.clock):
+        why = "the workload says when its tensors are submitted" if known else "nothing of this target depends on them"
+        raise UsageError(f"leads of the host were given, but {why}: leave them out")
+    if known or not task.target.clock or all(pricing.blocking for pricing in task.pricings):
+        return tuple(leads or ())
+    return tuple(leads or HOST_LEADS)
+
+
+def _without(task: Task, knobs: Any, searched: Any | None) -> list[str]:
+    """What is lost by what the target's search found, where something else is recommended."""
+    words = task.target.words
+    if searched is None or words(knobs) in (words(searched), words(task.target.default_knobs())):
+        return []
+    mine, theirs = task.times(knobs)[0], task.times(searched)[0]
+    return [
+        f"settings alone cannot form this plan: the best found, {words(searched)}, takes "
+        f"{show_time(theirs)} ({theirs / mine - 1:+.1%})"
+    ]
+
+
+def _ahead(task: Task, knobs: Any) -> list[str]:
+    """What the iteration takes where the host runs ahead, which the times in the table do not say."""
+    if not task.leads:
+        return []
+    times, worst = task.times(knobs)[0], task.judged(knobs)[0]
+    apart = f"up to {show_time(worst)} ({worst / times - 1:+.1%})" if worst > times else "no more than that"
+    return [f"times are with the host in step with the device; up to {max(task.leads):g} times ahead, {apart}"]
+
+
 def _margin(task: Task, knobs: Any) -> list[str]:
     """How much slower than stated the network may be before the default would have been the better choice."""
     default = task.target.default_knobs()
     for factor in MARGINS:
         slower = task.slower(factor)
-        pairs = zip(slower.times(knobs), slower.times(default), strict=True)
+        pairs = zip(slower.judged(knobs), slower.judged(default), strict=True)
         if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
             return [f"on a network {factor:g} times as slow as stated the default would be faster"]
     return []

@@ -145,6 +145,40 @@ class Workload:
         )
         return replace(self, layers=layers, update_time=self.update_time * factor)
 
+    def in_fp16(self) -> Workload:
+        """The same with gradients sent as two bytes per element, as Horovod's and DDP's fp16 compression do.
+
+        What casting takes is not in it. A gradient that holds no whole elements is taken to be of float32.
+        """
+        layers = tuple(
+            replace(layer, gradient_bytes=2 * (layer.gradient_bytes // _floats(layer)), dtype="float16")
+            if layer.gradient_bytes
+            else layer
+            for layer in self.layers
+        )
+        return replace(self, name=f"{self.name}-fp16", layers=layers)
+
+    def ahead(self, lead: float) -> Workload:
+        """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
+
+        Each gradient is submitted at its ready time divided by ``lead``. Raises DataError below 1.
+        """
+        require_positive(lead, "the lead of the host")
+        if lead < 1:
+            raise DataError(f"the lead of the host is {lead!r}: it must be 1 or more")
+        times = dict(zip(self.gradients.names, self.gradients.ready_times, strict=True))
+        layers = tuple(
+            replace(layer, enqueue_time=times[layer.name] / lead) if layer.gradient_bytes else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
+
+def _floats(layer: Layer) -> int:
+    """Bytes of an element of the gradient."""
+    size = element_bytes(layer.dtype)
+    return size if size in (2, 4, 8) and layer.gradient_bytes % size == 0 else 4
+
 
 def _require_unique(names: Sequence[str], workload: str) -> None:
     if len(set(names)) < len(names):

@@ -16,10 +16,10 @@ import osfmodel as osf
 from osfmodel import profiles
 from osfmodel.check import check, overall, quantile
 from osfmodel.cli import main
-from osfmodel.cli.run import _ratio
 from osfmodel.errors import DataError, UsageError
 from osfmodel.ledger import LEDGER
 from osfmodel.measurements import decode_measurements, load_measurements, save_measurements
+from osfmodel.runtime.words import _ratio
 
 
 @pytest.fixture(scope="module")
@@ -218,9 +218,9 @@ def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):
 
 
 def test_a_run_says_which_ratios_are_inside_the_spread():
-    assert _ratio([1.0, 1.02], [1.0, 1.0]) == ", 1.010 times as fast as ddp, which is inside the spread of 2.0%"
-    assert _ratio([1.0, 1.02], [0.5, 0.51]) == ", 2.000 times as fast as ddp"
-    assert _ratio([1.0], [1.0]) == ", 1.000 times as fast as ddp"
+    assert _ratio("ddp", [1.0, 1.02], [1.0, 1.0]) == ", 1.010 times as fast as ddp, which is inside the spread of 2.0%"
+    assert _ratio("ddp", [1.0, 1.02], [0.5, 0.51]) == ", 2.000 times as fast as ddp"
+    assert _ratio("ddp", [1.0], [1.0]) == ", 1.000 times as fast as ddp"
 
 
 def test_side_by_side_on_a_terminal_and_in_json(tmp_path, live_workload):

@@ -73,6 +73,23 @@ def test_predict_json_is_the_contract():
         assert row["scaling_factor"] == pytest.approx(document["compute_time_s"] / row["iteration_time_s"])
 
 
+def test_predict_by_the_engine_osf():
+    """Its own plans where none is asked for, in ours as well; no band, since none was made for it, and a caveat."""
+    document = run_json(*PREDICT, "--workers", 16, "--engine", "osf")
+    assert [row["plan"] for row in document["predictions"]] == list(osf.ENGINES["osf"].plans)
+    for row in document["predictions"]:
+        assert row["engine"] == "osf"
+        assert row["error_band"] is None
+        assert "a reconstruction" in row["notes"][-1]
+        assert row["iteration_time_s"] >= document["lower_bound_s"]
+    plans = [word for row in document["predictions"] for word in ("--plan", row["plan"])]
+    ours = run_json(*PREDICT, "--workers", 16, *plans)["predictions"]
+    assert [row["iteration_time_s"] for row in ours] == [row["iteration_time_s"] for row in document["predictions"]]
+    assert {row["engine"] for row in ours} == {"recursion"}
+    table = run(*PREDICT, "--workers", "16,32", "--engine", "osf").stdout
+    assert "reconstruction" in table
+
+
 def test_tune_json_is_the_contract(tmp_path):
     document = run_json(*TUNE, "--workers", 64)
     assert document["target"] == "ddp"
@@ -162,7 +179,7 @@ def test_all_formats_say_the_same(command):
 
 def test_list_shows_sources():
     document = run_json("list")
-    assert {"workloads", "clusters", "plans", "targets"} <= set(document)
+    assert {"workloads", "clusters", "plans", "targets", "engines"} <= set(document)
     for kind in ("workloads", "clusters"):
         for row in document[kind]:
             assert row["source"]
@@ -172,7 +189,7 @@ def test_list_shows_sources():
     for row in document["clusters"]:
         assert row["name"] in text
     assert "shyhuai/B-Caffe" in text
-    for kind in ("plans", "targets", "cost-models"):
+    for kind in ("plans", "targets", "engines", "cost-models"):
         assert all(row["meaning"] for row in document[kind])
 
 
@@ -181,6 +198,7 @@ def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
     """Every example line of every help text is executed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nccl-tests.log").write_text(samples.NEW_TEXT)
+    (tmp_path / "timeline.json").write_text(samples.HOROVOD_FUSED)
     for hosts in (1, 2):
         (tmp_path / f"n{8 * hosts}.log").write_text(samples.log(hosts=hosts, gpus=8))
     text = run(command, "--help").output
@@ -308,6 +326,9 @@ def test_one_entry_in_full():
         ([*PREDICT, "--workers", "many"], 2, "write counts such as"),
         ([*PREDICT], 2, "--workers"),
         ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best'"),
+        ([*PREDICT, "--workers", "8", "--engine", "ofs"], 2, "'ofs' is not one of 'auto', 'osf'"),
+        ([*PREDICT, "--workers", "8", "--engine", "osf", "--channels", "2"], 1, "the engine osf knows one channel"),
+        ([*PREDICT, "--workers", "8", "--plan", "osf:64"], 2, "has no unit"),
         ([*PREDICT, "--workers", "8", "--plan", "none.json"], 1, "none.json cannot be read"),
         ([*PREDICT, "--workers", "8", "--price-per-gpu-hour", "2"], 2, "needs --samples"),
         ([*PREDICT, "--workers", "8", "--samples", "nan"], 2, "write a number above 0"),

@@ -13,6 +13,7 @@ import osfmodel as osf
 from osfmodel import PlanError, cost_of
 from osfmodel.cost import AffineCost
 from osfmodel.plan import contiguous_ends, contiguous_plan
+from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.solve import caps as ddp_caps
 from osfmodel.solve.contiguous import finish
@@ -68,7 +69,7 @@ def test_every_contiguous_plan_is_realised_exactly():
         workload = workload_of(np.cumsum(rng.exponential(1, count)).tolist(), rng.integers(1, 10**7, count).tolist())
         ends = (*sorted(set(rng.integers(1, count, 5).tolist()) - {count}), count) if count > 1 else (1,)
         plan, cost = contiguous_plan(workload, ends), AffineCost(((1.0, 1e-6),))
-        assert ddp.realise(ddp.project(plan, workload, cost), workload) == plan
+        assert ddp.realise(ddp.project(plan, workload, Pricing.of(cost)), workload) == plan
 
 
 @pytest.mark.parametrize("name", ["googlenet-k80", "resnet50-v100", "vgg13-h100"])
@@ -92,10 +93,10 @@ def test_with_several_dtypes_what_some_limits_form_is_formed():
         knobs = ddp.DdpKnobs(tuple(rng.integers(1, 60, int(rng.integers(1, 4))).tolist()))
         plan = ddp.realise(knobs, workload)
         assert ddp.TARGET.forms(plan, workload)
-        assert ddp.realise(ddp.project(plan, workload, cost), workload) == plan
+        assert ddp.realise(ddp.project(plan, workload, Pricing.of(cost)), workload) == plan
         turned = osf.Plan(plan.workload, plan.buckets[::-1])
         if ddp.TARGET.forms(turned, workload):
-            assert ddp.realise(ddp.project(turned, workload, cost), workload) == turned
+            assert ddp.realise(ddp.project(turned, workload, Pricing.of(cost)), workload) == turned
         else:
             refused += 1
     assert refused > 100
@@ -105,11 +106,11 @@ def test_out_of_order_and_mixed_plans_are_refused():
     workload = workload_of([1.0, 2.0], [10, 20], ["f", "b"])
     cost = AffineCost(((1.0, 0.0),))
     with pytest.raises(PlanError, match="mixes b and f"):
-        ddp.project(contiguous_plan(workload, [2]), workload, cost)
+        ddp.project(contiguous_plan(workload, [2]), workload, Pricing.of(cost))
     workload = workload_of([1.0, 2.0], [10, 20])
     plan = contiguous_plan(workload, [1, 2])
     with pytest.raises(PlanError, match="out of order"):
-        ddp.project(osf.Plan(plan.workload, plan.buckets[::-1]), workload, cost)
+        ddp.project(osf.Plan(plan.workload, plan.buckets[::-1]), workload, Pricing.of(cost))
 
 
 def layout_finish(found, limits, cost):

@@ -1,62 +1,73 @@
-"""Horovod's loop on cases small enough to follow by hand."""
+"""Horovod's settings: what its loop makes of them, on cases small enough to follow by hand, and how they are told."""
 
 from __future__ import annotations
 
 import pytest
 
-from osfmodel import Layer, Workload
+from osfmodel import Layer, PlanError, UsageError, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline
+from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, fuse
 from osfmodel.plan import Bucket, Plan
-from osfmodel.recursion import predict_timeline
+from osfmodel.pricing import Pricing
+from osfmodel.solve import Limits
+from osfmodel.solve.loops import Case
 from osfmodel.targets import horovod, runs_on
-from osfmodel.targets.horovod import HorovodKnobs
+from osfmodel.units import MIB
 from tests.conftest import gradients, workload_of
 
-COST = AffineCost(((1.0, 0.0),))
+FREE = Pricing.of(AffineCost(((0.0, 0.0),)))
+COST = Pricing.of(AffineCost(((1.0, 0.0),)))
+UNIT = 512
+"""Bytes to whose multiples the threshold is rounded."""
 
 
-def form(workload, **knobs):
-    plan = horovod.realise(HorovodKnobs(**knobs), workload)
+def form(workload, pricing=FREE, **knobs):
+    plan = horovod.realise(Loop(**knobs), workload, pricing)
     return [([block.layer for block in bucket.blocks], bucket.release_time) for bucket in plan.buckets]
 
 
-def test_a_cycle_takes_all_that_is_ready_at_its_tick():
-    workload = workload_of([0.5, 0.9, 1.0, 2.5], [10, 10, 10, 10])
-    assert form(workload, cycle=1.0, threshold=100) == [(["t0", "t1", "t2"], 1.0), (["t3"], 3.0)]
+def test_a_cycle_takes_all_that_is_submitted_when_it_begins():
+    workload = workload_of([0.5, 0.9, 1.0, 2.5], [UNIT] * 4)
+    assert form(workload, cycle=1.0) == [(["t0", "t1", "t2"], 1.0), (["t3"], 3.0)]
 
 
 def test_a_shorter_cycle_sends_sooner():
-    workload = workload_of([0.5, 0.9, 1.0, 2.5], [10, 10, 10, 10])
-    assert form(workload, cycle=0.5, threshold=100) == [(["t0"], 0.5), (["t1", "t2"], 1.0), (["t3"], 2.5)]
+    workload = workload_of([0.5, 0.9, 1.0, 2.5], [UNIT] * 4)
+    assert form(workload, cycle=0.5) == [(["t0"], 0.5), (["t1", "t2"], 1.0), (["t3"], 2.5)]
+
+
+def test_the_clock_goes_on_from_one_iteration_to_the_next():
+    """Cycles every 2 s: at 2 at first, which with the update makes 3 s; then at 1 and 3, which makes 4 ever after."""
+    workload = workload_of([2.0], [UNIT])
+    odd = Workload("odd", workload.layers, update_time=1.0)
+    assert form(odd, cycle=2.0) == [(["t0"], 3.0)]
+    assert form(workload, cycle=2.0) == [(["t0"], 2.0)]
 
 
 def test_the_threshold_is_an_upper_bound_and_a_large_tensor_goes_alone():
-    workload = workload_of([1.0] * 5, [40, 60, 30, 500, 10])
-    assert form(workload, cycle=1.0, threshold=100) == [
-        (["t0", "t1"], 1.0),
-        (["t2"], 1.0),
-        (["t3"], 1.0),
-        (["t4"], 1.0),
-    ]
+    workload = workload_of([1.0] * 5, [2 * UNIT, 3 * UNIT, UNIT, 20 * UNIT, UNIT])
+    batches = [["t0", "t1"], ["t2"], ["t3"], ["t4"]]
+    assert form(workload, cycle=1.0, threshold=5 * UNIT) == [(names, 1.0) for names in batches]
     assert [names for names, _ in form(workload, cycle=1.0, threshold=0)] == [[f"t{i}"] for i in range(5)]
 
 
 def test_fusion_may_pass_over_another_dtype_while_it_fits():
     found = gradients([1.0] * 4, [30, 30, 30, 30], ["f", "b", "f", "b"])
-    assert list(horovod.fuse(range(4), found, 120)) == [[0, 2], [1, 3]]
-    assert list(horovod.fuse(range(4), found, 50)) == [[0], [1], [2], [3]]
+    assert fuse(range(4), found, 120) == [[0, 2], [1, 3]]
+    assert fuse(range(4), found, 50) == [[0], [1], [2], [3]]
 
 
 def test_no_hole_filling_past_a_tensor_that_does_not_fit():
     found = gradients([1.0] * 3, [60, 60, 20])
-    assert list(horovod.fuse(range(3), found, 100)) == [[0], [1, 2]]
+    assert fuse(range(3), found, 100) == [[0], [1, 2]]
 
 
 def test_a_host_that_runs_ahead_waits_for_the_last_of_a_batch():
     """All submitted at once at 1 s: one batch, which must wait for its last gradient at 9 s."""
     layers = (Layer("b", 0, 5.0, 10, enqueue_time=1.0), Layer("a", 0, 4.0, 10, enqueue_time=1.0))
     workload = Workload("w", layers)
-    plan = horovod.realise(HorovodKnobs(threshold=100, cycle=0.5), workload)
+    plan = horovod.realise(Loop(cycle=0.5), workload, COST)
     assert [(len(bucket.blocks), bucket.release_time) for bucket in plan.buckets] == [(2, 9.0)]
     assert predict_timeline(workload, plan, COST).iteration_time == 10.0
 
@@ -67,9 +78,23 @@ def test_groups_wait_until_they_are_whole():
     assert form(workload, **knobs) == [(["t1"], 0.5), (["t0", "t2"], 1.5)]
 
 
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        ((("t0", "gone"), ("t1",)), "'gone' is none of its tensors"),
+        ((("t0",),), "each tensor belongs into one group"),
+        ((("t0", "t1"), ("t1",)), "each tensor belongs into one group"),
+        ((("t0", "t1"), ()), "each tensor belongs into one group"),
+    ],
+)
+def test_groups_of_other_tensors_are_refused(groups, reason):
+    with pytest.raises(PlanError, match=reason):
+        form(workload_of([1.0, 2.0], [10, 10]), groups=groups, use_groups=True)
+
+
 def test_settings_agree_with_each_other():
     """Environment in bytes, flag and YAML in MiB: the same number."""
-    knobs = HorovodKnobs(threshold=48 * 2**20, cycle=0.0025)
+    knobs = Loop(threshold=48 * MIB, cycle=0.0025)
     text = horovod.render(knobs, workload_of([1.0], [10]))
     assert "HOROVOD_FUSION_THRESHOLD=50331648\nHOROVOD_CYCLE_TIME=2.5" in text
     assert "--fusion-threshold-mb 48 --cycle-time-ms 2.5" in text
@@ -77,56 +102,94 @@ def test_settings_agree_with_each_other():
     assert horovod.config(knobs)["env"] == {"HOROVOD_FUSION_THRESHOLD": "50331648", "HOROVOD_CYCLE_TIME": "2.5"}
 
 
-def test_groups_are_recommended_only_where_they_win():
-    """One tensor: no grouping can help, so plain settings are given, and the groups are on offer."""
+def test_whatever_is_not_the_default_is_in_the_environment():
+    knobs = Loop(streams=2, cache_capacity=0, asynchronous=True, hierarchical=True, use_groups=True, groups=(("t0",),))
+    assert horovod.environment(knobs) == {
+        "HOROVOD_FUSION_THRESHOLD": "134217728",
+        "HOROVOD_CYCLE_TIME": "1",
+        "HOROVOD_DISABLE_GROUP_FUSION": "1",
+        "HOROVOD_NUM_NCCL_STREAMS": "2",
+        "HOROVOD_CACHE_CAPACITY": "0",
+        "HOROVOD_ENABLE_ASYNC_COMPLETION": "1",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+    }
+
+
+def test_settings_by_name():
+    assert horovod.named("64MiB,5ms") == Loop(64 * MIB, 0.005)
+    assert horovod.named("0B") == Loop(0)
+    for loop in (Loop(), Loop(0, 0.0), Loop(1_000_001, 0.0025)):
+        assert horovod.named(horovod.name_of(loop)) == loop
+    with pytest.raises(UsageError, match="such as 64MiB,5ms"):
+        horovod.named("fast")
+
+
+def test_groups_are_on_offer_where_settings_are_recommended():
+    """One tensor: no grouping can help, so plain settings do."""
     workload = workload_of([1.0], [2**20])
-    plan = horovod.realise(HorovodKnobs(), workload)
-    knobs = horovod.project(plan, workload, COST)
+    knobs = horovod.complete(horovod.best(workload, COST), workload, COST)
     assert not knobs.use_groups
     assert knobs.groups == (("t0",),)
     assert "HOROVOD_DISABLE_GROUP_FUSION" not in horovod.config(knobs)["env"]
 
 
+def test_the_search_never_does_worse_than_the_defaults():
+    case = Case(WORKLOAD, COST, WORKLOAD.compute_time)
+    found = horovod.search([case], Limits())
+    default, best = (
+        predict_timeline(WORKLOAD, horovod.realise(loop, WORKLOAD, COST), COST).iteration_time
+        for loop in (Loop(DEFAULT_THRESHOLD, DEFAULT_CYCLE), found)
+    )
+    assert best <= default
+    assert horovod.search([case], Limits(max_bucket_bytes=MIB)) is None
+
+
 @pytest.mark.parametrize("cycle", [0.0, 1e-3, 0.7])
-def test_nothing_is_sent_before_it_is_ready_or_off_the_tick(cycle):
-    workload = workload_of([0.1, 0.35, 0.36, 2.2, 2.9], [10, 200, 3, 40, 5])
+def test_nothing_is_sent_before_it_is_ready_or_a_whole_cycle_late(cycle):
+    workload = workload_of([0.1, 0.35, 0.36, 2.2, 2.9], [10, 2000, 3, 400, 5])
     ready = dict(zip(workload.gradients.names, workload.gradients.ready_times, strict=True))
-    for names, release in form(workload, cycle=cycle, threshold=100):
+    for names, release in form(workload, cycle=cycle, threshold=1000):
         assert release >= max(ready[name] for name in names)
         assert release <= max(ready[name] for name in names) + cycle * (1 + 1e-9)
 
 
-WORKLOAD = workload_of([0.5, 0.9, 1.0, 2.5], [10 * 2**20] * 4)
+WORKLOAD = workload_of([0.5, 0.9, 1.0, 2.5], [10 * MIB] * 4)
+GROUPS = (("t0", "t1"), ("t2",), ("t3",))
 
 
-def test_plans_of_its_own_loop_are_formed():
-    for knobs in (HorovodKnobs(), HorovodKnobs(threshold=20 * 2**20, cycle=0.1), HorovodKnobs(threshold=0)):
-        plan = horovod.realise(knobs, WORKLOAD)
-        assert horovod.TARGET.forms(plan, WORKLOAD)
-        found = horovod.project(plan, WORKLOAD, COST)
-        assert horovod.realise(found, WORKLOAD) == plan
-        assert runs_on(plan, WORKLOAD) == ("horovod",)
-
-
-def test_groups_are_formed_at_the_ticks_that_find_them_whole():
-    groups = (("t0", "t1"), ("t2",), ("t3",))
-    plan = horovod.realise(HorovodKnobs(cycle=0.001, groups=groups, use_groups=True), WORKLOAD)
+@pytest.mark.parametrize("knobs", [Loop(), Loop(20 * MIB, 0.1), Loop(0), Loop(groups=GROUPS, use_groups=True)])
+def test_what_the_loop_forms_groups_can_form(knobs):
+    """Whatever the clock made of the settings, as groups it is formed again."""
+    plan = horovod.realise(knobs, WORKLOAD, COST)
     assert horovod.TARGET.forms(plan, WORKLOAD)
+    assert runs_on(plan, WORKLOAD) == ("horovod",)
+    again = horovod.realise(horovod.project(plan, WORKLOAD, COST), WORKLOAD, COST)
+    assert [bucket.blocks for bucket in again.buckets] == [bucket.blocks for bucket in plan.buckets]
+
+
+def test_a_plan_becomes_groups():
+    plan = horovod.realise(Loop(groups=GROUPS, use_groups=True), WORKLOAD, COST)
     found = horovod.project(plan, WORKLOAD, COST)
-    assert (found.groups, found.use_groups) == (groups, True)
-    assert horovod.realise(found, WORKLOAD) == plan
+    assert (found.groups, found.use_groups) == (GROUPS, True)
+    assert found.cycle in horovod.GROUP_CYCLES
+    assert found.threshold >= 20 * MIB
 
 
-def test_off_the_ticks_or_out_of_order_nothing_is_formed():
-    """Released as soon as ready, half a second late, or backwards: no setting of Horovod's clock does that."""
-    plan = horovod.realise(HorovodKnobs(threshold=20 * 2**20, cycle=0.1), WORKLOAD)
+def test_out_of_order_or_before_it_is_ready_nothing_is_formed():
+    """A group is launched when it is whole: not backwards, and not at the start of the iteration."""
+    plan = horovod.realise(Loop(20 * MIB, 0.1), WORKLOAD, FREE)
     assert len(plan.buckets) == 3
-    late, prompt = (
-        Plan(plan.workload, tuple(Bucket(bucket.blocks, release(bucket)) for bucket in plan.buckets))
-        for release in (lambda bucket: bucket.release_time + 0.5, lambda bucket: 0.0)
-    )
+    prompt = Plan(plan.workload, tuple(Bucket(bucket.blocks) for bucket in plan.buckets))
     at_the_end = Plan(plan.workload, tuple(Bucket(bucket.blocks, 2.5) for bucket in plan.buckets[::-1]))
-    for other in (late, prompt, at_the_end, Plan(plan.workload, plan.buckets[::-1])):
+    for other in (prompt, at_the_end, Plan(plan.workload, plan.buckets[::-1])):
         assert not horovod.TARGET.forms(other, WORKLOAD)
         assert "horovod" not in runs_on(other, WORKLOAD)
     assert runs_on(prompt, WORKLOAD) == ("ddp",)
+
+
+def test_groups_of_one_time_are_formed_in_the_order_of_their_last_gradients():
+    """Both are ready at once; the hook of t1 is called last."""
+    workload = workload_of([1.0, 1.0], [MIB, MIB])
+    plan = horovod.realise(Loop(threshold=0), workload, FREE)
+    assert horovod.TARGET.forms(plan, workload)
+    assert not horovod.TARGET.forms(Plan(plan.workload, plan.buckets[::-1]), workload)

@@ -98,6 +98,7 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
         return found or [CompletionItem(incomplete, type="file")]
 
 
+FP16 = "fp16"
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
 CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
 PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
@@ -149,6 +150,9 @@ def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., An
             "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
             help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
         )(command)  # fmt: skip
+        command = click.option(
+            "--compression", type=click.Choice(["none", FP16]), help="Gradients are sent as float16."
+        )(command)
         command = click.option(
             "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
             help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
@@ -233,7 +237,12 @@ def _effect_value(text: str) -> float | None:
 
 
 def load_subject(
-    workload: str, cluster: str, cost_model: str | None, batch_size: int | None, effects: Sequence[str] = ()
+    workload: str,
+    cluster: str,
+    cost_model: str | None,
+    batch_size: int | None,
+    effects: Sequence[str] = (),
+    compression: str | None = None,
 ) -> tuple[Workload, Cluster]:
     """The workload and the cluster that a command is about, as its options vary them."""
     loaded, wires = profiles.load_workload(workload), profiles.load_cluster(cluster)
@@ -245,6 +254,8 @@ def load_subject(
                 f"--batch-size {batch_size}: {loaded.name!r} was profiled with {loaded.batch_size} and times go with it"
             )
         loaded = replace(loaded, batch_size=batch_size)
+    if compression == FP16:
+        loaded = loaded.in_fp16()
     if cost_model is not None:
         wires = replace(wires, cost_model=cost_model)
     chosen = parse_effects(effects)

@@ -13,6 +13,7 @@ import click
 from osfmodel import documents, profiles
 from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print, teller, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
+from osfmodel.effects import HOROVOD
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.output import summary
 from osfmodel.runtime import bench, findings
@@ -27,6 +28,10 @@ from osfmodel.units import parse_bytes
 @click.command(name="bench")
 @click.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
 @click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
+@click.option(
+    "--executor", type=click.Choice(["ddp", HOROVOD]), default="ddp", show_default=True,
+    help="Whose collectives: torch's, or Horovod's, with what its loop takes.",
+)  # fmt: skip
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
 @click.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
 @click.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
@@ -44,6 +49,7 @@ from osfmodel.units import parse_bytes
 def bench_command(
     output: str | None,
     merge: str | None,
+    executor: str,
     backend: str | None,
     workload: str | None,
     smallest: str,
@@ -82,6 +88,13 @@ def bench_command(
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
     asked = Asked(bench.Request(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target)
     require_torch("osf bench")
+    if executor == HOROVOD:
+        if merge is not None or workload is not None or backend == "nccl":
+            raise UsageError(
+                "--executor horovod measures gloo at sizes from --min-size on: leave --merge and --for out"
+            )
+        _bench_horovod(asked, limit, place.on("gloo"))
+        return
     place = place.on(backend)
     found, setting = together(place, limit, partial(_measured, asked, limit, place))
     if writes:
@@ -89,6 +102,24 @@ def bench_command(
         _write(cluster if known is None else findings.merged(known, cluster, found.effects), target)
         for doubt in found.doubts:
             warn(doubt)
+
+
+def _bench_horovod(asked: Asked, limit: float, place: Place) -> None:
+    """The same through Horovod, which has all-reduces only here."""
+    from osfmodel.runtime import horovod_bench
+    from osfmodel.runtime.horovod import Turns, require_horovod
+
+    require_horovod("osf bench")
+
+    def work(watch: Watch) -> Cluster:
+        watch.beat("while Horovod's cluster was measured")
+        turns = Turns(place, limit, watch)
+        found = horovod_bench.measure(turns, asked.request.sizes, asked.request.repeat, teller(place.rank == 0))
+        return horovod_bench.cluster_of(found, turns, asked.label, unmet(asked.network).network)
+
+    cluster = together(place, limit, work)
+    if place.rank == 0:
+        _write(cluster, asked.target)
 
 
 class Asked(NamedTuple):

@@ -6,19 +6,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from osfmodel import documents, profiles
+from osfmodel import documents, measurements, profiles
 from osfmodel.cli.app import print_text, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
 from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.formats import IMPORT_FORMATS, Hints, import_content, import_file, merged
+from osfmodel.formats import IMPORT_FORMATS, Hints, Noun, import_content, import_file, merged
+from osfmodel.measurement import Measurement
 from osfmodel.output import summary
 from osfmodel.workload import Workload
+
+TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
+KINDS = list(TYPES)
 
 
 @click.command(name="import")
@@ -34,6 +39,7 @@ from osfmodel.workload import Workload
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
+@click.option("--kind", type=click.Choice(KINDS), help="Only this, where a file holds several.")
 @click.option("--name", help="Name of what is read; default: the file's.")
 @click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
@@ -44,14 +50,16 @@ def import_command(
     output: str | None,
     form: str | None,
     model: str | None,
+    kind: str | None,
     name: str | None,
     workers: int | None,
     gpus_per_node: int | None,
     batch_size: int | None,
     collective: str | None,
 ) -> None:
-    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, as a workload or cluster file.
+    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline.
 
+    What is read becomes a workload, a cluster or a measurements file; a Horovod timeline holds all three.
     'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several files become
     the tables of one cluster. Without -o it says what is in the file. Tests that failed or were cut off, jumps that no
     fit follows, and with --fit how well it fits which sizes, are told on stderr.
@@ -62,16 +70,45 @@ def import_command(
       osf import nccl-tests.log -o my-cluster.json
       osf import nccl-tests.log --fit piecewise -o my-cluster.json
       osf import n8.log n16.log -o all.json
+      osf import timeline.json --kind workload -o model.json
     """
     check_output(output, files)
     hints = Hints("", workers, gpus_per_node, batch_size, collective)
     found = [(file, import_one(file, replace(hints, name=name or stem(file)), form)) for file in files]
-    nouns = found[0][1] if len(found) == 1 else [merged(found, name or "-".join(stem(file) for file in files))]
+    found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
+    if len(found) > 1:
+        found = [(file, wires(nouns)) for file, nouns in found]
+    title = name or "-".join(stem(file) for file in files)
+    nouns = found[0][1] if len(found) == 1 else [merged(found, title)]
     if model is not None:
-        nouns = [fitted(noun, model) for noun in nouns]
+        nouns = [fitted(noun, model) for noun in wires(nouns)]
     else:
         tell_jumps(nouns)
-    write(nouns, output, files)
+    write(nouns, output, files, title)
+
+
+def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
+    """Those of ``kind``, all without one. Raises UsageError where there are none."""
+    chosen = [noun for noun in nouns if kind in (None, kind_of(noun))]
+    if not chosen:
+        held = " and ".join(dict.fromkeys(map(kind_of, nouns)))
+        raise UsageError(f"--kind {kind}: {file} holds none, only {held}")
+    return chosen
+
+
+def wires(nouns: Sequence[Noun]) -> Sequence[Noun]:
+    """The clusters among them; all where there are none, for who needs one to refuse."""
+    return [noun for noun in nouns if isinstance(noun, Cluster)] or nouns
+
+
+def kind_of(noun: Noun) -> str:
+    """Its name among KINDS."""
+    return next(kind for kind, type_ in TYPES.items() if isinstance(noun, type_))
+
+
+def label(noun: Noun) -> str:
+    """What a noun is called: its name, or the workload that was measured."""
+    return noun.workload if isinstance(noun, Measurement) else noun.name
 
 
 def stem(file: str) -> str:
@@ -91,7 +128,7 @@ def check_output(output: str | None, files: Sequence[str]) -> None:
         raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")
 
 
-def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Workload | Cluster]:
+def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
     """The nouns in one file, or in what stands on standard input; warnings on stderr."""
 
     def tell(message: str) -> None:
@@ -108,42 +145,65 @@ def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Workload |
         raise DataError(f"standard input: {error}") from None
 
 
-def write(nouns: Sequence[Workload | Cluster], output: str | None, files: Sequence[str]) -> None:
+def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title: str) -> None:
     """To a file or into a folder, then a line for each on stderr; without ``output`` what they are, on stdout."""
     if output is None:
         for noun in nouns:
             print_text(summary(noun) + "\n")
     elif output == "-":
         for noun in nouns:
-            print_text(documents.encode(documents.document_of(noun)))
+            print_text(documents.encode(document(noun, title)))
     elif len(nouns) > 1 and not Path(output).is_dir():
-        raise UsageError(f"{files[0]} holds {len(nouns)} clusters: give -o a folder that exists")
+        kinds = list(dict.fromkeys(map(kind_of, nouns)))
+        several = f"{len(nouns)} clusters:" if len(kinds) == 1 else f"{', '.join(kinds)}: choose with --kind, or"
+        raise UsageError(f"{files[0]} holds {several} give -o a folder that exists")
     else:
         folder = Path(output).is_dir()
-        targets = [Path(output) / f"{noun.name}.json" if folder else Path(output) for noun in nouns]
-        for target in targets:
+        targets = [(Path(output) / f"{name}.json", noun) for name, noun in named(nouns, title)]
+        targets = targets if folder else [(Path(output), noun) for noun in nouns]
+        for target, _ in targets:
             check_output(str(target), files)
-        for noun, target in zip(nouns, targets, strict=True):
-            profiles.save(noun, target)
+        for target, noun in targets:
+            profiles.write_text(target, documents.encode(document(noun, title)))
             click.echo(f"osf: wrote {target}: {summary(noun)}", err=True)
 
 
-def tell_jumps(nouns: Sequence[Workload | Cluster]) -> None:
+def document(noun: Noun, title: str) -> dict[str, Any]:
+    """As JSON; a measurement becomes a file of one run under ``title``."""
+    if isinstance(noun, Measurement):
+        return measurements.measurements_document(title, [noun])
+    return documents.document_of(noun)
+
+
+def named(nouns: Sequence[Noun], title: str) -> list[tuple[str, Noun]]:
+    """The names of their files in a folder; with the kind where there are several, so that a run names the others'."""
+    if len({kind_of(noun) for noun in nouns}) == 1:
+        return [(label(noun), noun) for noun in nouns]
+    beside = {kind_of(noun): f"{title}-{kind_of(noun)}" for noun in nouns}
+    workload, cluster = (f"{beside[kind]}.json" if kind in beside else title for kind in ("workload", "cluster"))
+    found: list[tuple[str, Noun]] = []
+    for noun in nouns:
+        run = replace(noun, workload=workload, cluster=cluster) if isinstance(noun, Measurement) else noun
+        found.append((beside[kind_of(noun)], run))
+    return found
+
+
+def tell_jumps(nouns: Sequence[Noun]) -> None:
     """A line on stderr for each jump in a table."""
     for noun in nouns:
         for table in noun.tables if isinstance(noun, Cluster) else ():
             for sentence in in_words(table.workers, table.sizes, table.times):
-                warn(f"{noun.name}: {sentence}")
+                warn(f"{label(noun)}: {sentence}")
 
 
-def fitted(noun: Workload | Cluster, model: str) -> Cluster:
+def fitted(noun: Noun, model: str) -> Cluster:
     """The cluster with ``model`` fitted to its all-reduce tables in their place; what was found, on stderr.
 
     Raises UsageError for what has no such table, CostError where the model cannot be fitted to them.
     """
     tables = [table for table in noun.tables if table.collective == "all_reduce"] if isinstance(noun, Cluster) else []
-    if isinstance(noun, Workload) or not tables:
-        raise UsageError(f"--fit {model}: {noun.name!r} has no all-reduce table to fit")
+    if not isinstance(noun, Cluster) or not tables:
+        raise UsageError(f"--fit {model}: {label(noun)!r} has no all-reduce table to fit")
     try:
         found = COST_MODELS[model].fit(samples_of(tables), noun.gpus_per_node)
     except OsfError as error:

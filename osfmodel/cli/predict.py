@@ -13,6 +13,7 @@ import click
 from osfmodel import profiles
 from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.economics import Economics, economics
+from osfmodel.engine import AUTO, ENGINES
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN
 from osfmodel.output import Predicted
@@ -33,6 +34,13 @@ from osfmodel.predict import Comparison, compare
     help="Named plan or plan file; repeatable. Default: those that fit the rules asked for.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default=AUTO,
+    metavar="ENGINE",
+    help="Predict with this model: ours (auto), or OSF's as reconstructed (osf); 'osf list engines'.",
+)
+@click.option(
     "--channels",
     type=click.IntRange(1, 64),
     metavar="K",
@@ -49,8 +57,10 @@ def predict_command(
     cluster_name: str,
     cost_model: str | None,
     effects: tuple[str, ...],
+    compression: str | None,
     workers: str,
     plan_names: tuple[str, ...],
+    engine: str,
     channels: int | None,
     forward_overlap: bool,
     split: bool,
@@ -70,14 +80,16 @@ def predict_command(
     Example:
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
     """
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects)
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects, compression)
     counts = parse_workers(workers, cluster)
     asked = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
-    plans = [_plan(name) for name in dict.fromkeys(plan_names or plans_for(replace(PLAIN, **rules)))]
-    comparisons = [compare(workload, cluster, count, plans, rules) for count in counts]
+    shown = plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules))
+    plans = [_plan(name) for name in dict.fromkeys(shown)]
+    comparisons = [compare(workload, cluster, count, plans, rules, engine) for count in counts]
     money = _economics(comparisons, samples, price_per_gpu_hour)
     emit(style, as_json, output, Predicted(comparisons, money))
 

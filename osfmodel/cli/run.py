@@ -6,25 +6,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import isinf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
+from osfmodel.cli.app import CLUSTER, FP16, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.cost.curves import FREE
-from osfmodel.effects import EXECUTED, RUNTIME
+from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan, named_plan, single_cap
 from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.runtime import words
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
 from osfmodel.runtime.subjects import is_factory
 from osfmodel.simulator import without_priority
+from osfmodel.targets.horovod import BEST
+from osfmodel.targets.horovod import PREFIX as SETTINGS
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from osfmodel.runtime.trainees import Subject
     from osfmodel.runtime.training import Settings
 
-UNPRICED = ("wfbp", "single", "ddp")
+STARTING = 30.0
+"""Seconds that a process of Horovod's may take to start."""
+UNPRICED = ("wfbp", "single", "ddp", HOROVOD)
 """Plans that can be made without knowing what a message costs."""
 UNMEASURED = Pricing.of(FREE, workers=2)
 """For those."""
@@ -54,6 +58,8 @@ class Asked(NamedTuple):
     output: str
     hook: bool | None
     verify: bool
+    timeline: str | None = None
+    compression: str | None = None
 
     @property
     def real(self) -> bool:
@@ -68,9 +74,11 @@ class Asked(NamedTuple):
     help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, a plan file; runtime:PLAN: by executor.",
 )  # fmt: skip
 @click.option(
-    "--executor", type=click.Choice(["ddp", RUNTIME]), default="ddp", show_default=True,
-    help="What carries the plans out: PyTorch DDP, or runtime, which carries out any plan.",
+    "--executor", type=click.Choice(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
+    help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
+@click.option("--compression", type=click.Choice(["none", FP16]), help="Of gradients, by Horovod.")
+@click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
 @click.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
@@ -89,6 +97,8 @@ def run_command(
     subject: str,
     plans: tuple[str, ...],
     executor: str,
+    compression: str | None,
+    timeline: str | None,
     cluster: str | None,
     workload: str | None,
     scale: float,
@@ -115,11 +125,18 @@ def run_command(
     Example:
       torchrun --nproc-per-node 4 -m osfmodel run resnet50-v100 --plan ddp --plan optimal --cluster c.json -o r.json
     """
+    if executor != HOROVOD and (timeline is not None or compression == FP16):
+        raise UsageError("--timeline and --compression are Horovod's: give --executor horovod")
     named = [PREFIX + plan.removeprefix(PREFIX) if executor == RUNTIME else plan for plan in plans]
     asked = Asked(
-        subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify
-    )
+        subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify,
+        timeline, compression,
+    )  # fmt: skip
     _require_sensible(asked)
+    if executor == HOROVOD:
+        _refuse_for_horovod(
+            asked, backend, find_unused_parameters or static_graph or gradient_as_bucket_view or comm_hook
+        )
     options = {
         "find_unused_parameters": find_unused_parameters,
         "static_graph": static_graph,
@@ -135,17 +152,24 @@ def run_command(
     from osfmodel.runtime.training import Settings
 
     settings = Settings(iterations, repeat, warm_up, options, limit)
-    place = place.on(backend)
-    runs = together(place, limit, partial(_measured, asked, settings, place))
+    if executor == HOROVOD:
+        from osfmodel.runtime.horovod import require_horovod
+
+        require_horovod("osf run")
+        work = partial(_under_horovod, asked, settings, place.on("gloo"))
+        runs = together(place.on("gloo"), limit, work)
+    else:
+        place = place.on(backend)
+        runs = together(place, limit, partial(_measured, asked, settings, place))
     return 0 if place.rank else _shown(runs)
 
 
 def _shown(runs: Sequence[Measurement]) -> int:
     """What came of it, and the exit code."""
-    print_text(_summary(runs))
-    for note in dict.fromkeys(_notes(runs)):
+    print_text(words.summary(runs))
+    for note in dict.fromkeys(words.notes(runs)):
         warn(note)
-    return 1 if any(_apart(run) for run in runs) else 0
+    return 1 if any(words.apart_from_default(run) for run in runs) else 0
 
 
 def _require_sensible(asked: Asked) -> None:
@@ -178,7 +202,7 @@ def _is_file(plan: str) -> bool:
 
 
 def _unpriced(plan: str) -> bool:
-    return plan in UNPRICED or single_cap(plan) is not None
+    return plan in UNPRICED or (plan.startswith(SETTINGS) and plan != BEST) or single_cap(plan) is not None
 
 
 def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
@@ -210,6 +234,57 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
             done = f"{len(runs)} of {settings.repeats * len(plans)}"
             tell(f"{done}: {run.plan} {show_time(run.iteration_time)} per iteration")
     return runs
+
+
+def _refuse_for_horovod(asked: Asked, backend: str | None, of_ddp: bool) -> None:
+    if any(map(_executed, asked.plans)):
+        raise UsageError(
+            "plans for our executor are given, and Horovod carries the plans out: drop the prefix runtime:"
+        )
+    if of_ddp:
+        raise UsageError("options of DDP are given, and Horovod carries the plans out: leave them out")
+    if backend == "nccl":
+        raise UsageError("--executor horovod runs over gloo here: leave --backend out")
+    if asked.real and asked.workload is None:
+        raise UsageError("--executor horovod needs the model's profile: give --workload FILE, as osf profile writes it")
+
+
+def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
+    """Run everything in turns under Horovod."""
+    from osfmodel.runtime.horovod import Turns
+    from osfmodel.runtime.horovod_run import Series, loop_of, run_all
+
+    require_agreement(repr((asked, settings)))
+    known = profiles.load_workload(asked.workload or asked.subject)
+    workload = known if asked.scale == 1 else known.scaled(asked.scale)
+    workload = workload.in_fp16() if asked.compression == FP16 else workload
+    watch.patience += 2 * workload.compute_time + STARTING
+    pricing = UNMEASURED
+    if asked.cluster is not None:
+        pricing = pricing_of(profiles.load_cluster(asked.cluster), place.world)
+    pricing = pricing.under({"executor": HOROVOD} | ({} if asked.real else REPLAYED_ON_CPU))
+    loops = {
+        _beside(name, asked.output): loop_of(name, lambda name: _plan(name, workload, pricing), workload, pricing)
+        for name in asked.plans
+    }
+    series = Series(
+        {
+            "name": asked.subject,
+            "scale": None if asked.real else asked.scale,
+            "workload": asked.workload,
+            "device": "cpu",
+            "compression": asked.compression,
+        },
+        workload,
+        (_beside(asked.workload or asked.subject, asked.output), _beside(asked.cluster or "unmeasured", asked.output)),
+        loops,
+        settings.iterations,
+        settings.repeats,
+        settings.warm_ups,
+        asked.verify,
+        asked.timeline,
+    )
+    return run_all(series, Turns(place, settings.limit, watch), asked.output, teller(place.rank == 0))
 
 
 def _subject(asked: Asked, place: Place) -> Subject:
@@ -266,61 +341,3 @@ def _beside(name: str, output: str) -> str:
     if _executed(name):
         return PREFIX + _beside(name.removeprefix(PREFIX), output)
     return os.path.relpath(name, Path(output).resolve().parent) if name.endswith(".json") else name
-
-
-def _summary(runs: Sequence[Measurement]) -> str:
-    """A line per plan: the median over its repeats, and how it compares with the default."""
-    from statistics import median
-
-    times = {run.plan: [one.iteration_time for one in runs if one.plan == run.plan] for run in runs}
-    lines = []
-    for plan, found in times.items():
-        run = next(run for run in runs if run.plan == plan)
-        count = len(run.condition("buckets").split())
-        buckets = f"{count} bucket{'' if count == 1 else 's'}"
-        span = f"{show_time(min(found))} to {show_time(max(found))}"
-        ratio = _ratio(times["ddp"], found) if "ddp" in times else ""
-        losses = f", losses {_in_words(run)}" if "loss_difference" in dict(run.conditions) else ""
-        lines.append(f"{plan}: {buckets}, {show_time(median(found))} per iteration ({span}){ratio}{losses}\n")
-    return "".join(lines)
-
-
-def _ratio(default: Sequence[float], times: Sequence[float]) -> str:
-    """How a plan compares with the default, and whether its turns differ by more than that."""
-    from statistics import median
-
-    ratio = median(default) / median(times)
-    spread = max(max(found) / min(found) - 1 for found in (default, times))
-    inside = f", which is inside the spread of {spread:.1%}" if 0 < abs(ratio - 1) <= spread else ""
-    return f", {ratio:.3f} times as fast as ddp{inside}"
-
-
-def _notes(runs: Sequence[Measurement]) -> list[str]:
-    """What is to be said about runs: other buckets than planned, other losses than the default's."""
-    formed = [
-        f"plan {run.plan!r}: {run.condition('buckets_as_planned').removeprefix('no: ')}"
-        for run in runs
-        if run.condition("buckets_as_planned") != "yes"
-    ]
-    losses = [f"plan {run.plan!r}: its losses {_in_words(run)}" for run in runs if _apart(run)]
-    return formed + losses
-
-
-def _in_words(run: Measurement) -> str:
-    """How its losses compare with the default's."""
-    difference = _loss(run)
-    if isnan(difference):
-        return "cannot be compared with the default's: neither is finite"
-    if isinf(difference):
-        return "differ from the default's: one is finite, the other not"
-    return f"differ from the default's by {difference:.2g}, relative"
-
-
-def _loss(run: Measurement) -> float:
-    return float(dict(run.conditions).get("loss_difference", "0"))
-
-
-def _apart(run: Measurement) -> bool:
-    from osfmodel.runtime.training import SAME_LOSS
-
-    return not _loss(run) <= SAME_LOSS  # nor is what cannot be compared alike

@@ -8,6 +8,7 @@ import click
 
 from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
+from osfmodel.errors import UsageError
 from osfmodel.objective import Objective
 from osfmodel.output import Tuned
 from osfmodel.solve import Limits
@@ -29,6 +30,9 @@ from osfmodel.units import parse_bytes
 )
 @click.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
 @click.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
+@click.option(
+    "--host-lead", metavar="F|F..G", help="How many times as fast as the device the host submits work (horovod)."
+)
 @click.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
 @click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
@@ -39,10 +43,12 @@ def tune_command(
     cluster_name: str,
     cost_model: str | None,
     effects: tuple[str, ...],
+    compression: str | None,
     workers: str,
     target: str,
     max_bucket: str | None,
     max_buckets: int | None,
+    host_lead: str | None,
     channels: int,
     forward_overlap: bool,
     split: bool,
@@ -71,7 +77,7 @@ def tune_command(
         only_ddp = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE and target == "ddp"
         tune_live_command(ctx.params, limits, not only_ddp)
         return
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects)
+    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects, compression)
     tuning = tune(
         workload,
         cluster,
@@ -79,5 +85,21 @@ def tune_command(
         target,
         limits,
         Objective(channels, forward_overlap, split),
+        _leads(host_lead, target),
     )
     emit(style, as_json, output, Tuned(tuning))
+
+
+def _leads(text: str | None, target: str) -> tuple[float, ...] | None:
+    """``"2"`` or ``"1..5"``, whose middle counts as well. Raises UsageError."""
+    if text is None:
+        return None
+    if not CONFIG_TARGETS[target].clock:
+        raise UsageError(f"--host-lead: what {target} forms does not depend on it; leave it out")
+    try:
+        ends = [float(part) for part in text.split("..")]
+    except ValueError:
+        ends = []
+    if not 1 <= len(ends) <= 2 or not 1 <= ends[0] <= ends[-1] < 1e6:
+        raise UsageError(f"--host-lead {text!r}: write a factor of 1 or more, or a range such as 1..5")
+    return (ends[0], (ends[0] * ends[1]) ** 0.5, ends[1]) if len(ends) == 2 else (ends[0],)

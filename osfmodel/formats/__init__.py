@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError, UsageError
 from osfmodel.formats import (
     csv_layers,
     csv_table,
     ddp_logging,
+    horovod_autotune,
+    horovod_timeline,
     json_layers,
     nccl_tests,
     nccl_tests_json,
@@ -25,12 +26,11 @@ from osfmodel.formats import (
 )
 from osfmodel.formats.layout import merged
 from osfmodel.formats.packed import unpacked
-from osfmodel.formats.source_text import Hints, Text
+from osfmodel.formats.source_text import Hints, Noun, Text
 from osfmodel.formats.unknown import explained
 from osfmodel.profiles import read
-from osfmodel.workload import Workload
 
-__all__ = ["IMPORT_FORMATS", "Format", "Hints", "import_content", "import_file", "merged", "recognise"]
+__all__ = ["IMPORT_FORMATS", "Format", "Hints", "Noun", "import_content", "import_file", "merged", "recognise"]
 
 HEAD = 65_536
 
@@ -42,7 +42,7 @@ class Format(NamedTuple):
     """
 
     sniff: Callable[[str], bool]
-    read: Callable[[Text, Hints], Sequence[Workload | Cluster]]
+    read: Callable[[Text, Hints], Sequence[Noun]]
     meaning: str
 
 
@@ -67,13 +67,21 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     "json-layers": Format(json_layers.sniff, json_layers.read, "JSON list of layers, with the columns of csv-layers"),
     "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt"),
     "ddp-logging": Format(ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON"),
+    "horovod-timeline": Format(
+        horovod_timeline.sniff,
+        horovod_timeline.read,
+        "HOROVOD_TIMELINE, also cut off: iteration times, the model and the wires as Horovod's loop saw them",
+    ),
+    "horovod-autotune": Format(
+        horovod_autotune.sniff, horovod_autotune.read, "HOROVOD_AUTOTUNE_LOG: says what its tuner found"
+    ),
     "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }
 
 
 def import_file(
     path: Path, hints: Hints, form: str | None = None, tell: Callable[[str], None] | None = None
-) -> Sequence[Workload | Cluster]:
+) -> Sequence[Noun]:
     """The nouns in a file of another tool, which may be packed with gzip.
 
     ``tell`` hears what is odd but no fault, a test that was cut off, say, on one line; without it, it is a Python
@@ -84,7 +92,7 @@ def import_file(
 
 def import_content(
     content: bytes, file: str, hints: Hints, form: str | None = None, tell: Callable[[str], None] | None = None
-) -> Sequence[Workload | Cluster]:
+) -> Sequence[Noun]:
     """The same for the content of a file, which ``file`` names in the source of what is read."""
     if form is not None and form not in IMPORT_FORMATS:
         raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError
-from osfmodel.formats.source_text import Hints, Text
+from osfmodel.formats.source_text import Hints, Noun, Text
 from osfmodel.source import Source
-from osfmodel.workload import Workload
 
 
 class Layout(NamedTuple):
@@ -55,7 +54,7 @@ def told_gpus_per_node(text: Text, layouts: Sequence[Layout], hints: Hints) -> i
     return hints.gpus_per_node
 
 
-def merged(found: Sequence[tuple[str, Sequence[Workload | Cluster]]], name: str) -> Cluster:
+def merged(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cluster:
     """The tables of several files as one cluster.
 
     Raises DataError, naming the file, for one that holds anything else than one cluster of tables; and, naming both,
@@ -84,7 +83,7 @@ def merged(found: Sequence[tuple[str, Sequence[Workload | Cluster]]], name: str)
     )
 
 
-def _only_tables(file: str, nouns: Sequence[Workload | Cluster]) -> Cluster:
+def _only_tables(file: str, nouns: Sequence[Noun]) -> Cluster:
     if len(nouns) != 1 or not isinstance(nouns[0], Cluster) or not nouns[0].tables:
         raise DataError(f"{file}: several files are read as the tables of one cluster, which this one does not hold")
     return nouns[0]

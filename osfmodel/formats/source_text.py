@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 from osfmodel.cluster import Cluster, Table
 from osfmodel.errors import DataError
+from osfmodel.measurement import Measurement
 from osfmodel.source import Source
+from osfmodel.workload import Workload
 
 LONGEST_QUOTE = 120
 LARGEST_TABLE = 2_000_000
 """Cells that a table may have: each takes some hundred bytes of memory while it is read."""
+Noun = Workload | Cluster | Measurement
+"""What a file may hold."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 
 if TYPE_CHECKING:

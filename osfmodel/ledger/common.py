@@ -1,9 +1,8 @@
-"""What several recipes do: bring a profile to measured times, to half precision, and form old DDP's buckets."""
+"""What several recipes do: bring a profile to measured times, and form old DDP's buckets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.workload import Workload
@@ -12,14 +11,6 @@ from osfmodel.workload import Workload
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:
     """``workload`` with all times in proportion, so that one worker alone takes ``compute_time`` per iteration."""
     return workload.scaled(compute_time / workload.compute_time)
-
-
-def in_half(workload: Workload) -> Workload:
-    """Gradients in half precision on the wire: half the bytes, and all times as they are."""
-    layers = tuple(
-        replace(layer, gradient_bytes=layer.gradient_bytes // 2, dtype="float16") for layer in workload.layers
-    )
-    return replace(workload, layers=layers)
 
 
 def from_input(workload: Workload, limits: Sequence[int]) -> Plan:

@@ -1,8 +1,11 @@
-"""PyTorch with gloo between emulated hosts (network namespaces, shaped links), measured with benchmarks/live.py.
+"""PyTorch and Horovod with gloo between emulated hosts (network namespaces, shaped links).
+
+Measured with benchmarks/live.py and benchmarks/live_horovod.py.
 
 Replays of three workloads under several plans. Each run is predicted from the bundled workload, scaled as it was
 replayed, and the bundled cluster, which ``osf bench`` measured between the same hosts before the runs; nothing is
-fitted to them. The plan is that of the buckets which DDP formed, as it logged them, or what the executor was given.
+fitted to them. The plan is that of the buckets which DDP formed, as it logged them, what the executor was given, or
+what Horovod's loop makes of the settings that it had.
 
 A cell is a plan on one workload, cluster and set of options; its repeats took turns with the other plans. Where they
 differ by more than 5 % the cell is listed and not counted: a rule from before the runs.
@@ -15,11 +18,9 @@ from functools import cache
 from itertools import accumulate
 
 from osfmodel import profiles
-from osfmodel.effects import RUNTIME
 from osfmodel.errors import DataError
-from osfmodel.ledger.recipe import Row, Verdict, row_of, without_unsteady
+from osfmodel.ledger.recipe import Row, Verdict, row_of, stated_plan, without_unsteady
 from osfmodel.measurement import Measurement
-from osfmodel.notation import read
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.workload import Workload
@@ -39,7 +40,7 @@ def _row(run: Measurement, change: Callable[[Pricing], Pricing]) -> Row:
     workload = _workload(run.workload, float(run.condition("scale")))
     pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
     pricing = change(pricing.under(dict(run.conditions)))
-    return row_of(run, workload, pricing, carried_out(run, workload))
+    return row_of(run, workload, pricing, carried_out(run, workload, pricing))
 
 
 @cache
@@ -47,11 +48,10 @@ def _workload(name: str, scale: float) -> Workload:
     return profiles.load_workload(name).scaled(scale)
 
 
-def carried_out(run: Measurement, workload: Workload) -> Plan:
-    """The plan of a run. Raises as :func:`formed`, and DataError where an executor's run does not state its plan."""
-    if dict(run.conditions).get("executor") == RUNTIME:
-        return read(run.condition("sent"), workload)
-    return formed(run, workload)
+def carried_out(run: Measurement, workload: Workload, pricing: Pricing) -> Plan:
+    """The plan of a run. Raises as :func:`formed` and :func:`stated_plan`."""
+    plan = stated_plan(dict(run.conditions), workload, pricing)
+    return formed(run, workload) if plan is None else plan
 
 
 def formed(run: Measurement, workload: Workload) -> Plan:

@@ -20,7 +20,7 @@ from osfmodel import profiles
 from osfmodel.cost import Cost, cost_of
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger.common import in_half, with_compute_time
+from osfmodel.ledger.common import with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
 from osfmodel.measurement import Measurement
 from osfmodel.plans import make_plan
@@ -51,7 +51,7 @@ def _row(run: Measurement, alone: Mapping[str, float], effects: Effects) -> Row:
         return not_predicted(run, "the links inside the node are not stated")
     workload = with_compute_time(profiles.load_workload(run.workload), alone[run.workload])
     if "fp16" in setup:
-        workload = in_half(workload)
+        workload = workload.in_fp16()
     cost = cost_between(run.workers, setup)
     plan = make_plan("wfbp" if run.workers == 1 else "horovod", workload, Pricing.of(cost))
     return row_of(run, workload, Pricing.of(cost, effects), plan, fitted=run.workers == 1)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from osfmodel.cost import AffineCost, Cost, cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.engine import predict_timeline
-from osfmodel.ledger.common import in_half, with_compute_time
+from osfmodel.ledger.common import with_compute_time
 from osfmodel.ledger.recipe import Row, Verdict
 from osfmodel.measurement import Measurement
 from osfmodel.plans import make_plan
@@ -96,4 +96,4 @@ def as_run(workload: Workload, compute_time: float, precision: str) -> Workload:
     That is all that is known of float16: the shares of time stay those of float32.
     """
     whole = with_compute_time(workload, compute_time)
-    return in_half(whole) if precision == "fp16" else whole
+    return whole.in_fp16() if precision == "fp16" else whole

@@ -7,15 +7,18 @@ predicted with the reason. Errors are predicted / measured - 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.bands import Regime, regime_of
+from osfmodel.effects import HOROVOD, RUNTIME
 from osfmodel.engine import predict_timeline
 from osfmodel.measurement import Measurement
+from osfmodel.notation import read
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
+from osfmodel.targets import horovod
 from osfmodel.workload import Workload
 
 UNSTEADY = 0.05
@@ -93,6 +96,17 @@ def row_of(
         fitted=fitted,
         regime=regime_of(workload, timeline, pricing.cost()),
     )
+
+
+def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan | None:
+    """The plan that the conditions of a run say it had: what our executor was given, what Horovod makes of settings.
+
+    None where they do not. Raises OsfError where they cannot be read, or do not fit the workload.
+    """
+    executor = conditions.get("executor")
+    if executor == HOROVOD and "settings" in conditions:
+        return horovod.realise(horovod.stated(conditions, workload), workload, pricing)
+    return read(conditions.get("sent", ""), workload) if executor == RUNTIME else None
 
 
 def not_predicted(run: Measurement, reason: str) -> Row:

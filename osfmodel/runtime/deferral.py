@@ -36,7 +36,8 @@ def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> N
     kind = type(optimizer)
     if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS] and not getattr(kind, "separate", False):
         raise UsageError(f"forward overlap needs {', '.join(OPTIMIZERS)} of torch.optim, not {kind.__name__}")
-    if type(model).__name__ == "OptimizedModule" or any(module._compiled_call_impl for module in model.modules()):
+    compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
+    if compiled or type(model).__name__ == "OptimizedModule":
         raise UsageError("forward overlap waits in each module, which a compiled model hides: run the plan without it")
     updated = {id(tensor) for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad}
     if updated != {id(tensor) for tensor in parameters}:

@@ -223,8 +223,13 @@ def overlapping_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: 
     return step
 
 
-def replay_step(workload: Workload, pace: SleepingPace | SpinningPace, device: str) -> Callable[[Any], Any]:
-    """(model) -> loss: one iteration of a replay, wrapped by DDP or not, with the workload's update at its end."""
+def replay_step(
+    workload: Workload, pace: SleepingPace | SpinningPace, device: str, optimizer: Any = None
+) -> Callable[[Any], Any]:
+    """(model) -> loss: one iteration of a replay, wrapped by DDP or not, with the workload's update at its end.
+
+    ``optimizer``: Horovod's, whose all-reduces have to be awaited before the update.
+    """
     import torch
 
     start = torch.zeros((), device=device, requires_grad=True)
@@ -233,11 +238,23 @@ def replay_step(workload: Workload, pace: SleepingPace | SpinningPace, device: s
         pace.start()
         loss = model(start)
         loss.backward()
+        if optimizer is not None:
+            _await(optimizer)
         pace.start()
         pace.compute(workload.update_time)
         return loss.detach()
 
     return step
+
+
+def _await(optimizer: Any) -> None:
+    """Horovod's ``synchronize``, which spins: on a CPU, asleep until there is nothing left to wait for."""
+    import horovod.torch as hvd
+
+    for handle, _ in list(optimizer._handles.values()):
+        while not hvd.poll(handle):
+            time.sleep(SPIN)
+    optimizer.synchronize()
 
 
 def replay_layers(workload: Workload) -> list[str]:

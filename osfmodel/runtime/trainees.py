@@ -20,13 +20,17 @@ LEARNING_RATE, MOMENTUM = 0.01, 0.9
 SEED = 1
 
 
+Beginner = Callable[[bool, Any], Callable[[Any], Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model and how to train it.
 
     optimizer: the one that updates it
-    begin:  (overlap) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one iteration;
-            overlap: whether updates are put off into the next forward
+    begin:  (overlap, optimizer) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one
+            iteration; overlap: whether updates are put off into the next forward; optimizer: one of Horovod's in the
+            place of this one, which is to be waited for before the update, or None
     names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
     real:   whether it is a user's model
     notes:  what to be careful about
@@ -35,7 +39,7 @@ class Subject:
     model: Any = field(repr=False)
     optimizer: Any = field(repr=False)
     workload: Workload
-    begin: Callable[[bool], Callable[[Any], Any]] = field(repr=False)
+    begin: Beginner = field(repr=False)
     names: list[str] = field(repr=False)
     real: bool = False
     notes: tuple[str, ...] = ()
@@ -46,8 +50,10 @@ def replayed(workload: Workload, device: str) -> Subject:
     model, pace = replay_model(workload, device)
     optimizer = replay_optimizer(model, workload, pace) if workload.gradients else None
 
-    def begin(overlap: bool) -> Callable[[Any], Any]:
-        return overlapping_step(pace, optimizer, device) if overlap else replay_step(workload, pace, device)
+    def begin(overlap: bool, other: Any) -> Callable[[Any], Any]:
+        if overlap:
+            return overlapping_step(pace, optimizer, device)
+        return replay_step(workload, pace, device, other)
 
     return Subject(model, optimizer, workload, begin, replay_layers(workload))
 
@@ -122,25 +128,29 @@ def _shape(tensor: Any) -> str:
     return f"of {'x'.join(map(str, tensor.shape)) or '1'} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _beginner(model: Any, loss: Callable[[Any], Any], optimizer: Any) -> Callable[[bool], Callable[[Any], Any]]:
+def _beginner(model: Any, loss: Callable[[Any], Any], optimizer: Any) -> Beginner:
     """What starts a run: parameters, buffers, optimizer and random numbers as they were at first."""
     import torch
 
     first = deepcopy(model.state_dict())
     settings = deepcopy(optimizer.state_dict())
 
-    def begin(_: bool) -> Callable[[Any], Any]:
+    def begin(_: bool, other: Any) -> Callable[[Any], Any]:
+        chosen = optimizer if other is None else other
         model.load_state_dict(first)
-        optimizer.load_state_dict(deepcopy(settings))
+        chosen.load_state_dict(deepcopy(settings))
         torch.manual_seed(SEED)
-        return step
 
-    def step(wrapped: Any) -> Any:
-        optimizer.zero_grad(set_to_none=True)
-        value = loss(wrapped)
-        value.backward()
-        optimizer.step()
-        return value.detach()
+        def step(wrapped: Any) -> Any:
+            for group in chosen.param_groups:  # Horovod's zero_grad takes no argument
+                for tensor in group["params"]:
+                    tensor.grad = None
+            value = loss(wrapped)
+            value.backward()
+            chosen.step()
+            return value.detach()
+
+        return step
 
     return begin
 
@@ -151,10 +161,10 @@ def _notes(model: Any) -> tuple[str, ...]:
     return ()
 
 
-def _observed(factory: str, model: Any, begin: Callable[[bool], Callable[[Any], Any]]) -> Workload:
+def _observed(factory: str, model: Any, begin: Beginner) -> Workload:
     """A rough profile: the order in which gradients become ready, and when, in the last of three steps."""
     ready: dict[str, float] = {}
-    step, hooks = begin(False), []
+    step, hooks = begin(False, None), []
 
     def hook(name: str) -> Callable[[Any], None]:
         return lambda tensor: ready.__setitem__(name, time.perf_counter())

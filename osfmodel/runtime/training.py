@@ -32,8 +32,6 @@ LEAST_WARM_UPS = 3
 """DDP has its buckets from the second iteration on, with static_graph from the third."""
 USUAL_THREADS = 2
 """Of gloo, where torch does not say."""
-SAME_LOSS = 1e-4
-"""Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, t
     samples: list[float] = []
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap)
+    step = subject.begin(planned.plan.forward_overlap, None)
     _meet(place)
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -198,7 +196,7 @@ def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap)
+    step = subject.begin(planned.plan.forward_overlap, None)
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)

@@ -20,10 +20,11 @@ from typing import Any
 from osfmodel.cost import Cost
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_caps
 from osfmodel.solve.contiguous import allowed, finish
-from osfmodel.targets.target import Target, require_plain
+from osfmodel.targets.target import Target, require_plain, whatever_it_costs
 from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
 
@@ -50,7 +51,7 @@ def realise(knobs: DdpKnobs, workload: Workload) -> Plan:
     return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits))
 
 
-def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
     """Limits that make DDP form ``plan``: the size of each bucket.
 
     With several dtypes the k-th limit serves the k-th bucket of each, so most plans cannot be formed exactly; then the
@@ -65,7 +66,7 @@ def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits(
         knobs = exact(plan, workload)
         if allowed(bucket_layout(workload.gradients, knobs.limits), workload.gradients, limits):
             return knobs
-    return DdpKnobs(_search_list(sizes, workload, cost, limits))
+    return DdpKnobs(_search_list(sizes, workload, pricing.cost(), limits))
 
 
 def exact(plan: Plan, workload: Workload) -> DdpKnobs:
@@ -148,9 +149,9 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
     return caps
 
 
-def complete(knobs: DdpKnobs, workload: Workload, cost: Cost, limits: Limits = Limits()) -> DdpKnobs:
+def complete(knobs: DdpKnobs, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
     """Add what to fall back to; it does not depend on the plan, so it is searched for once."""
-    return replace(knobs, fallback=search_caps(workload, cost, limits))
+    return replace(knobs, fallback=search_caps(workload, pricing.cost(), limits))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -246,7 +247,7 @@ TARGET = Target(
     "PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
     DdpKnobs,
     project,
-    realise,
+    whatever_it_costs(realise),
     config,
     render,
     complete,

@@ -1,236 +1,232 @@
-"""Horovod: a background loop that wakes every cycle and fuses what it finds, up to a threshold.
+"""Horovod: the settings of its background loop (``osfmodel.loop``), and groups of tensors for an exact plan.
 
-Each cycle takes all gradients submitted by then, in order, and packs them greedily into batches of one dtype up to
-the threshold: a batch that is full by size is sent, a tensor of another dtype may be passed over while the batch and
-what was passed over stay within the threshold, a tensor above the threshold travels alone. The loop waits for the last
-tensor of a batch to be computed before it launches it (which matters where the host runs ahead), and the next cycle
-starts one cycle time after this one started, or at once if that is past. Collectives themselves are asynchronous
-(NCCL). Source: horovod/common/controller.cc and operations.cc; defaults 128 MiB and 1 ms.
-
-Cycles are taken to tick from the start of the iteration. Negotiation, copies in and out of the fusion buffer and the
-rounding of the threshold are left out. With ``groups=`` of DistributedOptimizer the batches are given by hand: a group
-is sent at the first cycle that finds all of it.
+Two settings, fusion threshold and cycle time, cannot form every plan; ``groups=`` of DistributedOptimizer can form any
+of whole tensors, at the price of a line of code, so they are recommended where they win.
 """
 
 from __future__ import annotations
 
-import math
 import textwrap
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from osfmodel.cost import Cost
-from osfmodel.errors import PlanError
+from osfmodel.effects import HOROVOD
+from osfmodel.errors import OsfError, PlanError, UsageError
+from osfmodel.loop import DEFAULT_CACHE, DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
+from osfmodel.notation import read
 from osfmodel.plan import Plan, grouped_plan
-from osfmodel.recursion import communication_finish, predict_timeline
-from osfmodel.solve import Limits
-from osfmodel.solve.contiguous import allowed
+from osfmodel.pricing import Pricing
+from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve.loops import Case, best_settings
 from osfmodel.targets.target import Target, require_plain
-from osfmodel.units import MIB
-from osfmodel.workload import Gradients, Workload
+from osfmodel.units import MIB, parse_bytes, parse_time, show_bytes, show_time
+from osfmodel.workload import Workload
 
-DEFAULT_THRESHOLD = 128 * MIB
-DEFAULT_CYCLE = 0.001
-CYCLES = (0.0001, 0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
-"""Cycle times tried, seconds: a tenth of the default up to the 100 ms at which Horovod's own tuner stops."""
-THRESHOLDS_TRIED = 24
-
-
-@dataclass(frozen=True, slots=True)
-class HorovodKnobs:
-    """Fusion threshold in bytes, cycle time in seconds, and groups of tensor names for an exact plan.
-
-    ``use_groups`` says whether the groups are part of the recommendation, or only on offer.
-    """
-
-    threshold: int = DEFAULT_THRESHOLD
-    cycle: float = DEFAULT_CYCLE
-    groups: tuple[tuple[str, ...], ...] = ()
-    use_groups: bool = False
+GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
+"""Cycle times tried with groups, seconds: the loop has nothing to wait for."""
+WORTH_A_LINE = 0.005
+"""By how much groups must be better, relative, before they are recommended over settings alone."""
 
 
-def realise(knobs: HorovodKnobs, workload: Workload) -> Plan:
-    """The batches that Horovod's loop forms, each released at the cycle that finds it."""
-    return grouped_plan(workload, *batches(knobs, workload.gradients))
+PREFIX = "horovod:"
+"""What the name of a plan begins with that says Horovod's settings, as in ``horovod:64MiB,5ms``."""
 
 
-def batches(knobs: HorovodKnobs, gradients: Gradients) -> tuple[list[list[int]], list[float]]:
-    """What is sent together, as positions in ready order, and when the loop launches it."""
-    return _grouped(knobs, gradients) if knobs.use_groups else _fused(knobs.threshold, knobs.cycle, gradients)
+SWITCHES = {"async": "asynchronous", "hierarchical": "hierarchical"}
+COUNTS = {"streams": "streams", "cache": "cache_capacity"}
+DEFAULTS = {name: getattr(Loop(), name) for name in COUNTS.values()}
+DISABLE = "HOROVOD_DISABLE_GROUP_FUSION"
+BEST = "horovod:best"
+"""The name of the plan with the best threshold and cycle time that were found."""
 
 
-def _fused(threshold: int, cycle: float, gradients: Gradients) -> tuple[list[list[int]], list[float]]:
-    order = sorted(range(len(gradients)), key=gradients.enqueue_times.__getitem__)
-    submitted = [gradients.enqueue_times[i] for i in order]
-    groups: list[list[int]] = []
-    releases: list[float] = []
-    now, first = 0.0, 0
-    while first < len(order):
-        started = now = _next_cycle(now, cycle, submitted[first])
-        after = bisect_right(submitted, now)
-        for batch in fuse(order[first:after], gradients, threshold):
-            now = max(now, *[gradients.ready_times[i] for i in batch])
-            groups.append(batch)
-            releases.append(now)
-        now, first = max(now, started + cycle), after
-    return groups, releases
+def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
+    """The batches that the loop forms, each released when it is launched."""
+    return carry_out(knobs, workload, pricing)
 
 
-def _next_cycle(now: float, cycle: float, submitted: float) -> float:
-    """The first tick, from ``now`` on every ``cycle``, that finds something submitted at ``submitted``."""
-    if submitted <= now:
-        return now
-    if not cycle:
-        return submitted
-    ticks = math.ceil((submitted - now) / cycle)
-    return max(now + ticks * cycle, submitted)
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
+    """The buckets of the plan as groups, and the cycle time of GROUP_CYCLES that is best for them.
 
-
-def fuse(found: Sequence[int], gradients: Gradients, threshold: int) -> Iterator[list[int]]:
-    """Horovod's FuseResponses over the gradients that one cycle found, in order."""
-    rest = list(found)
-    while rest:
-        batch, passed = [rest[0]], []
-        held, skipped = gradients.sizes[rest[0]], 0
-        tail = rest[1:]
-        while tail:
-            i = tail[0]
-            if gradients.dtypes[i] != gradients.dtypes[batch[0]]:
-                skipped += gradients.sizes[i]
-                if held + skipped > threshold:
-                    break
-                passed.append(tail.pop(0))
-            elif held + gradients.sizes[i] > threshold:
-                break
-            else:
-                held += gradients.sizes[i]
-                batch.append(tail.pop(0))
-        yield batch
-        rest = passed + tail
-
-
-def _grouped(knobs: HorovodKnobs, gradients: Gradients) -> tuple[list[list[int]], list[float]]:
-    position = {name: i for i, name in enumerate(gradients.names)}
-    groups = [[position[name] for name in group] for group in knobs.groups]
-    complete = [max(gradients.enqueue_times[i] for i in group) for group in groups]
-    now = 0.0
-    order = sorted(range(len(groups)), key=complete.__getitem__)
-    releases = []
-    for k in order:
-        now = max(_next_cycle(now, knobs.cycle, complete[k]), *[gradients.ready_times[i] for i in groups[k]])
-        releases.append(now)
-    return [groups[k] for k in order], releases
-
-
-def exact(plan: Plan, workload: Workload) -> HorovodKnobs:
-    """Knobs that form exactly this plan: its buckets, their order, and the cycle that releases each.
-
-    Tried are the cycles of CYCLES with every threshold that the sizes can tell apart, then the plan as groups. Raises
-    PlanError where none of them forms it.
+    Raises PlanError for a plan that Horovod cannot carry out.
     """
     require_plain(plan, workload, "Horovod")
-    ready = dict(zip(workload.gradients.names, workload.gradients.ready_times, strict=True))
-    if all(bucket.release_time >= max(ready[block.layer] for block in bucket.blocks) for bucket in plan.buckets):
-        names = _names(plan)
-        thresholds = dict.fromkeys([DEFAULT_THRESHOLD, *(_whole_mib(bucket.size) for bucket in plan.buckets)])
-        cycles = dict.fromkeys([DEFAULT_CYCLE, *CYCLES])
-        settings = [HorovodKnobs(threshold, cycle, names) for cycle in cycles for threshold in thresholds]
-        settings += [HorovodKnobs(max(thresholds), cycle, names, use_groups=True) for cycle in cycles]
-        for knobs in settings:
-            if realise(knobs, workload) == plan:
-                return knobs
-    raise PlanError("no cycle time, threshold or groups that are tried make Horovod form this plan")
+    loop = _grouped(plan)
+    if not loop.groups:
+        return loop
+    tried = [replace(loop, cycle=cycle) for cycle in GROUP_CYCLES]
+    return min(tried, key=lambda loop: follow(loop, workload, pricing).iteration_time)
 
 
-def _names(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
+def _grouped(plan: Plan) -> Loop:
+    """Groups of the plan's buckets, with a threshold that all of them keep."""
+    groups = tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
+    largest = max((bucket.size + PADDING * len(bucket.blocks) for bucket in plan.buckets), default=0)
+    return Loop(max(DEFAULT_THRESHOLD, -(-largest // MIB) * MIB), groups=groups, use_groups=bool(groups))
 
 
-def _whole_mib(size: int) -> int:
-    return -(-size // MIB) * MIB
+def exact(plan: Plan, workload: Workload) -> Loop:
+    """Groups that form exactly these buckets in this order; when each is launched the clock decides.
 
-
-def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> HorovodKnobs:
-    """What forms exactly this plan, else the best threshold and cycle found, and the plan itself as groups.
-
-    Groups are then recommended where they win 0.5 %. The search is over CYCLES and thresholds among the plan's own
-    bucket sizes and powers of two; not exhaustive. Settings whose batches break ``limits`` are passed over, so groups
-    may be all that is left. Raises PlanError for a plan that Horovod cannot carry out.
+    Raises PlanError where none do: where a bucket would be whole before one that comes first in the plan, or is
+    released before all of it is ready.
     """
+    require_plain(plan, workload, "Horovod")
     gradients = workload.gradients
-    with suppress(PlanError):
-        knobs = exact(plan, workload)
-        if allowed(batches(knobs, gradients)[0], gradients, limits):
-            return knobs
-    require_plain(plan, workload, "Horovod")
-    names = _names(plan)
-    thresholds = _thresholds(plan, workload.gradient_bytes)
-    settings = [HorovodKnobs(threshold, cycle, names) for cycle in CYCLES for threshold in thresholds]
-    grouped = [HorovodKnobs(max(thresholds), cycle, names, use_groups=True) for cycle in CYCLES[:2]]
-    by_hand = min(grouped, key=lambda knobs: _finish(knobs, gradients, cost))
-    if limits != Limits():
-        settings = [knobs for knobs in settings if allowed(batches(knobs, gradients)[0], gradients, limits)]
-    if not settings:
-        return by_hand
-    best = min(settings, key=lambda knobs: _finish(knobs, gradients, cost))
-    by_groups, by_settings = (
-        predict_timeline(workload, realise(knobs, workload), cost).iteration_time for knobs in (by_hand, best)
-    )
-    return by_hand if by_groups < 0.995 * by_settings else best
+    ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
+    hooks = zip(gradients.enqueue_times, range(len(gradients)), strict=True)
+    submitted = dict(zip(gradients.names, hooks, strict=True))
+    whole = [max(submitted[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
+    released = [bucket.release_time for bucket in plan.buckets]
+    if whole != sorted(whole) or released != sorted(released):
+        raise PlanError("Horovod launches a group when it is whole: this plan has them in another order")
+    for bucket in plan.buckets:
+        if bucket.release_time < max(ready[block.layer] for block in bucket.blocks):
+            raise PlanError("Horovod launches a group at a tick of its clock: this plan has no such ticks")
+    return _grouped(plan)
 
 
-def _finish(knobs: HorovodKnobs, gradients: Gradients, cost: Cost) -> float:
-    groups, releases = batches(knobs, gradients)
-    return communication_finish(releases, [cost(sum(gradients.sizes[i] for i in group)) for group in groups])
+def search(cases: Sequence[Case], limits: Limits) -> Loop | None:
+    """The threshold and cycle time that do best in the worst of the cases; None where none keeps the limits."""
+    found = best_settings(cases, limits)
+    return None if found is None else found.loop
 
 
-def _thresholds(plan: Plan, total: int) -> list[int]:
-    """Whole MiB, so that environment, flag and YAML say the same: powers of two, the plan's sizes, the default."""
-    powers = [2**k for k in range(20, 28) if 2**k < total]
-    sizes = sorted({_whole_mib(bucket.size) for bucket in plan.buckets})
-    step = max(1, len(sizes) // (THRESHOLDS_TRIED - len(powers)))
-    return sorted({*powers, *sizes[::step], *sizes[-1:], DEFAULT_THRESHOLD})
+def best(workload: Workload, pricing: Pricing) -> Loop:
+    """The best threshold and cycle time found for one price, with the host as the workload has it."""
+    found = best_settings([Case(workload, pricing, workload.compute_time)])
+    return Loop() if found is None else found.loop
+
+
+def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
+    """Add the best plan as groups, on offer, where they are not in force."""
+    if knobs.use_groups:
+        return knobs
+    plan = SOLVERS["optimal"].solve(workload, pricing.cost(), limits).plan
+    return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
+
+
+def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:
+    """The groups as buckets, without a clock."""
+    place = {name: i for i, name in enumerate(workload.gradients.names)}
+    return grouped_plan(workload, [[place[name] for name in group] for group in loop.groups])
+
+
+def stated(conditions: Mapping[str, str], workload: Workload) -> Loop:
+    """The settings of a run, as its measurement states them. Raises UsageError or DataError for what cannot be read."""
+    loop = named(conditions.get("settings", ""))
+    if "sent" not in conditions:
+        return loop
+    groups = _grouped(read(conditions["sent"], workload)).groups
+    return replace(loop, groups=groups, use_groups=True)
+
+
+def named(text: str) -> Loop:
+    """The settings in ``64MiB``, ``64MiB,5ms`` or ``64MiB,5ms,streams=2,cache=0,async,hierarchical``.
+
+    Raises UsageError for anything else.
+    """
+    threshold, cycle, *further = [*text.split(","), ""] if "," not in text else text.split(",")
+    try:
+        loop = Loop(parse_bytes(threshold), parse_time(cycle) if cycle else DEFAULT_CYCLE)
+        for word in further:
+            loop = replace(loop, **_further(word))
+    except OsfError as error:
+        forms = "THRESHOLD,CYCLE[,streams=K][,cache=N][,async][,hierarchical], such as 64MiB,5ms"
+        raise UsageError(f"Horovod's settings {text!r}: write {forms} ({error})") from None
+    return loop
+
+
+def _further(word: str) -> dict[str, Any]:
+    key, _, value = word.partition("=")
+    if word in SWITCHES:
+        return {SWITCHES[word]: True}
+    if key in COUNTS and value.isdecimal():
+        return {COUNTS[key]: int(value)}
+    raise UsageError(f"{word!r} is none of them")
+
+
+def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
+    """How to find the settings that ``horovod:64MiB,5ms`` or ``horovod:best`` names, and in words what they are.
+
+    Raises UsageError as :func:`named`.
+    """
+    if name == BEST:
+        return best, "the best settings found"
+    loop = named(name.removeprefix(PREFIX))
+    said = f"a threshold of {show_bytes(loop.threshold)} and a cycle of {show_time(loop.cycle)}"
+    return lambda workload, pricing: loop, said
+
+
+def name_of(loop: Loop) -> str:
+    """What :func:`named` reads: threshold and cycle time, exactly."""
+    whole = f"{loop.threshold // MIB}MiB" if loop.threshold and loop.threshold % MIB == 0 else f"{loop.threshold}B"
+    counts = [f"{key}={getattr(loop, name)}" for key, name in COUNTS.items() if getattr(loop, name) != DEFAULTS[name]]
+    switches = [word for word, name in SWITCHES.items() if getattr(loop, name)]
+    return ",".join([whole, f"{loop.cycle * 1e3:g}ms", *counts, *switches])
+
+
+def words(knobs: Loop) -> str:
+    """In a few words: the settings, and whether groups are in force."""
+    return f"{PREFIX}{name_of(knobs)}" + (f" with {len(knobs.groups)} groups" if knobs.use_groups else "")
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     known = any(layer.enqueue_time is not None for layer in workload.layers)
-    host = "" if known else ", with the host in step with the device (ahead, it would fuse more)"
-    return (f"Horovod is predicted from its source{host}, not checked against runs",)
+    return () if known else ("Horovod with the host in step with the device (ahead, it would fuse more)",)
 
 
-def config(knobs: HorovodKnobs) -> dict[str, Any]:
+def config(knobs: Loop) -> dict[str, Any]:
     """Environment variables, and the groups of an exact plan (``use_groups`` tells whether they are recommended)."""
     return {
-        "env": _environment(knobs),
+        "env": environment(knobs),
         "use_groups": knobs.use_groups,
         "groups": [list(group) for group in knobs.groups],
     }
 
 
-def _environment(knobs: HorovodKnobs) -> dict[str, str]:
-    environment = {
+def environment(knobs: Loop) -> dict[str, str]:
+    """What Horovod reads when it starts; what has its default is left out, but for the two settings."""
+    said = {
         "HOROVOD_FUSION_THRESHOLD": str(knobs.threshold),
         "HOROVOD_CYCLE_TIME": f"{knobs.cycle * 1000:g}",
     }
-    return {**environment, "HOROVOD_DISABLE_GROUP_FUSION": "1"} if knobs.use_groups else environment
+    further = {
+        DISABLE: "1" if knobs.use_groups else "",
+        "HOROVOD_NUM_NCCL_STREAMS": str(knobs.streams) if knobs.streams > 1 else "",
+        "HOROVOD_CACHE_CAPACITY": str(knobs.cache_capacity) if knobs.cache_capacity != DEFAULT_CACHE else "",
+        "HOROVOD_ENABLE_ASYNC_COMPLETION": "1" if knobs.asynchronous else "",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1" if knobs.hierarchical else "",
+    }
+    return said | {name: value for name, value in further.items() if value}
 
 
-def render(knobs: HorovodKnobs, workload: Workload) -> str:
+def render(knobs: Loop, workload: Workload) -> str:
     """An env file, the horovodrun flags, the YAML of --config-file, and Python for ``groups=``."""
+    offered = _offered(knobs, workload)
     groups = "".join(f"#     {line}\n" for group in knobs.groups for line in _wrapped(list(group)))
-    advice = "part of this recommendation" if knobs.use_groups else "only if you want the exact plan"
+    advice = (
+        "part of this recommendation" if knobs.use_groups else "only if you want the exact plan, in place of 1 to 3"
+    )
+    rounded = "" if knobs.threshold % MIB == 0 else f"; rounded up from {show_bytes(knobs.threshold)}"
     return TEMPLATE.format(
         name=workload.name,
-        environment="\n".join(f"{key}={value}" for key, value in _environment(knobs).items()),
-        mb=knobs.threshold // MIB,
+        environment="\n".join(f"{key}={value}" for key, value in environment(knobs).items()),
+        mb=-(-knobs.threshold // MIB),
+        rounded=rounded,
         ms=f"{knobs.cycle * 1000:g}",
         groups=groups,
         advice=advice,
+        grouped=" ".join(f"{key}={value}" for key, value in environment(offered).items()),
+        beside=f"; with {DISABLE}=1 in the environment" if knobs.use_groups else "",
     )
+
+
+def _offered(knobs: Loop, workload: Workload) -> Loop:
+    """The settings under which the groups form the plan."""
+    return replace(_grouped(grouped_plan_of(knobs, workload)), cycle=knobs.cycle)
 
 
 def _wrapped(names: list[str]) -> list[str]:
@@ -243,15 +239,16 @@ TEMPLATE = """\
 # 1. Environment file (threshold in bytes, cycle in milliseconds):
 {environment}
 
-# 2. The same as horovodrun flags (threshold in MiB):
+# 2. The same as horovodrun flags (threshold in whole MiB{rounded}{beside}):
 #    horovodrun --fusion-threshold-mb {mb} --cycle-time-ms {ms} ...
 
-# 3. The same as YAML for horovodrun --config-file:
+# 3. The same as YAML for horovodrun --config-file{beside}:
 #    params:
 #      fusion_threshold_mb: {mb}
 #      cycle_time_ms: {ms}
 
-# 4. Python, {advice} (set HOROVOD_DISABLE_GROUP_FUSION=1):
+# 4. Python, {advice}, with
+#    {grouped}
 # names = [
 {groups}# ]
 # parameters = dict(model.named_parameters())
@@ -264,11 +261,17 @@ TEMPLATE = """\
 
 TARGET = Target(
     "Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
-    HorovodKnobs,
+    Loop,
     project,
     realise,
     config,
     render,
-    caveats=caveats,
-    exact=exact,
+    complete,
+    caveats,
+    exact,
+    search,
+    words,
+    reluctance=WORTH_A_LINE,
+    conditions={"executor": HOROVOD},
+    clock=True,
 )

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from osfmodel.cost import Cost
 from osfmodel.documents import document_of, encode
+from osfmodel.effects import EXECUTED
 from osfmodel.plan import Plan
+from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.targets import ddp
 from osfmodel.targets.target import Target
 from osfmodel.workload import Workload
 
 
-def project(plan: Plan, workload: Workload, cost: Cost, limits: Limits = Limits()) -> Plan:
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Plan:
     """The plan as it is."""
     plan.require_valid(workload)
     plan.require_whole_elements(workload)
     return plan
 
 
-def realise(knobs: Plan | None, workload: Workload) -> Plan:
+def realise(knobs: Plan | None, workload: Workload, pricing: Pricing) -> Plan:
     """The plan as it is; what DDP does by default where there is none."""
     return ddp.realise(ddp.DdpKnobs(), workload) if knobs is None else knobs
 
@@ -45,5 +46,6 @@ TARGET = Target(
     realise,
     config,
     render,
+    conditions=EXECUTED,
     executes=True,
 )

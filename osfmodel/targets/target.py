@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from osfmodel.cost import Cost
 from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan
+from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
+from osfmodel.solve.loops import Case
 from osfmodel.workload import Workload
 
 
@@ -23,35 +24,59 @@ class Target:
 
     meaning:       what its default plan is, in half a line
     default_knobs: () -> knobs                             what the framework does when nobody sets anything
-    project:       (plan, workload, cost, limits) -> knobs the knobs that come closest; PlanError where none can
-    realise:       (knobs, workload) -> plan               what the framework does with them
+    project:       (plan, workload, pricing, limits) -> knobs  the knobs that come closest; PlanError where none can
+    realise:       (knobs, workload, pricing) -> plan      what the framework does with them
     config:        (knobs) -> JSON-ready dict
     render:        (knobs, workload) -> text               lines to paste
-    complete:      (knobs, workload, cost, limits) -> knobs adds what only the final choice needs
+    complete:      (knobs, workload, pricing, limits) -> knobs  adds what only the final choice needs
     caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
-    exact:         (plan, workload) -> knobs               those that form exactly this plan, else PlanError; for a
-                                                           ``project`` that takes long, which gives the same for it
+    exact:         (plan, workload) -> knobs               those that form exactly this plan, with a clock of its own
+                                                           but for release times, else PlanError; for a ``project``
+                                                           that takes long or gives others
+    search:        (cases, limits) -> knobs or None        those that do best in the worst of ``cases``, where no plan
+                                                           says them
+    words:         (knobs) -> text                         in a few words, for a target with a search
+    reluctance:    by how much a candidate that asks for more (changed code) must be better, relative
+    conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
+    clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
     """
 
     meaning: str
     default_knobs: Callable[[], Any]
-    project: Callable[[Plan, Workload, Cost, Limits], Any]
-    realise: Callable[[Any, Workload], Plan]
+    project: Callable[[Plan, Workload, Pricing, Limits], Any]
+    realise: Callable[[Any, Workload, Pricing], Plan]
     config: Callable[[Any], dict[str, Any]]
     render: Callable[[Any, Workload], str]
-    complete: Callable[[Any, Workload, Cost, Limits], Any] = lambda knobs, workload, cost, limits: knobs
+    complete: Callable[[Any, Workload, Pricing, Limits], Any] = lambda knobs, workload, pricing, limits: knobs
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     exact: Callable[[Plan, Workload], Any] | None = None
+    search: Callable[[Sequence[Case], Limits], Any] | None = None
+    words: Callable[[Any], str] = str
+    reluctance: float = 0
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    clock: bool = False
     executes: bool = False
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
-        """Whether some knobs make the framework form exactly this plan: buckets, order and release times."""
+        """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
         try:
-            knobs = self.exact(plan, workload) if self.exact else self.project(plan, workload, FREE, Limits())
+            if self.exact is not None:
+                self.exact(plan, workload)
+                return True
+            knobs = self.project(plan, workload, UNPRICED, Limits())
         except PlanError:
             return False
-        return self.realise(knobs, workload) == plan
+        return self.realise(knobs, workload, UNPRICED) == plan
+
+
+UNPRICED = Pricing.of(FREE, workers=2)
+"""What plans cost where only their form is asked for."""
+
+
+def whatever_it_costs(realise: Callable[[Any, Workload], Plan]) -> Callable[[Any, Workload, Pricing], Plan]:
+    """For a framework that forms the same plan at any price."""
+    return lambda knobs, workload, pricing: realise(knobs, workload)
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:

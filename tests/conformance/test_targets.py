@@ -10,19 +10,20 @@ import pytest
 
 import osfmodel as osf
 from osfmodel import CONFIG_TARGETS, PlanError, cost_of
+from osfmodel.engine import predict_timeline
 from osfmodel.plan import Block, Bucket, Plan, in_one, one_by_one
-from osfmodel.recursion import predict_timeline
+from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 
 CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
 
 
 def build(subject):
-    """(workload, cost, optimal plan) of a case."""
+    """(workload, pricing, optimal plan) of a case."""
     workload, cluster, workers = subject
     loaded = osf.load_workload(workload)
     cost = cost_of(osf.load_cluster(cluster), workers)
-    return loaded, cost, SOLVERS["optimal"].solve(loaded, cost, Limits()).require()[0]
+    return loaded, Pricing.of(cost, workers=workers), SOLVERS["optimal"].solve(loaded, cost, Limits()).require()[0]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)), scope="module")
@@ -32,27 +33,32 @@ def case(request):
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_what_is_realised_sends_everything_once(name, case):
-    workload, cost, plan = case
+    workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    for knobs in (target.default_knobs(), target.project(plan, workload, cost, Limits())):
-        target.realise(knobs, workload).require_valid(workload)
+    for knobs in (target.default_knobs(), target.project(plan, workload, pricing, Limits())):
+        target.realise(knobs, workload, pricing).require_valid(workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
-    workload, cost, plan = case
+    workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     default, tuned = (
-        predict_timeline(workload, target.realise(knobs, workload), cost).iteration_time
-        for knobs in (target.default_knobs(), target.project(plan, workload, cost, Limits()))
+        predict_timeline(workload, target.realise(knobs, workload, pricing), pricing).iteration_time
+        for knobs in (target.default_knobs(), target.project(plan, workload, pricing, Limits()))
     )
     assert tuned <= default * (1 + 1e-12)
 
 
-def some_plans(workload, cost, plan):
+def some_plans(workload, pricing, plan):
     """The plan given, simple ones, every framework's default; each also in reverse, and released half a second late."""
-    plans = [plan, one_by_one(workload), in_one(workload), SOLVERS["mg-wfbp"].solve(workload, cost, Limits()).plan]
-    plans += [target.realise(target.default_knobs(), workload) for target in CONFIG_TARGETS.values()]
+    plans = [
+        plan,
+        one_by_one(workload),
+        in_one(workload),
+        SOLVERS["mg-wfbp"].solve(workload, pricing.cost(), Limits()).plan,
+    ]
+    plans += [target.realise(target.default_knobs(), workload, pricing) for target in CONFIG_TARGETS.values()]
     turned = [replace(made, buckets=made.buckets[::-1]) for made in plans]
     late = [
         replace(made, buckets=tuple(replace(bucket, release_time=bucket.release_time + 0.5) for bucket in made.buckets))
@@ -61,33 +67,39 @@ def some_plans(workload, cost, plan):
     return [*plans, *turned, *late]
 
 
+def members(plan):
+    """Which blocks travel together, in which order: all that a framework with a clock of its own is told."""
+    return [bucket.blocks for bucket in plan.buckets]
+
+
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_what_a_framework_does_it_can_be_set_to_do(name, case):
     """forms(realise(knobs)): for the defaults, and for knobs that were projected for other plans."""
-    workload, cost, plan = case
+    workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     plain = (plan, one_by_one(workload), in_one(workload))
-    knobs = [target.default_knobs(), *(target.project(other, workload, cost, Limits()) for other in plain)]
-    for chosen in (*knobs, target.complete(knobs[1], workload, cost, Limits())):
-        assert target.forms(target.realise(chosen, workload), workload)
+    knobs = [target.default_knobs(), *(target.project(other, workload, pricing, Limits()) for other in plain)]
+    for chosen in (*knobs, target.complete(knobs[1], workload, pricing, Limits())):
+        assert target.forms(target.realise(chosen, workload, pricing), workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_a_plan_that_a_framework_forms_is_projected_exactly(name, case):
-    """forms(plan) says that realise(project(plan)) is that plan: the same buckets, order and release times."""
-    workload, cost, plan = case
+    """forms(plan) says that realise(project(plan)) is that plan: the same buckets and order, and release times."""
+    workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    formed = [other for other in some_plans(workload, cost, plan) if target.forms(other, workload)]
+    formed = [other for other in some_plans(workload, pricing, plan) if target.forms(other, workload)]
     assert formed
     for other in formed:
-        assert target.realise(target.project(other, workload, cost, Limits()), workload) == other
+        again = target.realise(target.project(other, workload, pricing, Limits()), workload, pricing)
+        assert members(again) == members(other) if target.clock else again == other
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_config_is_json_and_text_is_complete(name, case):
-    workload, cost, plan = case
+    workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    knobs = target.complete(target.project(plan, workload, cost, Limits()), workload, cost, Limits())
+    knobs = target.complete(target.project(plan, workload, pricing, Limits()), workload, pricing, Limits())
     assert json.loads(json.dumps(target.config(knobs))) == target.config(knobs)
     text = target.render(knobs, workload)
     assert workload.name in text
@@ -102,29 +114,29 @@ STOCK = [name for name, target in CONFIG_TARGETS.items() if not target.executes]
 @pytest.mark.parametrize("name", STOCK)
 @pytest.mark.parametrize("setting", [{"channels": 2}, {"forward_overlap": True}, {"split": True}])
 def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
-    workload, cost, plan = case
+    workload, pricing, plan = case
     with pytest.raises(PlanError, match="executor"):
-        CONFIG_TARGETS[name].project(Plan(workload.name, plan.buckets, **setting), workload, cost, Limits())
+        CONFIG_TARGETS[name].project(Plan(workload.name, plan.buckets, **setting), workload, pricing, Limits())
     assert not CONFIG_TARGETS[name].forms(Plan(workload.name, plan.buckets, **setting), workload)
 
 
 @pytest.mark.parametrize("name", STOCK)
 def test_a_cut_tensor_is_refused(name, case):
-    workload, cost, _ = case
+    workload, pricing, _ = case
     first, *rest = zip(workload.gradients.names, workload.gradients.sizes, strict=True)
     half = first[1] // 2
     pieces = [[Block(first[0], 0, half)], [Block(first[0], half, first[1] - half)], [Block(n, 0, s) for n, s in rest]]
     plan = Plan(workload.name, tuple(Bucket(tuple(blocks)) for blocks in pieces))
     with pytest.raises(PlanError, match="whole tensors"):
-        CONFIG_TARGETS[name].project(plan, workload, cost, Limits())
+        CONFIG_TARGETS[name].project(plan, workload, pricing, Limits())
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIG_TARGETS if name not in STOCK])
 def test_an_executor_carries_out_any_plan_as_it_is(name, case):
-    workload, cost, plan = case
+    workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, split=True)
-    assert target.realise(target.project(wild, workload, cost, Limits()), workload) == wild
+    assert target.realise(target.project(wild, workload, pricing, Limits()), workload, pricing) == wild
     assert target.forms(wild, workload)
     with pytest.raises(PlanError):
-        target.project(Plan("another", wild.buckets), workload, cost, Limits())
+        target.project(Plan("another", wild.buckets), workload, pricing, Limits())

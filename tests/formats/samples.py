@@ -1,5 +1,13 @@
 """One sample of each format, written from what is known of the format: small, and with its oddities."""
 
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+"""What Horovod 0.28.1 wrote with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
+HOROVOD_FUSED, HOROVOD_UNFUSED, HOROVOD_AUTOTUNE = (
+    (DATA / f"horovod-{name}").read_text(encoding="utf-8") for name in ("fused.json", "unfused.json", "autotune.csv")
+)
+
 NEW_TEXT = """\
 # Collective test starting: all_reduce_perf
 # nThread 1 nGpus 1 minBytes 0 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
@@ -138,6 +146,8 @@ SAMPLES = {
     "osfmodel": [OWN_WORKLOAD, OWN_CLUSTER],
     "pipedream": [GRAPH_TEXT],
     "ddp-logging": [DDP_JSON],
+    "horovod-timeline": [HOROVOD_FUSED, HOROVOD_UNFUSED],
+    "horovod-autotune": [HOROVOD_AUTOTUNE],
 }
 
 FACTORS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "alltoall": 1.0}

@@ -95,6 +95,17 @@ DDP_FIELDS = st.fixed_dictionaries(
 LAYER_FIELDS = st.lists(
     st.fixed_dictionaries({"name": JSON, "bytes": JSON, "fwd_ms": JSON, "bwd_ms": JSON}) | JSON, max_size=3
 )
+HOROVOD_FIELDS = st.lists(
+    st.fixed_dictionaries(
+        {"ph": st.sampled_from("MBEXi") | JSON, "pid": st.integers(0, 1) | JSON},
+        optional={
+            "ts": st.integers(0, 99) | JSON,
+            "name": st.sampled_from(["process_name", "NEGOTIATE_ALLREDUCE", "ALLREDUCE", "0", "CYCLE_START"]) | JSON,
+            "args": st.just({"dtype": "float32", "shape": "[2]"}) | st.just({"name": "a"}) | JSON,
+        },
+    ),
+    max_size=12,
+)
 OWN_FIELDS = st.fixed_dictionaries({"schema_version": st.just(1) | JSON}, optional={"kind": JSON, "layers": JSON})
 
 
@@ -105,6 +116,7 @@ OWN_FIELDS = st.fixed_dictionaries({"schema_version": st.just(1) | JSON}, option
         st.tuples(st.just("ddp-logging"), DDP_FIELDS),
         st.tuples(st.just("json-layers"), LAYER_FIELDS),
         st.tuples(st.just("osfmodel"), OWN_FIELDS),
+        st.tuples(st.just("horovod-timeline"), HOROVOD_FIELDS),
     )
 )
 def test_json_of_the_right_shape_and_wrong_types(case):

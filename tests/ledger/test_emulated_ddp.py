@@ -44,7 +44,7 @@ def test_errors_are_those_reached(cells):
     errors = {True: [], False: []}
     for group, turns in cells:
         if turns.steady:
-            errors[group.cluster in live.SATURATED].append(abs(turns.error))
+            errors[live.saturated(group)].append(abs(turns.error))
     assert len(errors[False]) >= 120
     assert np.median(errors[False] + errors[True]) <= 0.012
     assert max(errors[False]) <= 0.06

@@ -7,7 +7,6 @@ import pytest
 
 from osfmodel import profiles
 from osfmodel.ledger import low_bandwidth
-from osfmodel.ledger.common import in_half
 from osfmodel.measurements import load_measurements
 
 RUNS = load_measurements("horovod-lowbandwidth")
@@ -48,6 +47,6 @@ def test_a_ring_of_four_sends_half_as_much_again():
 
 def test_half_precision_halves_the_message_and_not_the_time():
     workload = profiles.load_workload("resnet50-v100")
-    half = in_half(workload)
+    half = workload.in_fp16()
     assert 2 * half.gradient_bytes == workload.gradient_bytes
     assert half.compute_time == workload.compute_time

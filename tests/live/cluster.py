@@ -30,6 +30,8 @@ TCP = {"tcp_congestion_control": "reno", "tcp_wmem": "4096 262144 524288"}
 """BBR, where it is the default, probes and drains the path by itself, so that times differ from second to second; and
 with large send buffers what waits before the shaper delays everything behind it by tens of milliseconds."""
 NAMED = re.compile(r"osf-(\d+)-[0-9a-f]+-\w+")
+FILES = Path("/etc/netns")
+"""Where ``ip netns exec`` finds what a host has in the place of files of ``/etc``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,9 @@ def _attach(switch: str, host: str, number: int, rate: str) -> None:
     _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
     _ip("-n", host, "address", "add", f"{_address(number)}/16", "dev", "eth0")
     _ip("-n", host, "link", "set", "eth0", "up")
+    # Horovod meets at what the name of the machine resolves to, which is the same for all hosts.
+    (FILES / host).mkdir(parents=True, exist_ok=True)
+    (FILES / host / "hosts").write_text(f"127.0.0.1 localhost\n{_address(number)} {socket.gethostname()}\n")
     for name, value in TCP.items():
         _ip("netns", "exec", host, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{name}")
     shape = ["root", "tbf", "rate", rate, "burst", "128kb", "latency", "100ms"]
@@ -219,6 +224,7 @@ def _remove(names: Sequence[str]) -> None:
                     os.kill(int(pid), signal.SIGKILL)
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("netns", "delete", name)
+        shutil.rmtree(FILES / name, ignore_errors=True)
 
 
 def _ip(*words: str) -> str:

@@ -1,0 +1,98 @@
+"""Horovod's autotune log (HOROVOD_AUTOTUNE_LOG): the settings that its tuner tried, and what it converged to.
+
+A row holds switches, the cycle time in ms, the fusion threshold in MiB (horovod/common/parameter_manager.cc), and the
+score, bytes that were reduced per microsecond: the median of five samples of HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE steps
+each. Once it has converged it repeats the best as its last row. Figures have six digits.
+
+There are no times of tensors or collectives in it, so that it becomes no noun: ``osf import`` says what it found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from osfmodel.errors import DataError
+from osfmodel.formats.source_text import Hints, Text, columns_of
+from osfmodel.units import MIB
+
+KNOBS = ("cycle_time_ms", "tensor_fusion_threshold", "score")
+SAMPLES = 5
+"""Samples of which a row's score is the median; Horovod has no setting for it."""
+STEPS_PER_SAMPLE = 10
+WARM_UPS = 3
+"""Horovod's defaults: steps in a sample, and rows' worth of samples that pass before the first row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row: threshold in bytes, cycle in seconds, score in bytes per second, and the (name, on) of switches."""
+
+    threshold: int
+    cycle: float
+    score: float
+    switches: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def plan(self) -> str:
+        """As the name of a plan: ``horovod:33554432B,2.5ms``, and without the response cache ``,cache=0``."""
+        switched = dict(self.switches)
+        without = "" if switched.get("cache_enabled", True) else ",cache=0"
+        over_nodes = ",hierarchical" if switched.get("hierarchical_allreduce") else ""
+        return f"horovod:{self.threshold}B,{self.cycle * 1e3:.6g}ms{without}{over_nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Autotune:
+    """What was ``tried``, in order; ``converged`` is what Horovod kept, None where it was stopped before."""
+
+    tried: tuple[Setting, ...]
+    converged: Setting | None
+
+    @property
+    def best(self) -> Setting:
+        """The setting with the highest score, the first of several."""
+        return max(self.tried, key=lambda setting: setting.score)
+
+    def steps(self, steps_per_sample: int = STEPS_PER_SAMPLE, warm_ups: int = WARM_UPS) -> int:
+        """Steps of training that it took, which the log does not say: they follow from the settings of the tuner.
+
+        At most one more for every row, where a row's last step is not part of the next.
+        """
+        return (len(self.tried) + warm_ups) * SAMPLES * steps_per_sample
+
+
+def sniff(head: str) -> bool:
+    """A header with the knobs and the score."""
+    return set(KNOBS) <= set(columns_of(head))
+
+
+def autotune(text: Text) -> Autotune:
+    """All rows. Raises DataError for none, and for one that is wrong."""
+    rows = [_setting(text, number, row) for number, row in text.rows()]
+    if not rows:
+        raise DataError("has a header but no rows: Horovod writes the first after some 200 steps")
+    ended = len(rows) > 1 and rows[-1] in rows[:-1] and rows[-1].score == max(row.score for row in rows)
+    return Autotune(tuple(rows[:-1] if ended else rows), rows[-1] if ended else None)
+
+
+def _setting(text: Text, number: int, row: dict[str, str]) -> Setting:
+    cycle, threshold, score = (text.number(number, row[text.column(number, row, (name,))]) for name in KNOBS)
+    if threshold > 2**40:
+        raise text.fault(number, row["tensor_fusion_threshold"], "is no threshold in MiB")
+    switches = tuple((name, value.strip() == "1") for name, value in row.items() if name not in KNOBS)
+    return Setting(int(threshold * MIB), cycle * 1e-3, score * 1e6, switches)
+
+
+def read(text: Text, hints: Hints) -> NoReturn:
+    """Raises DataError that says what the tuner found, as there is nothing to import."""
+    found = autotune(text)
+    kept = found.converged or found.best
+    on = [name for name, value in kept.switches if value]
+    kind = "converged to" if found.converged else "was stopped before it converged; the best so far is"
+    spent = f"{len(found.tried)} settings tried, {found.steps()} steps if its other settings are Horovod's defaults"
+    raise DataError(
+        f"is Horovod's autotune log, which {kind} {kept.plan}{' with ' if on else ''}{', '.join(on)[:200]} "
+        f"({kept.score / 1e6:.4g} MB/s; {spent}): it holds no times of tensors, so there is nothing to import; "
+        "for those give a timeline (HOROVOD_TIMELINE=FILE)"
+    )

@@ -1,0 +1,315 @@
+"""Horovod's background loop as a policy: which gradients travel together, and when.
+
+One thread of each rank wakes every cycle, a cycle time after it last began or at once if that is past. It takes what
+was submitted by then, agrees with the other ranks on what all of them have (negotiation), packs that greedily into
+batches of one dtype up to the fusion threshold, and launches one after the other. Before it launches a batch it waits
+until all of it is computed (which matters where the host runs ahead of a device). Over gloo and MPI the thread itself
+carries the collective out, so that what is submitted meanwhile waits for the next cycle; over NCCL it goes on.
+
+The loop knows nothing of iterations: its clock goes on through them. :func:`carry_out` follows it until iterations
+repeat, or for a while, and gives the plan of the iteration in the middle; the engine prices that as any other plan.
+
+Source: Horovod 0.28.1, horovod/common: operations.cc (RunLoopOnce), controller.cc (ComputeResponseList, FuseResponses,
+TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from osfmodel.checks import require_count, require_time
+from osfmodel.errors import PlanError
+from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
+from osfmodel.recursion import Compute
+from osfmodel.simulator import simulate
+from osfmodel.units import MIB
+from osfmodel.workload import Gradients, Workload
+
+DEFAULT_THRESHOLD = 128 * MIB
+DEFAULT_CYCLE = 0.001
+DEFAULT_CACHE = 1024
+ATOMIC_UNIT = 64 * 8
+"""Bytes, for each rank of a host, to whose multiples the threshold is rounded up (64 elements of float64)."""
+PADDING = 16
+"""Bytes to whose multiples each tensor in a batch is padded on a GPU (BATCHED_D2D_PADDING)."""
+FOLLOWED = 24
+"""Iterations that are followed at most, and of which the first third is left out where they do not repeat."""
+SAME = 1e-9
+"""Relative difference of clocks up to which two iterations are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Horovod's settings.
+
+    threshold:      most bytes of a batch (a larger tensor goes alone); 0 fuses nothing
+    cycle:          seconds from the start of one cycle to that of the next
+    groups:         names of tensors that are submitted together, and never with others; all tensors, or none
+    use_groups:     whether the groups are in force, or only on offer
+    streams:        collectives in flight at once over NCCL (HOROVOD_NUM_NCCL_STREAMS)
+    cache_capacity: tensors whose negotiation is remembered; one more takes the place of that used longest ago
+    asynchronous:   whether a batch is launched before it is computed (HOROVOD_ENABLE_ASYNC_COMPLETION)
+    hierarchical:   whether all-reduces go over nodes by themselves, carried out in the loop
+    """
+
+    threshold: int = DEFAULT_THRESHOLD
+    cycle: float = DEFAULT_CYCLE
+    groups: tuple[tuple[str, ...], ...] = ()
+    use_groups: bool = False
+    streams: int = 1
+    cache_capacity: int = DEFAULT_CACHE
+    asynchronous: bool = False
+    hierarchical: bool = False
+
+    def __post_init__(self) -> None:
+        require_count(self.threshold, "the fusion threshold")
+        require_time(self.cycle, "the cycle time")
+        require_count(self.streams, "the streams", least=1)
+        require_count(self.cache_capacity, "the capacity of the response cache")
+
+
+class Followed(NamedTuple):
+    """One iteration: positions in ready order of what travels together, when each batch is launched, and the end.
+
+    ``next_threshold``: the least above the present one with which the loop would do anything else; None: none would.
+    """
+
+    batches: tuple[tuple[int, ...], ...]
+    releases: tuple[float, ...]
+    iteration_time: float
+    next_threshold: int | None
+
+
+def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
+    """What the loop makes of ``workload``, with each batch's launch as its release time.
+
+    Raises PlanError for groups that are not the workload's tensors.
+    """
+    found = follow(loop, workload, pricing)
+    return _plan(loop, workload, pricing, found.batches, found.releases)
+
+
+def follow(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> Followed:
+    """The iteration that repeats, or else the one in the middle of those that were followed.
+
+    Effects that belong to DDP (hooks, copies into buckets) do not move a submission. Raises as :func:`carry_out`.
+    """
+    run = _Run(loop, workload, pricing)
+    found = [run.iteration()]
+    while len(found) < iterations and workload.gradients:
+        before, crowd = run.clocks, run.crowd
+        found.append(run.iteration())
+        if crowd == run.crowd and all(abs(mine - theirs) <= SAME * found[-1].iteration_time for mine, theirs in
+               zip(run.clocks, before, strict=True)):  # fmt: skip
+            return run.told(found[-1])
+    settled = sorted(found[len(found) // 3 :], key=lambda one: one.iteration_time)
+    return run.told(settled[len(settled) // 2])
+
+
+def fuse(found: Sequence[int], gradients: Gradients, threshold: int, padding: int = 1) -> list[list[int]]:
+    """Horovod's FuseResponses over what one cycle found, in order.
+
+    A tensor of the batch's dtype that does not fit ends the batch (no hole is filled behind it); one of another dtype
+    is passed over as long as the batch and all that was passed over stay within the threshold.
+    """
+    return list(_fused(found, gradients, threshold, padding, lambda needed: None))
+
+
+def _fused(
+    found: Sequence[int], gradients: Gradients, threshold: int, padding: int, refused: Callable[[int], None]
+) -> Iterator[list[int]]:
+    """:func:`fuse`; ``refused`` hears of each threshold that would have let something more be fused or passed over."""
+    rest = list(found)
+    while rest:
+        batch, passed = [rest[0]], []
+        held, skipped = _padded(gradients.sizes[rest[0]], padding), 0
+        kind, place = gradients.dtypes[rest[0]], 1
+        while place < len(rest):
+            size = _padded(gradients.sizes[rest[place]], padding)
+            alike = gradients.dtypes[rest[place]] == kind
+            needed = held + size if alike else held + skipped + size
+            if needed > threshold:
+                refused(needed)
+                break
+            if alike:
+                held += size
+                batch.append(rest[place])
+            else:
+                skipped += size
+                passed.append(rest[place])
+            place += 1
+        yield batch
+        rest = passed + rest[place:]
+
+
+def _padded(size: int, padding: int) -> int:
+    return -(-size // padding) * padding
+
+
+class _Cache:
+    """The response cache: by position of a gradient its place ("bit"), those used longest ago first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.places: dict[int, int] = {}
+
+    def use(self, gradients: Iterable[int]) -> None:
+        """These are agreed on, one after the other; what is new takes the next place, or else that of the oldest."""
+        for i in gradients if self.capacity else ():
+            oldest = next(iter(self.places), i) if len(self.places) == self.capacity else i
+            place = self.places.pop(i if i in self.places else oldest, len(self.places))
+            self.places[i] = place
+
+
+class _Run:
+    """The loop through one iteration after the other; clocks are relative to the start of the next one."""
+
+    def __init__(self, loop: Loop, workload: Workload, pricing: Pricing) -> None:
+        self.loop, self.workload, self.pricing = loop, workload, pricing
+        gradients, effects = workload.gradients, pricing.effects
+        self.cost = pricing.cost()
+        self.blocking = pricing.blocking or loop.hierarchical
+        unit = ATOMIC_UNIT * pricing.per_host
+        self.unit, self.threshold = unit, _padded(loop.threshold, unit)
+        self.padding = 1 if pricing.blocking else PADDING
+        units = _units(loop, workload)
+        stretch = effects.stretch(pricing.workers)
+        hooks = [max((gradients.enqueue_times[i], i) for i in members) for members in units]
+        order = sorted(range(len(units)), key=hooks.__getitem__)
+        self.units = [units[i] for i in order]
+        self.submitted = [hooks[i][0] * stretch for i in order]
+        self.in_step = gradients.enqueue_times == gradients.ready_times
+        self.cache = _Cache(loop.cache_capacity)
+        self.last: float = 0
+        self.free: float = 0
+        self.needed: int | None = None
+
+    @property
+    def clocks(self) -> tuple[float, float]:
+        """When the last cycle began and when it ended, from the start of the next iteration."""
+        return self.last, self.free
+
+    @property
+    def crowd(self) -> list[tuple[int, int]]:
+        """What the cache holds, where it cannot hold all and so goes on changing."""
+        crowded = len(self.workload.gradients) > self.loop.cache_capacity
+        return list(self.cache.places.items()) if crowded else []
+
+    def told(self, found: Followed) -> Followed:
+        """``found`` with what was learnt of thresholds on the way."""
+        if self.needed is None:
+            return found
+        # The least that is rounded up to what is needed, or more.
+        return found._replace(next_threshold=(self.needed - 1) // self.unit * self.unit + 1)
+
+    def _refused(self, needed: int) -> None:
+        if self.needed is None or needed < self.needed:
+            self.needed = needed
+
+    def iteration(self) -> Followed:
+        """Follow one; clocks then count from its end."""
+        compute = Compute(self.workload, None, self.pricing.effects, self.pricing.workers)
+        ready = list(compute.ready.values())
+        batches: list[tuple[int, ...]] = []
+        releases: list[float] = []
+        end: float = 0
+        # A host ahead of the device does not notice what slows that.
+        submission: Callable[[float], float] = compute.clock if self.in_step else lambda time: time
+        first = 0
+        while first < len(self.units):
+            began = self._next_cycle(submission(self.submitted[first]))
+            after = bisect_right(self.submitted, began, first, key=submission)
+            found, remembered = self._looked_up(range(first, after))
+            now = began + self._negotiation(remembered)
+            formed = list(self._batches(found))
+            agreed = (self.units[unit] for unit in found) if remembered else formed
+            self.cache.use(i for members in agreed for i in members)
+            for batch in formed:
+                computed = compute.clock(max([ready[i] for i in batch]))
+                now = now if self.loop.asynchronous and not self.blocking else max(now, computed)
+                batches.append(tuple(batch))
+                releases.append(now)
+                end = max(end, now, computed)
+                begin, end = end, end + self._price(batch)
+                compute.disturbed(begin, end)
+                now = end if self.blocking else now
+            self.last, self.free = began, now
+            first = after
+        spent = self._spent(batches, releases, max(end, compute.clock(compute.end)))
+        self.last, self.free = self.last - spent, self.free - spent
+        return Followed(tuple(batches), tuple(releases), spent, None)
+
+    def _spent(self, batches: Sequence[Sequence[int]], releases: Sequence[float], finish: float) -> float:
+        if self.loop.streams > 1 and not self.blocking:
+            plan = _plan(self.loop, self.workload, self.pricing, batches, releases)
+            return simulate(self.workload, plan, self.pricing).iteration_time
+        return finish + self.workload.update_time
+
+    def _negotiation(self, remembered: bool) -> float:
+        effects = self.pricing.effects
+        if not self.loop.cache_capacity:
+            return effects.negotiation_miss
+        return effects.negotiation if remembered else effects.negotiation + effects.negotiation_miss
+
+    def _next_cycle(self, submitted: float) -> float:
+        """The start of the first cycle that finds what is submitted then; those before it find nothing."""
+        first = max(self.free, self.last + self.loop.cycle)
+        if submitted <= first:
+            return first
+        effects = self.pricing.effects
+        empty = effects.negotiation if self.loop.cache_capacity else effects.negotiation_miss
+        period = max(self.loop.cycle, empty)
+        if not period:
+            return submitted
+        return max(first + math.ceil((submitted - first) / period) * period, submitted)
+
+    def _looked_up(self, units: Iterable[int]) -> tuple[list[int], bool]:
+        """In which order the ranks see to what a cycle found, and whether the cache had all of it."""
+        places = self.cache.places
+        hit: list[int] = []
+        missed: list[int] = []
+        for unit in units:
+            (hit if all(i in places for i in self.units[unit]) else missed).append(unit)
+        hit.sort(key=lambda unit: min([places[i] for i in self.units[unit]]))
+        return missed + hit if self.loop.use_groups else hit + missed, not missed
+
+    def _batches(self, found: Sequence[int]) -> Iterator[list[int]]:
+        """What a cycle launches, as positions of gradients."""
+        together = [self.units[unit] for unit in found]
+        if not self.loop.use_groups:
+            together = [tuple(i for members in together for i in members)]
+        for members in together:
+            yield from _fused(members, self.workload.gradients, self.threshold, self.padding, self._refused)
+
+    def _price(self, batch: Sequence[int]) -> float:
+        size = sum([self.workload.gradients.sizes[i] for i in batch])
+        time: float = self.cost(size)
+        return time + self.pricing.effects.fusion_copy * size if len(batch) > 1 else time
+
+
+def _units(loop: Loop, workload: Workload) -> list[tuple[int, ...]]:
+    """What is submitted together. Raises PlanError for groups that are not the tensors of the workload."""
+    names = workload.gradients.names
+    if not loop.use_groups:
+        return [(i,) for i in range(len(names))]
+    position = {name: i for i, name in enumerate(names)}
+    told = [name for group in loop.groups for name in group]
+    if sorted(told) != sorted(names) or not all(loop.groups):
+        strange = next((name for name in told if name not in position), None)
+        what = f"{strange!r} is none of its tensors" if strange else "each tensor belongs into one group"
+        raise PlanError(f"the groups do not fit the workload {workload.name!r}: {what}")
+    return [tuple(position[name] for name in group) for group in loop.groups]
+
+
+def _plan(
+    loop: Loop, workload: Workload, pricing: Pricing, batches: Sequence[Sequence[int]], releases: Sequence[float]
+) -> Plan:
+    plan = grouped_plan(workload, batches, releases)
+    if loop.streams == 1 or loop.hierarchical or pricing.blocking:
+        return plan
+    return replace(plan, channels=loop.streams)

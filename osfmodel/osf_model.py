@@ -1,0 +1,150 @@
+"""OSF's own model (WWW'22): how overlap and tensor fusion set the scaling factor. A reconstruction.
+
+Only the paper's abstract is public. It says that the model is a recursion that captures overlap and tensor fusion, and
+that fusion may adapt instead of filling a constant buffer; the equations are ours. Gradients collect in a buffer, one
+for each type. Batch k of s_k bytes closes at c_k and waits for t_neg of negotiation,
+
+    start_k = max(end_{k-1}, c_k + t_neg),   end_k = start_k + T(s_k),   t_iter = max(t_f + t_b, end_K) + t_u
+
+and the scaling factor is t_iter on one worker over t_iter on N. With a *constant buffer* a batch closes when the buffer
+is full, at the latest at the first tick of the cycle clock from its first tensor on. *Adaptive*: it closes when the
+channel is free, and holds all that is ready by then (idle flush); the other natural rule is the plan ``optimal``.
+
+A rule of fusion makes a plan whose release times are c_k + t_neg (none where a free channel is all that a batch waits
+for), and that plan is carried out by ``osfmodel.recursion``, which is this very recursion. What the model knows nothing
+of is left out: effects, several collectives in flight, forward overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from osfmodel import recursion
+from osfmodel.checks import require_count, require_time
+from osfmodel.cost import Cost
+from osfmodel.effects import NO_EFFECTS
+from osfmodel.errors import PlanError, UsageError
+from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
+from osfmodel.timeline import Timeline
+from osfmodel.units import parse_bytes, parse_time
+from osfmodel.workload import Gradients, Workload
+
+NAME = "osf"
+CAVEAT = (
+    "OSF's model is a reconstruction, since only its abstract is public: overlap and tensor fusion, without effects, "
+    "and one collective in flight"
+)
+PREFIX = "osf:"
+"""What the name of a plan begins with that is made by these rules of fusion."""
+ADAPTIVE = "adaptive"
+CONSTANT_PLAN, ADAPTIVE_PLAN = f"{PREFIX}64MiB,5ms", f"{PREFIX}{ADAPTIVE}"
+"""Horovod's defaults up to November 2020, and what is to take their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A constant buffer.
+
+    buffer:      bytes that a batch may hold; a larger tensor goes alone, and with 0 every tensor does
+    cycle:       seconds from tick to tick of a clock that starts with the iteration; None for no clock, where a batch
+                 that is not full waits for the last gradient of its type
+    negotiation: seconds between the close of a batch and its start
+
+    Raises DataError for numbers that cannot be.
+    """
+
+    buffer: int
+    cycle: float | None = None
+    negotiation: float = 0
+
+    def __post_init__(self) -> None:
+        require_count(self.buffer, "the fusion buffer")
+        require_time(0 if self.cycle is None else self.cycle, "the cycle time")
+        require_time(self.negotiation, "the negotiation time")
+
+    def tick(self, ready: float) -> float:
+        """The first tick from ``ready`` on."""
+        if self.cycle is None:
+            return math.inf
+        return max(-(-ready // self.cycle) * self.cycle, ready) if self.cycle else ready
+
+
+def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
+    """One iteration under ``plan``, whoever made it. Raises PlanError for what the model does not know."""
+    if not plan.plain:
+        raise PlanError(f"the engine {NAME} knows one channel, a fixed order and a barrier: take the engine auto")
+    return replace(recursion.predict_timeline(workload, plan, pricing.cost()), engine=NAME)
+
+
+def seen(pricing: Pricing) -> Pricing:
+    """What of ``pricing`` the model knows."""
+    return replace(pricing, effects=NO_EFFECTS, in_flight=1)
+
+
+def fused(workload: Workload, fusion: Fusion) -> Plan:
+    """The batches of a constant buffer."""
+    gradients = workload.gradients
+    closed = [batch for chain in gradients.chains for batch in _closed(gradients, chain, fusion)]
+    closed.sort()
+    return grouped_plan(workload, [batch for _, batch in closed], [close + fusion.negotiation for close, _ in closed])
+
+
+def _closed(gradients: Gradients, chain: Sequence[int], fusion: Fusion) -> Iterator[tuple[float, list[int]]]:
+    """Of the gradients of one type, positions in ready order: when each batch closes, and what it holds."""
+    batch: list[int] = []
+    held = 0
+    tick = now = math.inf
+    for i in chain:
+        now, size = gradients.ready_times[i], gradients.sizes[i]
+        if batch and (tick < now or held + size > fusion.buffer):
+            yield min(tick, now), batch
+            batch, held = [], 0
+        if not batch:
+            tick = fusion.tick(now)
+        batch.append(i)
+        held += size
+        if held >= fusion.buffer:
+            yield now, batch
+            batch, held = [], 0
+    if batch:
+        yield now if fusion.cycle is None else tick, batch
+
+
+def idle_flush(workload: Workload, cost: Cost, negotiation: float = 0) -> Plan:
+    """Adaptive fusion: whenever the channel is free, all that is ready, of the type that waits longest."""
+    gradients = workload.gradients
+    waiting = list(range(len(gradients)))
+    batches: list[list[int]] = []
+    starts: list[float] = []
+    end: float = 0
+    while waiting:
+        first = waiting[0]
+        now = max(end, gradients.ready_times[first])
+        taken = [
+            i for i in waiting if gradients.ready_times[i] <= now and gradients.dtypes[i] == gradients.dtypes[first]
+        ]
+        batches.append(taken)
+        starts.append(now + negotiation)
+        end = starts[-1] + cost(sum(gradients.sizes[i] for i in taken))
+        left_out = set(taken)
+        waiting = [i for i in waiting if i not in left_out]
+    return grouped_plan(workload, batches, starts if negotiation else None)
+
+
+def rule_of(name: str) -> Callable[[Workload, Cost], Plan]:
+    """What makes the plan called ``osf:BUFFER[,CYCLE[,NEGOTIATION]]`` or ``osf:adaptive[,NEGOTIATION]``.
+
+    As in ``osf:64MiB,5ms``. Raises UsageError for anything else.
+    """
+    buffer, *times = name.removeprefix(PREFIX).split(",")
+    if len(times) > 2 - (buffer == ADAPTIVE):
+        forms = f"{PREFIX}BUFFER[,CYCLE[,NEGOTIATION]], as in {CONSTANT_PLAN}, or {PREFIX}{ADAPTIVE}[,NEGOTIATION]"
+        raise UsageError(f"plan {name!r}: write {forms}")
+    seconds = [parse_time(time) for time in times]
+    if buffer == ADAPTIVE:
+        return lambda workload, cost: idle_flush(workload, cost, *seconds)
+    fusion = Fusion(parse_bytes(buffer), *seconds)
+    return lambda workload, cost: fused(workload, fusion)

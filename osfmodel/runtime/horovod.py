@@ -1,0 +1,145 @@
+"""Turns under Horovod: each in a process of its own on every rank, since Horovod reads its settings when it starts.
+
+The ranks have met over torch, as for any run, and stay in touch that way. For each turn rank 0 starts Horovod's
+rendezvous server, and every rank a process of ``osfmodel.runtime.under_horovod`` with its settings in the environment.
+So ``torchrun`` starts it as it starts everything else; no ``horovodrun``, ssh or MPI is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from osfmodel.errors import JobError, UsageError
+from osfmodel.loop import Loop
+from osfmodel.runtime.ranks import Place, Watch
+from osfmodel.targets.horovod import environment
+
+KEPT = 4000
+"""Characters of what a failed process wrote that are looked through for the reason."""
+
+
+def require_horovod(command: str) -> None:
+    """Raise UsageError where Horovod with PyTorch is not installed."""
+    if find_spec("horovod") is None:
+        raise UsageError(
+            f"{command} --executor horovod needs Horovod built for this PyTorch: docs/how-to/check-horovod.md says how"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Where turns are run: this rank, and what it may wait for.
+
+    limit: seconds for each collective of Horovod's over gloo
+    """
+
+    place: Place
+    limit: float
+    watch: Watch
+
+    def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str | None] | None = None) -> Any:
+        """What ``task`` gives on this rank under these settings. Raises JobError on every rank where one failed.
+
+        ``extra``: further variables of Horovod's environment, or None for those that are to be left out.
+        """
+        with self._server() as port:
+            said = {**environment(loop), **self._meeting(port), **(extra or {})}
+            settings = {name: value for name, value in said.items() if value is not None}
+            result, failure = self._process(settings, task)
+        for rank, other in enumerate(self.each(failure)):
+            if other:
+                raise JobError(f"Horovod failed on rank {rank} {self.watch.doing}: {other}")
+        return result
+
+    def each(self, value: Any) -> list[Any]:
+        """What every rank has, on every rank."""
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.place.world
+        dist.all_gather_object(found, value)
+        return found
+
+    @contextmanager
+    def _server(self) -> Iterator[int]:
+        """Horovod's rendezvous server, on rank 0; its port on every rank."""
+        import torch.distributed as dist
+
+        server, told = None, [0]
+        if self.place.rank == 0:
+            from horovod.runner.http.http_server import RendezvousServer
+
+            server = RendezvousServer()
+            told = [server.start()]
+            server.init([])
+        dist.broadcast_object_list(told, 0)
+        try:
+            yield told[0]
+        finally:
+            if server is not None:
+                server.stop()
+
+    def _meeting(self, port: int) -> dict[str, str]:
+        """What horovodrun would set."""
+        place = self.place
+        host, hosts = place.rank // place.per_host, -(-place.world // place.per_host)
+        words: dict[str, Any] = {
+            "RANK": place.rank,
+            "SIZE": place.world,
+            "LOCAL_RANK": place.local_rank,
+            "LOCAL_SIZE": place.per_host,
+            "CROSS_RANK": host,
+            "CROSS_SIZE": hosts,
+            "HOSTNAME": f"host-{host}",
+            "GLOO_RENDEZVOUS_ADDR": place.address.rpartition(":")[0],
+            "GLOO_RENDEZVOUS_PORT": port,
+            "GLOO_TIMEOUT_SECONDS": max(1, round(self.limit)),
+            "CONTROLLER": "gloo",
+            "CPU_OPERATIONS": "gloo",
+        }
+        interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME")
+        if interface:
+            words["GLOO_IFACE"] = interface
+        return {f"HOROVOD_{name}": str(value) for name, value in words.items()}
+
+    def _process(self, settings: Mapping[str, str], task: Mapping[str, Any]) -> tuple[Any, str]:
+        """What it says came of the task, and why nothing did."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+        command = [sys.executable, "-m", "osfmodel.runtime.under_horovod"]
+        with tempfile.TemporaryFile("w+") as heard:
+            process = subprocess.Popen(
+                command, env={**others, **settings}, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=heard,
+            )  # fmt: skip
+            assert process.stdin is not None
+            assert process.stdout is not None
+            said: dict[str, Any] = {}
+            try:
+                process.stdin.write(json.dumps(task) + "\n")
+                process.stdin.flush()
+                for line in process.stdout:
+                    said = json.loads(line)
+                    self.watch.beat(self.watch.doing)
+                status = process.wait()
+            except BrokenPipeError:
+                status = process.wait()
+            finally:
+                process.kill()
+            heard.seek(0)
+            failure = "" if "result" in said else said.get("error") or _reason(heard.read(), status)
+        return said.get("result"), failure
+
+
+def _reason(written: str, status: int) -> str:
+    """The line of what a process wrote that says most of why it ended."""
+    lines = [line.strip() for line in written[-KEPT:].splitlines() if line.strip()]
+    telling = [line for line in lines if "what():" in line or "Error" in line]
+    return (telling or lines or [f"the process ended with status {status}"])[-1][:300]

@@ -1,0 +1,99 @@
+"""What Horovod's own collectives cost between the ranks of a job: the file that predictions of its runs need.
+
+The time of a message is that by which it puts off the end of others that were submitted with it, so that waiting for
+a cycle and agreeing on what is there are not in it; those are measured by themselves, from the loop's own marks of
+cycles that find nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from osfmodel.cluster import Cluster, Table
+from osfmodel.effects import Effects
+from osfmodel.errors import DataError
+from osfmodel.loop import DEFAULT_THRESHOLD, Loop
+from osfmodel.runtime.horovod import Turns
+from osfmodel.runtime.under_horovod import BESIDE
+from osfmodel.source import Source
+from osfmodel.units import show_bytes, show_time
+
+COPIED = (4 << 20, 16 << 20, 64 << 20)
+"""Bytes at which copies into and out of the fusion buffer are measured, as far as they are asked for."""
+COPY_REPEATS = 10
+CYCLE = "CYCLE_START"
+"""How the timeline marks that a cycle begins."""
+
+
+def measure(turns: Turns, sizes: Sequence[int], repeat: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds by size, and the effects of the loop, on every rank. Raises JobError as ``Turns.run``."""
+    fast = Loop(threshold=0, cycle=0)
+    rows = _slowest(turns, fast, {"task": "exchange", "sizes": list(sizes), "repeat": repeat}, ("alone", "queued"))
+    table = {row["bytes"]: max((row["queued"] - row["alone"]) / BESIDE, 0.0) for row in rows}
+    for size, time in table.items():
+        tell(f"all_reduce {show_bytes(size)}: {show_time(time)}")
+    copied = [size for size in COPIED if size <= max(sizes)] or [max(sizes)]
+    rows = _slowest(turns, Loop(DEFAULT_THRESHOLD, 0), {"task": "copies", "sizes": copied, "repeat": COPY_REPEATS},
+                    ("alone", "fused"))  # fmt: skip
+    extra = sum(row["fused"] - row["alone"] for row in rows)
+    copy = max(extra / sum(copied), 0.0)
+    tell(f"copies into and out of the fusion buffer {copy * 1e12:.0f} ps/B")
+    remembered, missed = (_idle(turns, capacity) for capacity in (Loop().cache_capacity, 0))
+    tell(f"negotiation {show_time(remembered)}, without the response cache {show_time(missed)}")
+    effects = {"fusion_copy": copy, "negotiation": remembered, "negotiation_miss": missed}
+    return {"table": table, "effects": effects, "repeat": repeat}
+
+
+def _slowest(turns: Turns, loop: Loop, task: Mapping[str, Any], kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each size the medians over repeats of what the slowest rank took."""
+    found = []
+    for rows in zip(*turns.each(turns.run(loop, task)), strict=True):
+        medians = {kind: median(map(max, zip(*(row[kind] for row in rows), strict=True))) for kind in kinds}
+        found.append({"bytes": rows[0]["bytes"], **medians})
+    return found
+
+
+def _idle(turns: Turns, capacity: int) -> float:
+    """Seconds from one cycle to the next where there is nothing to do and the cycle time is 0, as rank 0 notes them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timeline.json"
+        noted = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+        turns.run(Loop(0, 0, cache_capacity=capacity), {"task": "idle"}, noted)
+        told = turns.each(_gap(path) if turns.place.rank == 0 else None)[0]
+    if told is None:
+        raise DataError("Horovod's timeline marks no cycles: is HOROVOD_TIMELINE overridden?")
+    return float(told)
+
+
+def _gap(path: Path) -> float | None:
+    marks = [event["ts"] for event in json.loads(path.read_text()) if event.get("name") == CYCLE]
+    gaps = [after - before for before, after in pairwise(marks)]
+    return median(gaps) * 1e-6 if gaps else None
+
+
+def cluster_of(found: Mapping[str, Any], turns: Turns, name: str, network: str) -> Cluster:
+    """The cluster that was measured."""
+    from importlib.metadata import version
+
+    place, table = turns.place, found["table"]
+    said = (
+        f"{place.world} ranks, {place.per_host} on each host; Horovod {version('horovod')} over gloo, "
+        f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: what {BESIDE} more "
+        "messages of a size put off; negotiation from cycles that find nothing"
+    )
+    return Cluster(
+        name,
+        "tabulated",
+        gpus_per_node=place.per_host,
+        nodes=-(-place.world // place.per_host),
+        tables=(Table(place.world, tuple(table), tuple(table.values())),),
+        effects=Effects(**found["effects"]),
+        library="gloo",
+        source=Source("measured by osf bench --executor horovod", said),
+    )

@@ -1,0 +1,148 @@
+"""``osf run --executor horovod``: trains for real under one setting of Horovod after the other, and measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from osfmodel.effects import HOROVOD, REPLAYED_ON_CPU
+from osfmodel.loop import Loop
+from osfmodel.measurement import Measurement
+from osfmodel.measurements import save_measurements
+from osfmodel.notation import written
+from osfmodel.plan import Plan
+from osfmodel.pricing import Pricing
+from osfmodel.runtime.horovod import Turns
+from osfmodel.runtime.training import LEAST_WARM_UPS, apart, furthest
+from osfmodel.source import Source
+from osfmodel.targets import horovod
+from osfmodel.units import show_time
+from osfmodel.workload import Workload
+
+NOTED = 10
+"""Iterations of a turn whose timeline is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What is run.
+
+    subject:  what a turn is told of the model: its name, scale, profile and device, and how it compresses gradients
+    workload: its profile
+    names:    of workload and cluster, as the file of measurements says them
+    loops:    the settings, by label
+    verify:   whether losses are compared
+    timeline: a folder for Horovod's own timeline of each, from a turn of its own that does not count; or None
+    """
+
+    subject: Mapping[str, Any]
+    workload: Workload
+    names: tuple[str, str]
+    loops: Mapping[str, Loop]
+    iterations: int
+    repeats: int
+    warm_ups: int = LEAST_WARM_UPS
+    verify: bool = False
+    timeline: str | None = None
+
+
+def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing: Pricing) -> Loop:
+    """The settings that a plan's name asks for: its own (``horovod:64MiB,5ms``), or those of a plan's groups.
+
+    Raises PlanError for a plan that Horovod cannot carry out.
+    """
+    if name == HOROVOD:
+        return Loop()
+    if name.startswith(horovod.PREFIX):
+        return horovod.settings_of(name)[0](workload, pricing)
+    return horovod.project(make(name), workload, pricing)
+
+
+def run_all(series: Series, turns: Turns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
+    """Every setting in every repeat; rank 0 keeps a file of what is finished. Raises JobError as ``Turns.run``.
+
+    With ``verify`` each run says how far its losses are from the default's, over all iterations and ranks.
+    """
+    runs: list[Measurement] = []
+    reference: list[float] = []
+    if series.verify:
+        turns.watch.beat("while the default's losses were taken")
+        reference = turns.run(Loop(), _task(series, Loop(), series.iterations))["losses"]
+    for repeat in range(1, series.repeats + 1):
+        for label, loop in series.loops.items():
+            turns.watch.beat(f"in repeat {repeat} of plan {label!r}")
+            found = turns.run(loop, _task(series, loop, series.iterations))
+            run = _measurement(series, turns, label, (repeat, tuple(found["samples"])))
+            if series.verify:
+                difference = furthest(turns.each(apart(found["losses"], reference)))
+                run = replace(run, conditions=(*run.conditions, ("loss_difference", f"{difference:.3g}")))
+            runs.append(run)
+            if turns.place.rank == 0:
+                save_measurements(Path(output).stem, runs, output)
+                turns.watch.kept = f"; {len(runs)} finished turns are in {output}"
+                tell(f"{len(runs)} of {series.repeats * len(series.loops)}: {label} {show_time(run.iteration_time)}")
+    if series.timeline is not None:
+        _note(series, turns, Path(series.timeline), tell)
+    return runs
+
+
+def _task(series: Series, loop: Loop, iterations: int) -> dict[str, Any]:
+    return {
+        "task": "train",
+        "subject": dict(series.subject),
+        "groups": [list(group) for group in loop.groups] if loop.use_groups else [],
+        "warm_ups": series.warm_ups,
+        "iterations": iterations,
+    }
+
+
+def _note(series: Series, turns: Turns, folder: Path, tell: Callable[[str], None]) -> None:
+    """One more turn of each, with Horovod's timeline, which takes a core of rank 0 for itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (label, loop) in enumerate(series.loops.items()):
+        turns.watch.beat(f"while the timeline of plan {label!r} was written")
+        path = folder / f"{number}-{horovod.name_of(loop).replace(',', '-')}.json"
+        noted = {"HOROVOD_TIMELINE": str(path.resolve()), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+        turns.run(loop, _task(series, loop, NOTED), noted)
+        tell(f"timeline of {label}: {path}")
+
+
+def _measurement(series: Series, turns: Turns, label: str, turn: tuple[int, tuple[float, ...]]) -> Measurement:
+    repeat, samples = turn
+    return Measurement(
+        *series.names,
+        plan=label,
+        workers=turns.place.world,
+        samples=samples,
+        warm_ups=series.warm_ups,
+        conditions=tuple({**conditions(series, turns, series.loops[label]), "repeat": str(repeat)}.items()),
+        source=Source("measured with osf run", f"{turns.place.world} workers, Horovod over gloo; {series.iterations} "
+                      f"iterations after {series.warm_ups} of warm-up, on rank 0, settings taking turns"),
+    )  # fmt: skip
+
+
+def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
+    """Under what a turn is measured, in words; ``settings`` and ``groups`` say what of."""
+    from importlib.metadata import version
+
+    import torch
+
+    stated = {
+        "executor": HOROVOD,
+        "library": turns.place.backend,
+        "horovod": version("horovod"),
+        "torch": str(torch.__version__),
+        "device": "CPU",
+        "what": REPLAYED_ON_CPU["what"] if series.subject["workload"] is None else "a model",
+        "repeats": str(series.repeats),
+        "settings": horovod.name_of(loop),
+    }
+    if series.subject["scale"] is not None:
+        stated["scale"] = f"{series.subject['scale']:g}"
+    if series.subject.get("compression") == "fp16":
+        stated["compression"] = "fp16"
+    if loop.use_groups:
+        stated["sent"] = written(horovod.grouped_plan_of(loop, series.workload), series.workload)
+    return stated

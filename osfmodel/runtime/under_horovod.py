@@ -1,0 +1,196 @@
+"""One turn under Horovod: ``python -m osfmodel.runtime.under_horovod``, started by ``osfmodel.runtime.horovod``.
+
+It is told what to do by a line of JSON, says by lines of JSON that it goes on and what came of it, and ends when
+whoever started it does. Horovod reads its settings from the environment when it starts, and starts once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from osfmodel.errors import DataError, OsfError
+
+POLL = 30e-6
+"""Seconds between two looks at what is awaited. Horovod's own wait spins, which takes the cores from its loop where
+several ranks share them."""
+LEAST = 5
+"""Repeats at each size, however long they take."""
+POINT_SECONDS = 4.0
+"""At a size, so much time is spent on further repeats; a slow network gets fewer."""
+BESIDE = 4
+"""Messages that are queued behind the first where the time of one is to be told from that of its negotiation."""
+PIECES = 8
+"""Tensors that a fused message is made of where its copies are measured."""
+IDLE = 1.0
+"""Seconds in which the loop is left to run without anything to do."""
+FLOAT = 4
+"""Bytes of float32."""
+
+Tell = Callable[..., None]
+
+
+def main() -> None:
+    """Do what the first line of the standard input says."""
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a model prints is not an answer
+
+    def tell(**words: Any) -> None:
+        said.write(json.dumps(words) + "\n")
+        said.flush()
+
+    task = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        import horovod.torch as hvd
+
+        hvd.init()
+        tell(result=TASKS[task.pop("task")](hvd, tell, **task))
+        hvd.shutdown()
+    except Exception as error:
+        tell(error=str(error) if isinstance(error, OsfError) else f"{type(error).__name__}: {error}")
+        os._exit(1)
+    os._exit(0)  # tearing down what Horovod left of its threads is not worth a crash
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def train(
+    hvd: Any,
+    tell: Tell,
+    subject: Mapping[str, Any],
+    groups: Sequence[Sequence[str]],
+    warm_ups: int,
+    iterations: int,
+) -> dict[str, Any]:
+    """Seconds of each iteration, and the losses: ``warm_ups`` first, which are in the losses only."""
+    import torch
+
+    compression = subject.get("compression")
+    found = _subject(**{name: value for name, value in subject.items() if name != "compression"})
+    model = found.model
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    tensors = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    named = list(zip(found.names, tensors, strict=True))  # by the workload's names, so that a timeline has them too
+    optimizer = found.optimizer if found.real else torch.optim.SGD(model.parameters(), lr=0.0)
+    behind = dict(named)
+    strange = next((name for group in groups for name in group if name not in behind), None)
+    if strange is not None:
+        raise DataError(f"the model has no tensor {strange!r}, which the plan sends: is it of another profile?")
+    grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
+    sent = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)
+    step = found.begin(False, optimizer)
+    samples, losses = [], []
+    _meet(hvd)
+    for number in range(warm_ups + iterations):
+        begin = time.perf_counter()
+        loss = step(model)
+        spent = time.perf_counter() - begin
+        losses.append(float(loss))
+        if number >= warm_ups:
+            samples.append(spent)
+        tell(iteration=number)
+    return {"samples": samples, "losses": losses}
+
+
+def _subject(name: str, scale: float | None, workload: str | None, device: str) -> Any:
+    from osfmodel import profiles
+    from osfmodel.runtime.subjects import is_factory
+    from osfmodel.runtime.trainees import replayed, trained
+
+    if is_factory(name):
+        return trained(name, device, None if workload is None else profiles.load_workload(workload))
+    found = profiles.load_workload(name)
+    return replayed(found if scale in (None, 1) else found.scaled(scale), device)
+
+
+def wait(hvd: Any, handles: Sequence[Any]) -> None:
+    """Until all of them are done, without spinning."""
+    for handle in handles:
+        while not hvd.poll(handle):
+            time.sleep(POLL)
+
+
+def _meet(hvd: Any) -> None:
+    """Wait for all ranks, by an all-reduce that its loop remembers."""
+    import torch
+
+    handle = hvd.allreduce_async_(torch.zeros(1), name="osf.meet")
+    wait(hvd, [handle])
+    hvd.synchronize(handle)
+
+
+def exchange(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
+    """Seconds of one all-reduce of each size, and of several submitted at once; to be run with threshold 0."""
+    found = []
+    for size in sizes:
+        alone, queued = _tensors(1, size), _tensors(1 + BESIDE, size)
+        first = max(_once(hvd, queued) for _ in range(2))
+        count = max(min(repeat, int(POINT_SECONDS / max(2 * first, 1e-9))), min(LEAST, repeat))
+        count = _least(hvd, count)
+        rows = []
+        for number in range(count):
+            tell(size=size, repeat=number)  # each may take seconds
+            rows.append((_once(hvd, alone), _once(hvd, queued)))
+        found.append({"bytes": size, "alone": [row[0] for row in rows], "queued": [row[1] for row in rows]})
+        tell(size=size)
+    return found
+
+
+def _least(hvd: Any, count: int) -> int:
+    """The smallest of the ranks' numbers."""
+    import torch
+
+    return int(hvd.allgather(torch.tensor([count]), name="osf.count").min())
+
+
+def copies(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
+    """Seconds of a message of one tensor, and of one as large that is fused; to be run with a large threshold."""
+    found = []
+    for size in sizes:
+        whole, pieces = _tensors(1, size), _tensors(PIECES, size // PIECES)
+        for tensors in (whole, pieces):
+            _once(hvd, tensors)
+        rows = [(_once(hvd, whole), _once(hvd, pieces)) for _ in range(repeat)]
+        found.append({"bytes": size, "alone": [row[0] for row in rows], "fused": [row[1] for row in rows]})
+        tell(size=size)
+    return found
+
+
+def idle(hvd: Any, tell: Tell) -> None:
+    """Nothing, while the timeline notes each cycle."""
+    _meet(hvd)
+    time.sleep(IDLE)
+
+
+def _tensors(count: int, size: int) -> list[Any]:
+    import torch
+
+    return [torch.zeros(max(1, -(-size // FLOAT)), dtype=torch.float32) for _ in range(count)]
+
+
+def _once(hvd: Any, tensors: Sequence[Any]) -> float:
+    """Seconds from the submission of all, in one piece, to the end of the last."""
+    _meet(hvd)
+    time.sleep(1e-3)  # the loop of each rank is where it happens to be
+    begin = time.perf_counter()
+    handle = hvd.grouped_allreduce_async_(list(tensors), name=f"osf.{len(tensors)}.{tensors[0].numel()}")
+    wait(hvd, [handle])
+    spent = time.perf_counter() - begin
+    hvd.synchronize(handle)
+    return spent
+
+
+TASKS: Mapping[str, Callable[..., Any]] = {"train": train, "exchange": exchange, "copies": copies, "idle": idle}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Horovod's settings as names of plans, on the command line, and where the host runs ahead."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import osfmodel as osf
+from osfmodel import Layer, UsageError, Workload
+from osfmodel.cli.app import main
+from osfmodel.loop import Loop
+from osfmodel.plan import one_by_one
+from osfmodel.pricing import pricing_of
+from osfmodel.targets import horovod
+
+WHERE = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
+
+loops = st.builds(
+    Loop,
+    threshold=st.integers(0, 2**40),
+    cycle=st.integers(0, 10**6).map(lambda ms: ms / 1000),
+    streams=st.integers(1, 8),
+    cache_capacity=st.integers(0, 5000),
+    asynchronous=st.booleans(),
+    hierarchical=st.booleans(),
+)
+
+
+@given(loops)
+def test_a_name_says_all_settings(loop):
+    found = horovod.named(horovod.name_of(loop))
+    assert found.cycle == pytest.approx(loop.cycle, rel=1e-5)
+    assert found == Loop(**{**{name: getattr(loop, name) for name in Loop.__slots__}, "cycle": found.cycle})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "64", "64MiB,5", "64MiB,5ms,streams", "64MiB,5ms,streams=0", "64MiB,,fast", "-1B"]
+)
+def test_what_is_no_setting_is_refused_with_the_forms(text):
+    with pytest.raises(UsageError, match="write THRESHOLD,CYCLE"):
+        horovod.named(text)
+
+
+def osf_command(*words):
+    return CliRunner().invoke(main, list(words))
+
+
+def predicted(*plans):
+    words = [word for plan in plans for word in ("--plan", plan)]
+    result = osf_command("predict", *WHERE, *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return {found["plan"]: found for found in json.loads(result.stdout)["predictions"]}
+
+
+def test_settings_are_plans_by_name():
+    found = predicted("horovod", "horovod:128MiB,1ms", "horovod:0B,1ms", "horovod:best")
+    times = {name: row["iteration_time_s"] for name, row in found.items()}
+    assert times["horovod"] == times["horovod:128MiB,1ms"]
+    assert times["horovod:best"] < times["horovod"] < times["horovod:0B,1ms"]
+
+
+def test_an_unknown_setting_is_one_line():
+    result = osf_command("predict", *WHERE, "--plan", "horovod:64")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "such as 64MiB,5ms" in result.stderr
+
+
+def test_more_streams_keep_more_in_flight():
+    workload = osf.load_workload("resnet50-v100")
+    pricing = pricing_of(osf.load_cluster("v100-10gbe"), 16)
+    one, two = (horovod.realise(Loop(streams=streams), workload, pricing) for streams in (1, 2))
+    assert (one.channels, two.channels) == (1, 2)
+
+
+def test_in_fp16_half_as_much_is_sent():
+    workload = Workload("w", (Layer("a", 1.0, 1.0, 400), Layer("b", 1.0, 1.0, 16, "float64"), Layer("c", 1.0, 1.0, 0)))
+    half = workload.in_fp16()
+    assert half.name == "w-fp16"
+    assert [(layer.gradient_bytes, layer.dtype) for layer in half.layers] == [
+        (200, "float16"), (4, "float16"), (0, "float32"),
+    ]  # fmt: skip
+    assert half.compute_time == workload.compute_time
+    whole, less = (
+        json.loads(osf_command("predict", *WHERE, "--plan", "single", "--json", *extra).stdout)
+        for extra in ([], ["--compression", "fp16"])
+    )
+    assert less["predictions"][0]["iteration_time_s"] < whole["predictions"][0]["iteration_time_s"]
+
+
+def test_a_host_that_runs_ahead_submits_earlier():
+    workload = osf.load_workload("googlenet-k80")
+    ahead = workload.ahead(4)
+    assert ahead.gradients.ready_times == workload.gradients.ready_times
+    assert ahead.gradients.enqueue_times == pytest.approx([time / 4 for time in workload.gradients.ready_times])
+    with pytest.raises(osf.OsfError, match="1 or more"):
+        workload.ahead(0.5)
+
+
+def test_settings_bear_a_host_that_runs_ahead():
+    """In the worst case of the leads what is recommended is no slower than the default."""
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
+    pricing = pricing_of(cluster, 64)
+    tuning = osf.tune(workload, cluster, 64, "horovod", leads=(1.0, 5.0))
+
+    def worst(loop):
+        plans = [(host, horovod.realise(loop, host, pricing)) for host in (workload.ahead(1), workload.ahead(5))]
+        return max(osf.predict(host, cluster, plan, 64).iteration_time for host, plan in plans)
+
+    assert worst(tuning.knobs) <= worst(Loop())
+    assert any("times are with the host in step" in note for note in tuning.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--for", "ddp", "--host-lead", "2"], "leave it out"),
+        (["--for", "horovod", "--host-lead", "0.5"], "1 or more"),
+        (["--for", "horovod", "--host-lead", "5..1"], "1 or more"),
+        (["--for", "horovod", "--host-lead", "fast"], "1 or more"),
+    ],
+)
+def test_a_lead_that_cannot_be_is_refused(words, said):
+    result = osf_command("tune", *WHERE, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_what_settings_alone_would_take_is_said():
+    result = osf_command("tune", *WHERE, "--for", "horovod")
+    assert "settings alone cannot form this plan: the best found, horovod:" in " ".join(result.stdout.split())
+
+
+def test_what_a_run_states_is_read_back():
+    workload = osf.load_workload("googlenet-k80")
+    plan = one_by_one(workload)
+    pricing = pricing_of(osf.load_cluster("k80-10gbe-ring"), 8)
+    from osfmodel.notation import written
+
+    loop = horovod.project(plan, workload, pricing)
+    told = {"settings": horovod.name_of(loop), "sent": written(plan, workload)}
+    assert horovod.stated(told, workload) == loop
+    assert horovod.stated({"settings": "1MiB,20ms"}, workload) == Loop(2**20, 0.02)

@@ -1,0 +1,71 @@
+"""docs/reference/osf.md shows what benchmarks/osf_model.py prints, and nothing else under the same headings."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from osfmodel.ledger import LEDGER
+from tests.conftest import ROOT
+
+PAGE = (ROOT / "docs/reference/osf.md").read_text(encoding="utf-8")
+QUICK = ("bcaffe", "pytorch-ddp", "horovod-lowbandwidth")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield importlib.import_module("osf_model")
+
+
+def rows(text):
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
+def below(heading):
+    """The rows of the page's tables that have this heading."""
+    return [row for part in PAGE.split(heading)[1:] for row in rows(part.split("\n\n")[0])]
+
+
+def test_rows_of_the_ledger_are_those_printed(bench):
+    printed = list(bench.ledger_table(QUICK))
+    assert printed[0] == bench.HEAD
+    assert [row for row in below(bench.HEAD) if row.split()[1] in QUICK] == printed[1:]
+    assert [row.split()[1] for row in below(bench.HEAD)] == list(LEDGER)
+
+
+@pytest.mark.slow
+def test_what_it_cannot_express_is_counted_apart(bench):
+    """ASC-WFBP's own plans, each against two others, have two channels."""
+    found = bench.judged("papers")
+    assert (len(found.osf), len(found.ours), found.beyond) == (32, 32, 8)
+
+
+@pytest.mark.slow
+def test_all_tables_are_those_printed(bench):
+    printed = "\n".join([*bench.ledger_table(), *bench.gains_tables()])
+    heads = (bench.HEAD, bench.GAINS_HEAD, bench.COUNTS_HEAD)
+    assert [row for head in heads for row in [*rows(head), *below(head)]] == rows(printed)
+
+
+def test_gains_of_one_network_are_those_printed(bench):
+    found = list(bench.gains("v100-10gbe", 64, bench.CYCLE).lines())
+    assert [row for row in below(bench.GAINS_HEAD) if row.startswith("| v100-10gbe | 64 |")] == found
+
+
+def test_where_ours_adds_nothing_both_models_err_alike(bench):
+    """And where it adds effects, they do not."""
+    alike, apart = bench.judged("bcaffe"), bench.judged("pytorch-ddp")
+    assert alike.osf == alike.ours
+    assert apart.osf != apart.ours
+
+
+def test_a_gain_is_a_quotient_of_scaling_factors(bench, small_workload, small_cluster):
+    """In easy numbers: 700 bytes never fill a buffer, which without a clock is then one message."""
+    pricing = bench.pricing_of(small_cluster, 2)
+    (flush, exact), constant = bench.scaling_factors(small_workload, pricing, None)
+    assert flush == pytest.approx(11.5 / 15.7)  # c at 6 for 1.2 s, b at 8 for 2.2 s, a at 11 for 4.2 s, and the update
+    assert exact >= flush
+    assert constant == pytest.approx([11.5 / 18.7] * len(bench.BUFFERS))
