@@ -7,13 +7,12 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from osfmodel import osf_model
-from osfmodel.cost import Cost
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, in_one, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
-from osfmodel.solve.caps import search_caps
+from osfmodel.solve.caps import best_cap
 from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS, Target, ddp, horovod
 from osfmodel.units import parse_bytes, show_bytes
@@ -120,15 +119,10 @@ def _capped(name: str) -> NamedPlan:
     which = "that is best" if limit is None else f"of {show_bytes(limit)}"
 
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        cap = _best_cap(workload, pricing.cost()) if limit is None else limit
+        cap = best_cap(workload, pricing.cost()) if limit is None else limit
         return ddp.realise(ddp.DdpKnobs((cap,)), workload)
 
     return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
-
-
-def _best_cap(workload: Workload, cost: Cost) -> int:
-    found = search_caps(workload, cost, Limits())
-    return max(workload.gradient_bytes, 1) if found is None else found.cap
 
 
 def _with_settings(name: str) -> NamedPlan:

@@ -14,6 +14,7 @@ import numpy as np
 
 from osfmodel.cost import Cost
 from osfmodel.cost.curves import Array
+from osfmodel.plan import Plan, grouped_plan
 from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.solve.solution import Limits
 from osfmodel.units import MIB
@@ -26,6 +27,8 @@ MOST_PAIR_CELLS = 20_000_000
 MOST_CAPS = 400_000
 """Caps up to which all are tried (about 900 tensors of unequal sizes); above, they are thinned out evenly."""
 MOST_MIXED_CAPS = 150
+HALVINGS = 12
+"""Single caps of :func:`capped_plans` go from all bytes down to this power of 1/2 of them."""
 CHUNK_CELLS = 2_000_000
 
 
@@ -66,6 +69,27 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
     return buckets + list(open_buckets.values())
 
 
+def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
+    """Different plans that limits form: DDP's default, the best single cap, and caps of all bytes, a half, a quarter...
+
+    To time where no method is exact: ``cost`` judges a cap by sending one after the other, with no effects.
+    """
+    caps = [best_cap(workload, cost), *(max(workload.gradient_bytes >> times, 1) for times in range(HALVINGS + 1))]
+    layouts = [bucket_layout(workload.gradients, limits) for limits in (DDP_LIMITS, *((cap,) for cap in caps))]
+    return list(dict.fromkeys(grouped_plan(workload, layout) for layout in layouts))
+
+
+def best_cap(workload: Workload, cost: Cost) -> int:
+    """The single cap, in bytes, with the smallest end of communication; 1 where there is nothing to send."""
+    gradients = workload.gradients
+    if not gradients:
+        return 1
+    if len(set(gradients.dtypes)) > 1:
+        found = _one_by_one(gradients, cost, Limits())
+        return 1 if found is None else found.cap
+    return _best_cap(*_arrays(gradients), candidate_caps(gradients)[0], cost)
+
+
 def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> CapSearch | None:
     """Smallest end of communication over all caps, and over all pairs; None where no cap keeps ``limits``.
 
@@ -76,8 +100,7 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Ca
         return None
     if limits != Limits() or len(set(gradients.dtypes)) > 1:
         return _one_by_one(gradients, cost, limits)
-    prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
-    ready = np.array(gradients.ready_times, dtype=float)
+    prefix, ready = _arrays(gradients)
     caps, complete = candidate_caps(gradients)
     cap = _best_cap(prefix, ready, caps, cost)
     whole_mib = _best_cap(prefix, ready, np.unique(-(-caps // MIB)) * MIB, cost) // MIB
@@ -85,6 +108,12 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Ca
     exhaustive = complete and len(caps) <= most
     chosen = caps if len(caps) <= most else np.union1d(_thinned(caps, most), [cap])
     return CapSearch(cap, whole_mib, _best_pair(prefix, ready, chosen, cost), complete, exhaustive)
+
+
+def _arrays(gradients: Gradients) -> tuple[Array, Array]:
+    """Prefix sums of the sizes, from 0, and ready times."""
+    prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
+    return prefix, np.array(gradients.ready_times, dtype=float)
 
 
 def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch | None:
@@ -114,7 +143,7 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
 
     For more than MOST_CAPS an eighth of so many, evenly spread, and False.
     """
-    prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
+    prefix = _arrays(gradients)[0]
     count = len(prefix) - 1
     stride = 1 + count * count // (8 * MOST_CAPS)
     runs = [prefix[i + 1 :] - prefix[i] for i in range(0, count, stride)]

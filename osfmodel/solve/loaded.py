@@ -3,7 +3,8 @@
 Copies, hooks, stragglers and the slowdown of computation move ready times, partly as a consequence of the plan itself.
 So a plan is made, timed by the engine with all effects, and made again for the ready times that came of it, a few
 rounds; the best by the engine is kept. Hooks also cost something per bucket, which a second candidate pays as part of
-every message. Not proven best: a note of the prediction says so.
+every message. Buckets that close at a cap compete with it, as DDP forms them, which may suit several collectives in
+flight or copies better. Not proven best: a note of the prediction says so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.plan import Plan, contiguous_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import merge, pareto
+from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.solution import Limits
 from osfmodel.timeline import Timeline
 from osfmodel.workload import Workload
@@ -33,7 +35,8 @@ def plan_under_effects(workload: Workload, pricing: Pricing, make: Make, limited
     """The best of the plans that ``make`` gives for what effects leave of ready times and prices.
 
     Where the library keeps several collectives in flight, which ``make`` may not know, the best runs for so many
-    channels are tried too, unless ``limited`` says that buckets are (that search knows no limits).
+    channels are tried too, and with these or effects the plans that caps form, unless ``limited`` says that buckets are
+    (those searches know no limits).
     """
     bare = replace(pricing, effects=NO_EFFECTS)
     hooked = replace(bare, costs={kind: cost.plus(pricing.effects.hook_time) for kind, cost in bare.costs.items()})
@@ -54,7 +57,7 @@ def plan_under_effects(workload: Workload, pricing: Pricing, make: Make, limited
         if timeline.iteration_time >= shortest:
             break
         shortest, best = timeline.iteration_time, plan
-    return best
+    return best if limited else _fastest(workload, [best, *capped_plans(workload, pricing.cost())], pricing)[1]
 
 
 def _fastest(workload: Workload, plans: Sequence[Plan], pricing: Pricing) -> tuple[Timeline, Plan]:

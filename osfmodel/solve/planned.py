@@ -3,13 +3,14 @@
 In turn, until the bound is attained: the exact optimum over all schedules of one channel (``windows``), for each line
 that the price is made of or lies on; in order, then by priority (``priority``); the exact optimum in ready order
 (``merge``), and the published rule of merging (``mg_wfbp``); everything in one message; for two channels the Pareto
-recursion (``pareto``); one message per tensor, and the plans of ASC-WFBP, ByteScheduler and US-Byte. Each is timed by
-the engine under the rules. If a gap is left, ``local_search`` goes on from the best of them.
+recursion (``pareto``); one message per tensor, and the plans of ASC-WFBP, ByteScheduler and US-Byte; then buckets that
+close at a cap (``caps``). Each is timed by the engine under the rules. If a gap is left, ``local_search`` goes on from
+the best few without caps, and from the best of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from osfmodel.cost import AffineCost
@@ -20,6 +21,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import asc_wfbp, byte_scheduler, merge, mg_wfbp, optimal, pareto, priority, us_byte, windows
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.byte_scheduler import CREDIT
+from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.jobs import Jobs, chunks_in, plan_of
 from osfmodel.solve.local_search import Meter, improve
 from osfmodel.solve.solution import Limits, Solution, Status
@@ -30,11 +32,11 @@ SAME = 1e-9
 """A plan this close to the bound, relatively, is proven best."""
 SETTLED = 1e-6
 """A plan this close is as good: what is left is the rounding of cuts to whole elements."""
-WORK = 200_000
-"""Buckets that local search times in all on one channel; a fifth on several, where each takes so much longer."""
+WORK = 67_000
+"""Buckets that local search times from one plan on one channel; a fifth on several, where each takes so much longer."""
 SEVERAL = 5
 STARTS = 3
-"""Plans from which local search goes on."""
+"""Plans without caps from which local search goes on: a cap may be faster and yet lead to less."""
 TRIES = 4
 """Numbers of gradients sent in order that ``priority`` tries here."""
 SMALLEST = byte_scheduler.PARTITION
@@ -73,13 +75,31 @@ def _best_under(
 ) -> list[tuple[float, Plan, Timeline]]:
     """The best plan found that is carried out under exactly these rules, timed."""
     known: list[tuple[float, Plan, Timeline]] = []
-    for plan in _plans(workload, pricing, pricing.rules(rules)):
-        _add(known, workload, plan.under(rules), pricing)
-        if known[0][0] <= bound * (1 + SETTLED):
-            return known[:1]
-    for plan in _searched(workload, pricing, rules, _starts(known), bound):
+    if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules)), pricing, rules, bound):
+        return known[:1]
+    starts = _starts(known)
+    if _settle(known, workload, capped_plans(workload, pricing.cost()), pricing, rules, bound):
+        return known[:1]
+    starts = list(dict.fromkeys([*starts, known[0][1]]))
+    for plan in _searched(workload, pricing, rules, starts, bound):
         _add(known, workload, plan, pricing)
     return known[:1]
+
+
+def _settle(
+    known: list[tuple[float, Plan, Timeline]],
+    workload: Workload,
+    plans: Iterable[Plan],
+    pricing: Pricing,
+    rules: Objective,
+    bound: float,
+) -> bool:
+    """Add ``plans`` in turn; whether one is as good as the bound, where it stops."""
+    for plan in plans:
+        _add(known, workload, plan.under(rules), pricing)
+        if known[0][0] <= bound * (1 + SETTLED):
+            return True
+    return False
 
 
 def _rank(entry: tuple[float, Plan, Timeline]) -> tuple[float, int]:
@@ -103,7 +123,7 @@ def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Pl
 
 
 def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
-    """What is known without searching, the most promising first."""
+    """What is known without searching or caps, the most promising first."""
     gradients = workload.gradients
     if not len(gradients):
         yield Plan(workload.name, ())
@@ -160,7 +180,7 @@ def _searched(
     """Local search from each of ``plans``."""
     rules = pricing.rules(objective)
     meter = Meter(Jobs.of(workload, rules), pricing, rules)
-    work = WORK // (1 if rules.channels == 1 else SEVERAL) // max(len(plans), 1)
+    work = WORK // (1 if rules.channels == 1 else SEVERAL)
     for plan in plans:
         chunks = chunks_in(workload, plan)
         found = plan_of(workload, improve(chunks, meter, bound, work // max(len(chunks), 1)), objective)

@@ -75,8 +75,8 @@ class Solver(NamedTuple):
     meaning:  half a line for a person
     caveats:  what to beware of
     searches: whether its name stands for the best that can be found rather than for this very rule. Its plan is then
-              only a candidate: under effects it is asked again, and with several collectives in flight plans of another
-              search compete with its own. Left out, its plan is carried out as it is
+              only a candidate: under effects it is asked again, and there and with several collectives in flight plans
+              of other searches compete with its own. Left out, its plan is carried out as it is
     """
 
     solve: Callable[[Workload, Cost, Limits], Solution]
