@@ -133,6 +133,10 @@ def emulated_horovod() -> Iterator[Variant]:
         ("without `negotiation`", without("negotiation")),
         ("without `fusion_copy`", without("fusion_copy")),
         ("collectives outside the loop, as over NCCL", lambda pricing: replace(pricing, blocking=False)),
+        (
+            f"with `compute_slowdown` = {CITED_SLOWDOWN:g}",
+            lambda pricing: replace(pricing, effects=replace(pricing.effects, compute_slowdown=CITED_SLOWDOWN)),
+        ),
     ):
         yield Variant("emulated-horovod", what, errors_of(emulated_ddp.judge(runs, change)))
 

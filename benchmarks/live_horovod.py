@@ -34,6 +34,7 @@ from osfmodel.measurements import load_measurements, save_measurements  # noqa: 
 from osfmodel.runtime.horovod import Turns  # noqa: E402
 from osfmodel.runtime.ranks import Watch, place_of, together  # noqa: E402
 from osfmodel.side_by_side import Beside, side_by_side  # noqa: E402
+from osfmodel.source import Source  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 WORKERS, RATES = 4, ("2500mbit", "1gbit")
@@ -41,6 +42,9 @@ SCALES = {"googlenet-k80": 1.0, "resnet50-v100": 5.0}
 """How many times as slow computation is replayed: one all-reduce of everything takes 0.9 to 2.4 times as long."""
 THRESHOLDS, CYCLES = ("0B", "1MiB", "4MiB", "16MiB", "64MiB", "128MiB"), (1, 5, 20)
 ITERATIONS, REPEATS, WARM_UPS = 10, 3, 3
+TUNED_ITERATIONS, TUNED_REPEATS = 15, 4
+MACHINE = "machine.txt"
+"""What runs depend on apart from what they state themselves, beside them."""
 NAME, BESIDE_TUNER = "emulated-horovod", "beside Horovod's tuner"
 LOGS = ROOT / "tests/ledger/data"
 """What Horovod's tuner logged."""
@@ -105,9 +109,7 @@ def measure(folder: Path) -> None:
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS), "--warm-up", str(WARM_UPS)]
             partial = folder / f"unfinished-{setting.file}"
             live.osf(hosts, [*words, "-o", str(partial)])
-            machine = live.machine_of(hosts)
-            runs = [replace(run, source=live.source_of(machine)) for run in load_measurements(partial)]
-            save_measurements(partial.stem, runs, partial)
+            (folder / MACHINE).write_text(live.machine_of(hosts))
             partial.rename(folder / setting.file)
             print(setting.file, flush=True)
 
@@ -134,7 +136,8 @@ def tune(folder: Path) -> None:
                 sys.exit(f"{log}: Horovod's tuner did not come to an end in {TUNER_STEPS} steps")
             words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
             words += ["--executor", "horovod", "--plan", "horovod", "--plan", "horovod:best"]
-            words += ["--plan", found.converged.plan, "--iterations", "15", "--repeat", "4"]
+            words += ["--plan", found.converged.plan, "--iterations", str(TUNED_ITERATIONS)]
+            words += ["--repeat", str(TUNED_REPEATS)]
             live.osf(hosts, [*words, "-o", str(folder / setting.tuned)])
             print(setting.tuned, found.converged.plan, f"{found.steps()} steps", flush=True)
 
@@ -166,13 +169,24 @@ def keep(folder: Path) -> None:
 
 
 def kept(folder: Path) -> Iterator[Measurement]:
-    """All runs, with bundled names in the place of files."""
+    """All runs, with bundled names in the place of files, and one source."""
     for setting in settings():
         for file in (setting.file, setting.tuned):
             own = (("set", BESIDE_TUNER),) if file == setting.tuned else ()
             for run in load_measurements(folder / file) if (folder / file).exists() else ():
-                source = replace(run.source, origin="measured with benchmarks/live_horovod.py", licence=live.LICENCE)
+                source = source_of(folder)
                 yield replace(run, cluster=setting.wires, source=source, conditions=run.conditions + own)
+
+
+def source_of(folder: Path) -> Source:
+    """Where runs in ``folder`` are from."""
+    machine = (folder / MACHINE).read_text().strip() if (folder / MACHINE).exists() else live.UNSTATED
+    said = (
+        f"Horovod with gloo between network namespaces on {machine}; {ITERATIONS} iterations after {WARM_UPS} of "
+        f"warm-up, {REPEATS} repeats ({TUNED_ITERATIONS} and {TUNED_REPEATS} beside its tuner), each turn in processes "
+        "of its own, settings taking turns; computation by sleeping"
+    )
+    return Source("measured with benchmarks/live_horovod.py", said, live.LICENCE)
 
 
 def show() -> str:
@@ -183,7 +197,13 @@ def show() -> str:
     unsteady = sum(turns.error is not None for group in groups for turns in group.turns) - len(steady)
     errors = [abs(turns.error) for turns in steady]
     words = f"median |error| {median(errors):.2%}, worst {max(errors):.2%}; {unsteady} not counted"
-    return "\n".join([*live.cells(groups), "", f"{len(steady)} cells, {words}", "", *_gains(groups)])
+    missing = [setting.file.removesuffix("-horovod.json") for setting in settings() if not _there(setting, runs)]
+    said = [f"{len(steady)} cells, {words}", f"not measured: {', '.join(missing) or 'nothing'}"]
+    return "\n".join([*live.cells(groups), "", *said, "", *_gains(groups)])
+
+
+def _there(setting: Setting, runs: Sequence[Measurement]) -> bool:
+    return any((run.workload, run.cluster) == (setting.workload, setting.wires) for run in runs)
 
 
 def _gains(groups: Sequence[Beside]) -> Iterator[str]:

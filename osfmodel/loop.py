@@ -2,15 +2,17 @@
 
 One thread of each rank wakes every cycle, a cycle time after it last began or at once if that is past. It takes what
 was submitted by then, agrees with the other ranks on what all of them have (negotiation), packs that greedily into
-batches of one dtype up to the fusion threshold, and launches one after the other. Before it launches a batch it waits
-until all of it is computed (which matters where the host runs ahead of a device). Over gloo and MPI the thread itself
-carries the collective out, so that what is submitted meanwhile waits for the next cycle; over NCCL it goes on.
+batches of one dtype up to the fusion threshold, and launches one after the other. Over gloo and MPI the thread itself
+carries the collective out, once all of the batch is computed, so that what is submitted meanwhile waits for the next
+cycle. Over NCCL it goes on at once: the stream waits until the batch is computed (where the host runs ahead of the
+device), and the loop does only while a timeline is written.
 
 The loop knows nothing of iterations: its clock goes on through them. :func:`carry_out` follows it until iterations
 repeat, or for a while, and gives the plan of the iteration in the middle; the engine prices that as any other plan.
 
 Source: Horovod 0.28.1, horovod/common: operations.cc (RunLoopOnce), controller.cc (ComputeResponseList, FuseResponses,
-TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc.
+TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc,
+ops/nccl_operations.cc (WaitForData).
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Loop:
     use_groups:     whether the groups are in force, or only on offer
     streams:        collectives in flight at once over NCCL (HOROVOD_NUM_NCCL_STREAMS)
     cache_capacity: tensors whose negotiation is remembered; one more takes the place of that used longest ago
-    asynchronous:   whether a batch is launched before it is computed (HOROVOD_ENABLE_ASYNC_COMPLETION)
+    waits:          whether over NCCL, too, the loop waits until a batch is computed before it launches it, as it does
+                    while a timeline is written, and did in older versions
     hierarchical:   whether all-reduces go over nodes by themselves, carried out in the loop
     """
 
@@ -63,7 +66,7 @@ class Loop:
     use_groups: bool = False
     streams: int = 1
     cache_capacity: int = DEFAULT_CACHE
-    asynchronous: bool = False
+    waits: bool = False
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
@@ -74,8 +77,11 @@ class Loop:
 
 
 def blocking(loop: Loop, pricing: Pricing) -> bool:
-    """Whether the loop carries the collectives out itself, so that it waits for each."""
-    return pricing.blocking or loop.hierarchical
+    """Whether the loop carries the collectives out itself, so that it waits for each.
+
+    On one host hierarchical all-reduces are those of any.
+    """
+    return pricing.blocking or (loop.hierarchical and pricing.workers > pricing.per_host)
 
 
 def channels(loop: Loop, pricing: Pricing) -> int:
@@ -241,7 +247,7 @@ class _Run:
             self.cache.use(i for members in agreed for i in members)
             for batch in formed:
                 computed = compute.clock(max([ready[i] for i in batch]))
-                now = now if self.loop.asynchronous and not self.blocking else max(now, computed)
+                now = max(now, computed) if self.blocking or self.loop.waits else now
                 batches.append(tuple(batch))
                 releases.append(now)
                 end = max(end, now, computed)

@@ -127,12 +127,13 @@ def _capped(name: str) -> NamedPlan:
 
 def _with_settings(name: str) -> NamedPlan:
     """``horovod:64MiB,5ms`` or ``horovod:best``."""
-    find, said = horovod.settings_of(name)
+    find, said, streams = horovod.settings_of(name)
 
     def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
         return horovod.realise(find(workload, pricing), workload, pricing)
 
-    return NamedPlan(make, f"Horovod with {said}", horovod.caveats, conditions=horovod.TARGET.conditions)
+    meaning, rules = f"Horovod with {said}", Objective(streams)
+    return NamedPlan(make, meaning, horovod.caveats, rules, chooses=streams > 1, conditions=horovod.TARGET.conditions)
 
 
 def _by_fusion(name: str) -> NamedPlan:

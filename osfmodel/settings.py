@@ -21,7 +21,7 @@ class Setting(NamedTuple):
     """A field of Loop, and what others call it.
 
     word:     in the name of a plan; "" for threshold and cycle time, which come first there, and for groups
-    variable: of Horovod's environment
+    variable: of Horovod's environment; "" for what is not set there
     column:   of its autotune log; "" where the tuner leaves it alone
     """
 
@@ -37,7 +37,7 @@ SETTINGS = (
     Setting("use_groups", "", "HOROVOD_DISABLE_GROUP_FUSION"),
     Setting("streams", "streams", "HOROVOD_NUM_NCCL_STREAMS"),
     Setting("cache_capacity", "cache", "HOROVOD_CACHE_CAPACITY", "cache_enabled"),
-    Setting("asynchronous", "async", "HOROVOD_ENABLE_ASYNC_COMPLETION"),
+    Setting("waits", "waits", ""),
     Setting("hierarchical", "hierarchical", "HOROVOD_HIERARCHICAL_ALLREDUCE", "hierarchical_allreduce"),
 )
 ALWAYS = ("threshold", "cycle")
@@ -52,7 +52,7 @@ def name_of(loop: Loop) -> str:
 
 
 def named(text: str) -> Loop:
-    """The settings in ``64MiB``, ``64MiB,5ms`` or ``64MiB,5ms,streams=2,cache=0,async,hierarchical``.
+    """The settings in ``64MiB``, ``64MiB,5ms`` or ``64MiB,5ms,streams=2,cache=0,waits,hierarchical``.
 
     Raises UsageError for anything else.
     """
@@ -82,7 +82,7 @@ def environment(loop: Loop) -> dict[str, str]:
     """What Horovod reads when it starts; what has its default is left out, but for threshold and cycle time."""
     said = {"threshold": str(loop.threshold), "cycle": milliseconds(loop.cycle)}
     said |= {field: str(int(value)) for (field, *_), value in _changed(loop)}
-    return {variable: said[field] for field, _, variable, _ in SETTINGS if field in said}
+    return {variable: said[field] for field, _, variable, _ in SETTINGS if variable and field in said}
 
 
 def switched(switches: Mapping[str, bool]) -> tuple[dict[str, Any], list[str]]:

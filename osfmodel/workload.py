@@ -17,6 +17,10 @@ def element_bytes(dtype: str) -> int:
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
+FP16 = "-fp16"
+"""How the name ends of a workload whose gradients are sent as float16."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One parameter tensor, or one layer where the profile has no finer grain.
@@ -156,7 +160,7 @@ class Workload:
             else layer
             for layer in self.layers
         )
-        return replace(self, name=f"{self.name}-fp16", layers=layers)
+        return replace(self, name=f"{self.name}{FP16}", layers=layers)
 
     def ahead(self, lead: float) -> Workload:
         """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.

@@ -64,11 +64,11 @@ def test_no_hole_filling_past_a_tensor_that_does_not_fit():
 
 
 def test_a_host_that_runs_ahead_waits_for_the_last_of_a_batch():
-    """All submitted at once at 1 s: one batch, which must wait for its last gradient at 9 s."""
+    """All submitted at once at 1 s: one batch, which is launched then and waits for its last gradient at 9 s."""
     layers = (Layer("b", 0, 5.0, 10, enqueue_time=1.0), Layer("a", 0, 4.0, 10, enqueue_time=1.0))
     workload = Workload("w", layers)
     plan = horovod.realise(Loop(cycle=0.5), workload, COST)
-    assert [(len(bucket.blocks), bucket.release_time) for bucket in plan.buckets] == [(2, 9.0)]
+    assert [(len(bucket.blocks), bucket.release_time) for bucket in plan.buckets] == [(2, 1.0)]
     assert predict_timeline(workload, plan, COST).iteration_time == 10.0
 
 
@@ -103,7 +103,7 @@ def test_settings_agree_with_each_other():
 
 
 def test_whatever_is_not_the_default_is_in_the_environment():
-    knobs = Loop(streams=2, cache_capacity=0, asynchronous=True, hierarchical=True, use_groups=True, groups=(("t0",),))
+    knobs = Loop(streams=2, cache_capacity=0, waits=True, hierarchical=True, use_groups=True, groups=(("t0",),))
     assert horovod.environment(knobs) == {
         "HOROVOD_FUSION_THRESHOLD": "134217728",
         "HOROVOD_CYCLE_TIME": "1",
@@ -130,7 +130,7 @@ def test_settings_by_name():
         assert horovod.named(horovod.name_of(loop)) == loop
     with pytest.raises(
         UsageError,
-        match=r"write THRESHOLD,CYCLE\[,streams=N\]\[,cache=N\]\[,async\]\[,hierarchical\], such as 64MiB,5ms",
+        match=r"write THRESHOLD,CYCLE\[,streams=N\]\[,cache=N\]\[,waits\]\[,hierarchical\], such as 64MiB,5ms",
     ):
         horovod.named("fast")
 

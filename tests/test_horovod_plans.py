@@ -25,7 +25,7 @@ loops = st.builds(
     cycle=st.floats(1e-9, 1e3) | st.integers(0, 10**6).map(lambda ms: ms / 1000),
     streams=st.integers(1, 8),
     cache_capacity=st.integers(0, 5000),
-    asynchronous=st.booleans(),
+    waits=st.booleans(),
     hierarchical=st.booleans(),
 )
 

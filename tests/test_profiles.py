@@ -230,6 +230,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         fitted=osf.FittedRange(1, 2, (4, 8)),
         contention=(Contention(4, 1.5),),
         in_flight=2,
+        library="nccl",
         protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
     )

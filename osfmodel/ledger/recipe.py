@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from osfmodel.bands import Regime, regime_of
 from osfmodel.effects import HOROVOD, RUNTIME
+from osfmodel.errors import DataError
 from osfmodel.engine import predict_timeline
 from osfmodel.measurement import Measurement
 from osfmodel.notation import read
@@ -106,7 +107,11 @@ def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pric
     executor = conditions.get("executor")
     if executor == HOROVOD and "settings" in conditions:
         return horovod.realise(horovod.stated(conditions, workload), workload, pricing)
-    return read(conditions.get("sent", ""), workload) if executor == RUNTIME else None
+    if executor != RUNTIME:
+        return None
+    if "sent" not in conditions:
+        raise DataError(f"a run of {workload.name!r} under the executor does not state its sent: what the plan was")
+    return read(conditions["sent"], workload)
 
 
 def not_predicted(run: Measurement, reason: str) -> Row:

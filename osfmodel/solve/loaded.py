@@ -15,10 +15,11 @@ from typing import TypeAlias
 
 from osfmodel.effects import NO_EFFECTS
 from osfmodel.engine import predict_timeline
-from osfmodel.plan import Plan, contiguous_plan
+from osfmodel.loop import Loop, follow
+from osfmodel.plan import Plan, contiguous_plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import merge, pareto
-from osfmodel.solve.caps import capped_plans
+from osfmodel.solve.caps import HALVINGS, capped_plans
 from osfmodel.solve.solution import Limits
 from osfmodel.timeline import Timeline
 from osfmodel.workload import Workload
@@ -57,7 +58,17 @@ def plan_under_effects(workload: Workload, pricing: Pricing, make: Make, limited
         if timeline.iteration_time >= shortest:
             break
         shortest, best = timeline.iteration_time, plan
-    return best if limited else _fastest(workload, [best, *capped_plans(workload, pricing.cost())], pricing)[1]
+    others = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
+    return _fastest(workload, [best, *others], pricing)[1]
+
+
+def _flushed(workload: Workload, pricing: Pricing) -> list[Plan]:
+    """Where fusing costs: whenever the channel is free all that is ready, up to all bytes, a half, a quarter..."""
+    if not pricing.effects.fusion_copy:
+        return []
+    inside, total = replace(pricing, blocking=True), workload.gradient_bytes
+    loops = [Loop(total >> times, 0) for times in range(HALVINGS + 1)]
+    return [grouped_plan(workload, follow(loop, workload, inside, 2).batches) for loop in loops]
 
 
 def _fastest(workload: Workload, plans: Sequence[Plan], pricing: Pricing) -> tuple[Timeline, Plan]:

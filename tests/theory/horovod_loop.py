@@ -37,7 +37,7 @@ class Settings:
     miss: Time
     capacity: int
     blocking: bool
-    asynchronous: bool
+    waits: bool
     local_size: int
     latency: Time
     per_byte: Time
@@ -266,7 +266,7 @@ class Job:
         """When the loop performs the operation, and when the collective ends."""
         settings = self.settings
         computed = start + max(self.clock(self.tensors[name].ready, start) for name in response)
-        if settings.blocking or not settings.asynchronous:
+        if settings.blocking or settings.waits:
             self.now = max(self.now, computed)  # WaitForData
         release = self.now
         size = sum(self.tensors[name].size for name in response)
