@@ -16,7 +16,7 @@ from osfmodel.targets import horovod, runs_on
 from osfmodel.units import MIB
 from tests.conftest import gradients, workload_of
 
-FREE = Pricing.of(AffineCost(((0.0, 0.0),)))
+FREE = Pricing.of(AffineCost(((0.0, 0.0),)), workers=2)
 COST = Pricing.of(AffineCost(((1.0, 0.0),)))
 UNIT = 512
 """Bytes to whose multiples the threshold is rounded."""
@@ -110,7 +110,6 @@ def test_whatever_is_not_the_default_is_in_the_environment():
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
         "HOROVOD_NUM_NCCL_STREAMS": "2",
         "HOROVOD_CACHE_CAPACITY": "0",
-        "HOROVOD_ENABLE_ASYNC_COMPLETION": "1",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
     }
 

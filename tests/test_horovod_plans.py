@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import Layer, UsageError, Workload
 from osfmodel.cli.app import main
-from osfmodel.loop import Loop
+from osfmodel.loop import Loop, follow
 from osfmodel.plan import one_by_one
 from osfmodel.pricing import pricing_of
 from osfmodel.targets import horovod
@@ -73,6 +73,43 @@ def test_more_streams_keep_more_in_flight():
     pricing = pricing_of(osf.load_cluster("v100-10gbe"), 16)
     one, two = (horovod.realise(Loop(streams=streams), workload, pricing) for streams in (1, 2))
     assert (one.channels, two.channels) == (1, 2)
+    found = predicted("horovod:1MiB,1ms", "horovod:1MiB,1ms,streams=2")
+    followed = follow(Loop(2**20, streams=2), workload, pricing.under({"executor": "horovod"}))
+    two, one = (found[f"horovod:1MiB,1ms{words}"]["iteration_time_s"] for words in (",streams=2", ""))
+    assert two == pytest.approx(followed.iteration_time)
+    assert two < one
+
+
+def test_a_plan_of_horovods_is_priced_as_its_runs_are():
+    """Without DDP's copies, and without what gloo runs at once for DDP: the engine and the loop agree."""
+    workload, cluster = osf.load_workload("resnet50-v100").scaled(5), osf.load_cluster("emulated-4x1gbit")
+    assert cluster.in_flight == 2
+    pricing = pricing_of(cluster, 4).under({"executor": "horovod"})
+    assert (
+        osf.predict(workload, cluster, "horovod", 4).iteration_time == follow(Loop(), workload, pricing).iteration_time
+    )
+
+
+def test_one_worker_alone_waits_for_no_cycle():
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    assert osf.predict(workload, cluster, "horovod", 1).iteration_time == pytest.approx(workload.compute_time)
+
+
+def test_groups_on_offer_form_the_plan_with_the_settings_beside_them():
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-56gib")
+    tuning = osf.tune(workload, cluster, 16, "horovod")
+    line = next(line for line in tuning.rendered.splitlines() if "HOROVOD_DISABLE_GROUP_FUSION=1" in line)
+    said = dict(pair.split("=") for pair in line.removeprefix("#").split())
+    loop = Loop(
+        int(said["HOROVOD_FUSION_THRESHOLD"]), float(said["HOROVOD_CYCLE_TIME"]) / 1e3, tuning.knobs.groups, True
+    )
+    plan = horovod.realise(loop, workload, pricing_of(cluster, 16))
+    assert len(plan.buckets) == len(tuning.knobs.groups)
+
+
+def test_fp16_is_part_of_what_is_to_be_pasted():
+    words = ["tune", *WHERE, "--for", "horovod", "--compression", "fp16"]
+    assert "compression=hvd.Compression.fp16" in osf_command(*words).stdout
 
 
 def test_in_fp16_half_as_much_is_sent():

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from osfmodel.bands import Regime, regime_of
 from osfmodel.effects import HOROVOD, RUNTIME
-from osfmodel.errors import DataError
 from osfmodel.engine import predict_timeline
+from osfmodel.errors import DataError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import read
 from osfmodel.plan import Plan

@@ -258,7 +258,9 @@ def test_a_library_of_the_loop_itself_gathers_what_comes_meanwhile():
     workload, slow = work([1, 2, 3]), AffineCost(((3, 0),))
     assert formed(workload, replace(Pricing.of(slow), blocking=True)) == [((0,), 1), ((1, 2), 4)]
     assert formed(workload, Pricing.of(slow)) == [((0,), 1), ((1,), 2), ((2,), 3)]
-    assert formed(workload, Pricing.of(slow), hierarchical=True) == [((0,), 1), ((1, 2), 4)]
+    assert formed(workload, Pricing.of(slow, workers=4), hierarchical=True) == [((0,), 1), ((1, 2), 4)]
+    on_one_host = replace(Pricing.of(slow, workers=4), per_host=4)
+    assert formed(workload, on_one_host, hierarchical=True) == formed(workload, on_one_host)
 
 
 def test_streams_of_nccl_carry_collectives_side_by_side():
