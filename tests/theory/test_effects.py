@@ -64,6 +64,7 @@ def simulate(workload, plan, cost, effects):
 
 
 small = st.integers(0, 6).map(Fraction)
+DRAWN = ("launch_latency", "hook_time", "copy_in", "copy_out", "fusion_copy", "compute_slowdown")
 
 
 @st.composite
@@ -75,8 +76,8 @@ def cases(draw):
     workload = Workload("w", layers, update_time=draw(small))
     ends = sorted(draw(st.sets(st.integers(1, count))) | {count})
     cost = AffineCost(((draw(small), draw(small) / 4),))
-    values = [draw(small) / draw(st.sampled_from([1, 4, 7])) for _ in range(6)]
-    return workload, contiguous_plan(workload, ends), cost, Effects(*values, straggler_deviation=0)
+    values = {name: draw(small) / draw(st.sampled_from([1, 4, 7])) for name in DRAWN}
+    return workload, contiguous_plan(workload, ends), cost, Effects(**values)
 
 
 @given(cases())
