@@ -1,14 +1,9 @@
 """Horovod's timeline (HOROVOD_TIMELINE): which tensors it fused, when, and how long the collectives took.
 
-    HOROVOD_TIMELINE=run.json HOROVOD_TIMELINE_MARK_CYCLES=1 horovodrun ... python train.py
-
 Tensors are of one fused group where they are of one dtype, went through the fusion buffer, began one after the other
-with nothing inside the first before the last began, and were in the collective at once. A response is begun for all
-its tensors before any of them does anything, on one thread, so this is exact for gloo and MPI, whose collectives run
-on that thread too, and for NCCL where tensors wait for their data, as those on a GPU do while a timeline is written.
-
-An iteration ends where a tensor comes again. Iterations that train are those of the set of tensors that carries most
-bytes; others (a metric, a validation) are left out.
+with nothing inside the first before the last began, and were in the collective at once: exact for gloo and MPI, whose
+collectives run on the loop's thread, and for NCCL where tensors wait for data, as they do while a timeline is written.
+An iteration ends where a tensor comes again; those that train have the tensors that carry most bytes.
 """
 
 from __future__ import annotations
@@ -351,6 +346,7 @@ def _cluster(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> 
 
 def _effects(found: HorovodTimeline) -> Effects:
     """Those of the loop, as far as the timeline gives them: what agreeing takes is the least that it took."""
-    remembered, asked = (min(found.negotiation(kind), default=0.0) for kind in (False, True))
-    missed = max(asked - remembered, 0.0)
-    return Effects(fusion_copy=sum(found.copy_seconds_per_byte or ()), negotiation=remembered, negotiation_miss=missed)
+    hit, miss = (min(found.negotiation(kind), default=0.0) for kind in (False, True))
+    return Effects(
+        fusion_copy=sum(found.copy_seconds_per_byte or ()), negotiation=hit, negotiation_miss=max(miss - hit, 0.0)
+    )
