@@ -1,9 +1,8 @@
 """Horovod's timeline (HOROVOD_TIMELINE): which tensors it fused, when, and how long the collectives took.
 
 Tensors are of one fused group where they are of one dtype, went through the fusion buffer, began one after the other
-with nothing inside the first before the last began, and were in the collective at once: exact for gloo and MPI, whose
-collectives run on the loop's thread, and for NCCL where tensors wait for data, as they do while a timeline is written.
-An iteration ends where a tensor comes again; those that train have the tensors that carry most bytes.
+with nothing inside the first before the last began, and were in the collective at once: exact for gloo and MPI, and
+for NCCL where tensors wait for data. An iteration ends where a tensor comes again; most bytes are those of training.
 """
 
 from __future__ import annotations
@@ -347,6 +346,5 @@ def _cluster(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> 
 def _effects(found: HorovodTimeline) -> Effects:
     """Those of the loop, as far as the timeline gives them: what agreeing takes is the least that it took."""
     hit, miss = (min(found.negotiation(kind), default=0.0) for kind in (False, True))
-    return Effects(
-        fusion_copy=sum(found.copy_seconds_per_byte or ()), negotiation=hit, negotiation_miss=max(miss - hit, 0.0)
-    )
+    copy = sum(found.copy_seconds_per_byte or ())
+    return Effects(fusion_copy=copy, negotiation=hit, negotiation_miss=max(miss - hit, 0.0))
