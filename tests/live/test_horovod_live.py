@@ -238,7 +238,10 @@ def test_what_fails_under_horovod_is_told_by_every_rank(tmp_path, factory, plan,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tiny.json", "--timeline", "timelines"], "--timeline is Horovod's: give --executor horovod"),
+        (
+            ["tiny.json", "--timeline", "timelines"],
+            "--timeline and --compression are Horovod's: give --executor horovod",
+        ),
         (["tiny.json", *HOROVOD, "--static-graph"], "options of DDP are given, and Horovod carries the plans out"),
         (["tiny.json", *HOROVOD, "--comm-hook"], "options of DDP are given, and Horovod carries the plans out"),
         (["tiny.json", *HOROVOD, "--backend", "nccl"], "--executor horovod runs over gloo here"),
