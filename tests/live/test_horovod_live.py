@@ -209,7 +209,9 @@ def test_a_killed_rank_ends_all_that_was_started(tmp_path, victim):
     assert ended[victim].code == -signal.SIGKILL
     other = ended[1 - victim]
     assert other.code == 1
-    assert other.stderr.splitlines()[-1].startswith(f"osf: rank {1 - victim}: lost another worker in repeat 1 of plan")
+    said = other.stderr.splitlines()[-1]  # which of its processes notices first is a matter of chance
+    assert said.startswith(f"osf: rank {1 - victim}: ")
+    assert "lost another worker" in said or "Horovod failed on rank" in said or "nothing went on" in said
     wait_for(lambda: not processes_in(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.json"]
 
