@@ -14,6 +14,8 @@ BAND = 0.1
 """Half the width of the grey band, as a fraction of the measured time."""
 FEW = 100
 """Sources with fewer runs get outlines, so that they do not drown in the others."""
+MANY = 8
+"""From so many sources on the legend is small, so that it stays beside the points."""
 DECADES = 100
 """From this ratio of its ends on an axis has numbers at whole decades only."""
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999933")
@@ -40,7 +42,7 @@ def plot_check(checked: Sequence[Checked], path: str) -> None:
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     _label_ticks(axes, decades=high / low > DECADES)
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
-    axes.legend(loc="upper left", fontsize=8, frameon=False)
+    axes.legend(loc="upper left", fontsize=8 if len(shown) < MANY else 7, frameon=False)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     try:
         figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)

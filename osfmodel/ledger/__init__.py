@@ -41,7 +41,7 @@ LEDGER: Mapping[str, Recipe] = {
         emulated_ddp.judge, 0.03, "the executor beside DDP between emulated hosts, own and published plans, likewise"
     ),
     "emulated-horovod": Recipe(
-        emulated_ddp.judge, 0.04, "Horovod with gloo between emulated hosts, thresholds and cycle times, likewise"
+        emulated_ddp.judge, 0.01, "Horovod with gloo between emulated hosts, thresholds and cycle times, likewise"
     ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
 }

@@ -30,19 +30,21 @@ def beside_tuner(group):
 
 
 def test_the_grid_is_there(groups):
-    """Six thresholds, three cycle times, two rates, of one workload at least."""
-    cells = {(group.cluster, turns.plan) for group in groups if not beside_tuner(group) for turns in group.turns}
-    wanted = {(f"emulated-horovod-4x{rate}", plan) for rate in live_horovod.RATES for plan in live_horovod.plans()}
-    assert cells == wanted
-    assert len({plan for _, plan in cells}) == 19
+    """Six thresholds, three cycle times and ours, at two rates; ResNet-50 at the faster one only, as the page says."""
+    found = {(group.workload, group.cluster): {turns.plan for turns in group.turns} for group in groups
+             if not beside_tuner(group)}  # fmt: skip
+    wanted = {(setting.workload, setting.wires) for setting in live_horovod.settings()}
+    assert wanted - set(found) == {("resnet50-v100", "emulated-horovod-4x1gbit")}
+    assert list(found.values()) == [set(live_horovod.plans())] * 3
+    assert len(live_horovod.plans()) == 19
 
 
 def test_errors_are_those_reached(groups):
     """The aim was 4 % and 8.4 %, which is the range that OSF states."""
     errors = [abs(turns.error) for group in groups for turns in group.turns if turns.steady]
-    assert len(errors) >= 36
-    assert median(errors) <= 0.02
-    assert max(errors) <= 0.06
+    assert len(errors) == 3 * 19 + 3
+    assert median(errors) <= 0.01
+    assert max(errors) <= 0.055
 
 
 def test_nothing_is_fitted_to_the_runs(runs):
