@@ -11,8 +11,7 @@ The loop knows nothing of iterations: its clock goes on through them. :func:`car
 repeat, or for a while, and gives the plan of the iteration in the middle; the engine prices that as any other plan.
 
 Source: Horovod 0.28.1, horovod/common: operations.cc (RunLoopOnce), controller.cc (ComputeResponseList, FuseResponses,
-TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc,
-ops/nccl_operations.cc (WaitForData).
+TensorFusionThresholdBytes), response_cache.cc, ops/gloo_operations.cc, ops/nccl_operations.cc (WaitForData).
 """
 
 from __future__ import annotations
@@ -127,19 +126,19 @@ def follow(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = F
     return run.told(settled[len(settled) // 2])
 
 
-def fuse(found: Sequence[int], gradients: Gradients, threshold: int, padding: int = 1) -> list[list[int]]:
+def fuse(
+    found: Sequence[int],
+    gradients: Gradients,
+    threshold: int,
+    padding: int = 1,
+    refused: Callable[[int], None] = lambda needed: None,
+) -> Iterator[list[int]]:
     """Horovod's FuseResponses over what one cycle found, in order.
 
     A tensor of the batch's dtype that does not fit ends the batch (no hole is filled behind it); one of another dtype
-    is passed over as long as the batch and all that was passed over stay within the threshold.
+    is passed over as long as the batch and all that was passed over stay within the threshold. ``refused`` hears of
+    each threshold that would have let something more be fused or passed over.
     """
-    return list(_fused(found, gradients, threshold, padding, lambda needed: None))
-
-
-def _fused(
-    found: Sequence[int], gradients: Gradients, threshold: int, padding: int, refused: Callable[[int], None]
-) -> Iterator[list[int]]:
-    """:func:`fuse`; ``refused`` hears of each threshold that would have let something more be fused or passed over."""
     rest = list(found)
     while rest:
         batch, passed = [rest[0]], []
@@ -300,7 +299,7 @@ class _Run:
         if not self.loop.use_groups:
             together = [tuple(i for members in together for i in members)]
         for members in together:
-            yield from _fused(members, self.workload.gradients, self.threshold, self.padding, self._refused)
+            yield from fuse(members, self.workload.gradients, self.threshold, self.padding, self._refused)
 
     def _price(self, batch: Sequence[int]) -> float:
         size = sum([self.workload.gradients.sizes[i] for i in batch])

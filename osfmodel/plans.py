@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from osfmodel import osf_model
+from osfmodel import loop_settings, osf_model
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, in_one, one_by_one
@@ -155,7 +155,7 @@ class Family(NamedTuple):
 
 FAMILIES: Mapping[str, Family] = {
     CAP: Family(_capped, (f"{CAP}25MiB", BEST_CAP)),
-    horovod.PREFIX: Family(_with_settings, (f"{horovod.PREFIX}64MiB,5ms", horovod.BEST)),
+    loop_settings.PREFIX: Family(_with_settings, (f"{loop_settings.PREFIX}64MiB,5ms", horovod.BEST)),
     osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
 }
 """By what their names begin with."""

@@ -15,10 +15,9 @@ from osfmodel.plan import Plan
 from osfmodel.predict import error_band, extrapolation
 from osfmodel.pricing import Pricing
 from osfmodel.simulator import without_priority
-from osfmodel.solve import SCHEDULERS, SOLVERS, Limits
+from osfmodel.solve import SCHEDULERS, SOLVERS, Case, Limits
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.loaded import plan_under_effects
-from osfmodel.solve.loops import Case
 from osfmodel.targets import Target
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
@@ -118,13 +117,13 @@ class Task:
         """The target's knobs for ``plan``."""
         return self.target.project(plan, self.workload, pricing, self.limits)
 
-    def search(self, best: Sequence[float]) -> Any:
-        """Knobs that the target finds without a plan; None where it has no such search, or finds none.
+    def search(self, best: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
+        """Knobs that the target finds without a plan, and remarks; None where it has no such search, or finds none.
 
         ``best``: seconds of the best plan at each price.
         """
         if self.target.search is None:
-            return None
+            return None, ()
         cases = [
             Case(workload, pricing, time)
             for pricing, time in zip(self.pricings, best, strict=True)

@@ -135,15 +135,18 @@ def tune(
 ) -> Tuning:
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
-    For one worker count the plan is within 0.1 % of the exact optimum (or settings are preferred to groups, within
-    0.5 %, where they serve as well) and, within that, as good as was found on a
-    network up to twice as slow as stated. For several it is the one whose worst slow-down against the best plan of
-    each count is as small as was found, and it is slower than the default at none of them. Every candidate is timed
-    with the cluster's effects. Where settings depend on how far the host runs ahead of the device (Horovod's), and the
-    workload does not say when its tensors are submitted, they are the best in the worst of ``leads``: how many times as
-    fast as the device the host may be; by default HOST_LEADS, or 1 where the host computes itself. Other
-    rules than the plain ones need the target ``runtime``. Raises UsageError for an unknown target or no worker count,
-    CostError where the cluster cannot price one, PlanError where the limits allow no plan.
+    For one worker count the plan is within 0.1 % of the exact optimum (Horovod's settings alone are preferred to groups
+    within 0.5 %) and, within that, as good as was found on a network up to twice as slow as stated. For several it is
+    the one whose worst slow-down against the best plan of each count is as small as was found, and it is slower than
+    the default at none of them. Every candidate is timed with the cluster's effects.
+
+    Where settings depend on how far the host runs ahead of the device (Horovod's), and the workload does not say when
+    its tensors are submitted, they are the best in the worst of ``leads``: how many times as fast as the device the
+    host may be; by default HOST_LEADS, or 1 where the host computes itself. Other rules than the plain ones need the
+    target ``runtime``.
+
+    Raises UsageError for an unknown target, no worker count, or leads that change nothing, CostError where the cluster
+    cannot price one, PlanError where the limits allow no plan.
     """
     require_nouns(workload, cluster)
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
@@ -160,7 +163,7 @@ def tune(
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
     optima = task.optima()
     default = task.times(task.target.default_knobs())
-    searched = task.search([timeline.iteration_time for _, timeline in optima])
+    searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
     knobs = task.target.complete(_choose(task, optima, default, searched), task.workload, task.pricings[0], limits)
     plan, _ = task.realised(knobs)[0]
     return Tuning(
@@ -176,6 +179,7 @@ def tune(
         (
             *_shortfall(outcomes),
             *_without(task, knobs, searched),
+            *remarks,
             *_margin(task, knobs),
             *_ahead(task, knobs),
             *task.caveats(),

@@ -29,7 +29,7 @@ FLOORS = [
     ("schedule", "osf_model"),
     ("simulator",),
     ("engine", "loop"),
-    ("settings",),
+    ("loop_settings",),
     ("formats.json_text", "formats.collective", "formats.layout", "formats.packed", "measurements", "bands"),
     ("formats.nccl_log", "formats.horovod_events"),
     (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from osfmodel import Layer, PlanError, UsageError, Workload
+from osfmodel import Layer, PlanError, UsageError, Workload, loop_settings
 from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, fuse
 from osfmodel.plan import Bucket, Plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve import Limits
-from osfmodel.solve.loops import Case
+from osfmodel.solve import Case, Limits
 from osfmodel.targets import horovod, runs_on
 from osfmodel.units import MIB
 from tests.conftest import gradients, workload_of
@@ -54,13 +53,13 @@ def test_the_threshold_is_an_upper_bound_and_a_large_tensor_goes_alone():
 
 def test_fusion_may_pass_over_another_dtype_while_it_fits():
     found = gradients([1.0] * 4, [30, 30, 30, 30], ["f", "b", "f", "b"])
-    assert fuse(range(4), found, 120) == [[0, 2], [1, 3]]
-    assert fuse(range(4), found, 50) == [[0], [1], [2], [3]]
+    assert list(fuse(range(4), found, 120)) == [[0, 2], [1, 3]]
+    assert list(fuse(range(4), found, 50)) == [[0], [1], [2], [3]]
 
 
 def test_no_hole_filling_past_a_tensor_that_does_not_fit():
     found = gradients([1.0] * 3, [60, 60, 20])
-    assert fuse(range(3), found, 100) == [[0], [1, 2]]
+    assert list(fuse(range(3), found, 100)) == [[0], [1, 2]]
 
 
 def test_a_host_that_runs_ahead_waits_for_the_last_of_a_batch():
@@ -104,7 +103,7 @@ def test_settings_agree_with_each_other():
 
 def test_whatever_is_not_the_default_is_in_the_environment():
     knobs = Loop(streams=2, cache_capacity=0, waits=True, hierarchical=True, use_groups=True, groups=(("t0",),))
-    assert horovod.environment(knobs) == {
+    assert loop_settings.environment(knobs) == {
         "HOROVOD_FUSION_THRESHOLD": "134217728",
         "HOROVOD_CYCLE_TIME": "1",
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
@@ -116,22 +115,22 @@ def test_whatever_is_not_the_default_is_in_the_environment():
 
 def test_no_digit_of_a_cycle_is_lost():
     loop = Loop(cycle=0.0012345678)
-    assert horovod.name_of(loop) == "128MiB,1.2345678ms"
-    assert horovod.environment(loop)["HOROVOD_CYCLE_TIME"] == "1.2345678"
-    assert horovod.name_of(Loop(0, 0)) == "0B,0ms"
-    assert horovod.name_of(Loop(cycle=1.0)) == "128MiB,1000ms"
+    assert loop_settings.name_of(loop) == "128MiB,1.2345678ms"
+    assert loop_settings.environment(loop)["HOROVOD_CYCLE_TIME"] == "1.2345678"
+    assert loop_settings.name_of(Loop(0, 0)) == "0B,0ms"
+    assert loop_settings.name_of(Loop(cycle=1.0)) == "128MiB,1000ms"
 
 
 def test_settings_by_name():
-    assert horovod.named("64MiB,5ms") == Loop(64 * MIB, 0.005)
-    assert horovod.named("0B") == Loop(0)
+    assert loop_settings.named("64MiB,5ms") == Loop(64 * MIB, 0.005)
+    assert loop_settings.named("0B") == Loop(0)
     for loop in (Loop(), Loop(0, 0.0), Loop(1_000_001, 0.0025), Loop(cycle=0.0012345678)):
-        assert horovod.named(horovod.name_of(loop)) == loop
+        assert loop_settings.named(loop_settings.name_of(loop)) == loop
     with pytest.raises(
         UsageError,
         match=r"write THRESHOLD,CYCLE\[,streams=N\]\[,cache=N\]\[,waits\]\[,hierarchical\], such as 64MiB,5ms",
     ):
-        horovod.named("fast")
+        loop_settings.named("fast")
 
 
 def test_groups_are_on_offer_where_settings_are_recommended():
@@ -145,13 +144,14 @@ def test_groups_are_on_offer_where_settings_are_recommended():
 
 def test_the_search_never_does_worse_than_the_defaults():
     case = Case(WORKLOAD, COST, WORKLOAD.compute_time)
-    found = horovod.search([case], Limits())
+    found, remarks = horovod.search([case], Limits())
+    assert remarks == ()
     default, best = (
         predict_timeline(WORKLOAD, horovod.realise(loop, WORKLOAD, COST), COST).iteration_time
         for loop in (Loop(DEFAULT_THRESHOLD, DEFAULT_CYCLE), found)
     )
     assert best <= default
-    assert horovod.search([case], Limits(max_bucket_bytes=MIB)) is None
+    assert horovod.search([case], Limits(max_bucket_bytes=MIB))[0] is None
 
 
 @pytest.mark.parametrize("cycle", [0.0, 1e-3, 0.7])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
-from osfmodel import Layer, UsageError, Workload
+from osfmodel import Layer, UsageError, Workload, loop_settings
 from osfmodel.cli.app import main
 from osfmodel.loop import Loop, follow
 from osfmodel.plan import one_by_one
@@ -32,7 +32,7 @@ loops = st.builds(
 
 @given(loops)
 def test_a_name_says_all_settings(loop):
-    assert horovod.named(horovod.name_of(loop)) == loop
+    assert loop_settings.named(loop_settings.name_of(loop)) == loop
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_name_says_all_settings(loop):
 )
 def test_what_is_no_setting_is_refused_with_the_forms(text):
     with pytest.raises(UsageError, match="write THRESHOLD,CYCLE"):
-        horovod.named(text)
+        loop_settings.named(text)
 
 
 def osf_command(*words):
@@ -177,6 +177,6 @@ def test_what_a_run_states_is_read_back():
     from osfmodel.notation import written
 
     loop = horovod.project(plan, workload, pricing)
-    told = {"settings": horovod.name_of(loop), "sent": written(plan, workload)}
+    told = {"settings": loop_settings.name_of(loop), "sent": written(plan, workload)}
     assert horovod.stated(told, workload) == loop
     assert horovod.stated({"settings": "1MiB,20ms"}, workload) == Loop(2**20, 0.02)

@@ -16,6 +16,7 @@ from osfmodel.cli.app import CLUSTER, FP16, PLAN, WORKLOAD, parse_limit, print_t
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import UsageError
+from osfmodel.loop_settings import PREFIX as SETTINGS
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
@@ -26,7 +27,6 @@ from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, re
 from osfmodel.runtime.subjects import is_factory
 from osfmodel.simulator import without_priority
 from osfmodel.targets.horovod import BEST
-from osfmodel.targets.horovod import PREFIX as SETTINGS
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 

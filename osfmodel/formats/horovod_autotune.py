@@ -16,7 +16,7 @@ from typing import NoReturn
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Text, columns_of
 from osfmodel.loop import Loop
-from osfmodel.settings import PREFIX, name_of, switched
+from osfmodel.loop_settings import PREFIX, name_of, switched
 from osfmodel.units import MIB
 
 KNOBS = ("cycle_time_ms", "tensor_fusion_threshold", "score")

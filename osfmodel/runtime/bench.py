@@ -104,12 +104,17 @@ def _numbered(tell: Callable[[str], None], of: int) -> Callable[[str], None]:
 Launch = Callable[[], list[Any]]
 
 
+def repeats(seconds: float, most: int, enough: float = POINT_SECONDS, least: int = LEAST) -> int:
+    """How often what takes so many seconds is repeated: for ``enough`` seconds, ``least`` to ``most`` times."""
+    return max(min(most, int(enough / max(seconds, 1e-9))), min(least, most))
+
+
 def _sample(
     job: Job, launch: Launch, repeat: int, seconds: float = POINT_SECONDS, least: int = LEAST
 ) -> list[tuple[float, ...]]:
     """When each of the collectives that ``launch`` starts had ended on the slowest rank, repeat by repeat."""
     first = _slowest(job, [_once(job, launch) for _ in range(WARM_UPS)])
-    count = max(min(repeat, int(seconds / max(first[-1][-1], 1e-9))), min(least, repeat))
+    count = repeats(first[-1][-1], repeat, seconds, least)
     return _slowest(job, [_once(job, launch) for _ in range(count)])
 
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from osfmodel import errors
 from osfmodel.errors import JobError, OsfError, UsageError
 from osfmodel.loop import Loop
+from osfmodel.loop_settings import environment
 from osfmodel.runtime.ranks import Place, Watch
-from osfmodel.targets.horovod import environment
 
 STARTING = 30.0
 """Seconds that a process of Horovod's may take to start, beyond the patience for everything else."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from osfmodel.effects import HOROVOD, REPLAYED_ON_CPU
 from osfmodel.loop import Loop
+from osfmodel.loop_settings import PREFIX, name_of
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.notation import written
@@ -55,7 +56,7 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
     """
     if name == HOROVOD:
         return Loop()
-    if name.startswith(horovod.PREFIX):
+    if name.startswith(PREFIX):
         return horovod.settings_of(name)[0](workload, pricing)
     return horovod.project(make(name), workload, pricing)
 
@@ -103,7 +104,7 @@ def _note(series: Series, turns: Turns, folder: Path, tell: Callable[[str], None
     folder.mkdir(parents=True, exist_ok=True)
     for number, (label, loop) in enumerate(series.loops.items()):
         turns.watch.beat(f"while the timeline of plan {label!r} was written")
-        path = folder / f"{number}-{horovod.name_of(loop).replace(',', '-')}.json"
+        path = folder / f"{number}-{name_of(loop).replace(',', '-')}.json"
         noted = {"HOROVOD_TIMELINE": str(path.resolve()), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
         turns.run(loop, _task(series, loop, NOTED), noted)
         tell(f"timeline of {label}: {path}")
@@ -137,7 +138,7 @@ def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
         "device": "CPU",
         "what": REPLAYED_ON_CPU["what"] if series.subject["workload"] is None else "a model",
         "repeats": str(series.repeats),
-        "settings": horovod.name_of(loop),
+        "settings": name_of(loop),
     }
     if series.subject["scale"] is not None:
         stated["scale"] = f"{series.subject['scale']:g}"

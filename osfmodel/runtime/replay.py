@@ -14,7 +14,7 @@ has to wait for its gradient moves all that follows it, as it moves what a devic
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from osfmodel.errors import DataError, UsageError
@@ -239,7 +239,8 @@ def replay_step(
         loss = model(start)
         loss.backward()
         if optimizer is not None:
-            _await(optimizer)
+            await_handles([handle for handle, _ in optimizer._handles.values()])
+            optimizer.synchronize()
         pace.start()
         pace.compute(workload.update_time)
         return loss.detach()
@@ -247,14 +248,13 @@ def replay_step(
     return step
 
 
-def _await(optimizer: Any) -> None:
-    """Horovod's ``synchronize``, which spins: on a CPU, asleep until there is nothing left to wait for."""
+def await_handles(handles: Iterable[Any]) -> None:
+    """Until Horovod has done all of them: asleep, since its own wait spins and keeps the cores from its loop."""
     import horovod.torch as hvd
 
-    for handle, _ in list(optimizer._handles.values()):
+    for handle in handles:
         while not hvd.poll(handle):
             time.sleep(SPIN)
-    optimizer.synchronize()
 
 
 def replay_layers(workload: Workload) -> list[str]:

@@ -15,24 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from osfmodel.errors import DataError, OsfError
+from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
+from osfmodel.runtime.replay import await_handles
 
-POLL = 30e-6
-"""Seconds between two looks at what is awaited. Horovod's own wait spins, which takes the cores from its loop where
-several ranks share them."""
-LEAST = 5
-"""Repeats at each size, however long they take."""
-POINT_SECONDS = 4.0
-"""At a size, so much time is spent on further repeats; a slow network gets fewer."""
-WARM_UPS = 2
-"""Repeats at each size that do not count: in the first the loop does not remember the tensors yet."""
 BESIDE = 4
 """Messages that are queued behind the first where the time of one is to be told from that of its negotiation."""
 PIECES = 8
 """Tensors that a fused message is made of where its copies are measured."""
 IDLE = 1.0
 """Seconds in which the loop is left to run without anything to do."""
-FLOAT = 4
-"""Bytes of float32."""
 
 Tell = Callable[..., None]
 
@@ -118,19 +109,12 @@ def _subject(name: str, scale: float | None, workload: str | None, device: str) 
     return replayed(found if scale in (None, 1) else found.scaled(scale), device)
 
 
-def wait(hvd: Any, handles: Sequence[Any]) -> None:
-    """Until all of them are done, without spinning."""
-    for handle in handles:
-        while not hvd.poll(handle):
-            time.sleep(POLL)
-
-
 def _meet(hvd: Any) -> None:
     """Wait for all ranks, by an all-reduce that its loop remembers."""
     import torch
 
     handle = hvd.allreduce_async_(torch.zeros(1), name="osf.meet")
-    wait(hvd, [handle])
+    await_handles([handle])
     hvd.synchronize(handle)
 
 
@@ -162,11 +146,6 @@ def _in_turns(hvd: Any, tell: Tell, size: int, repeat: int, **kinds: Sequence[An
     return {"bytes": size, **{kind: list(times) for kind, times in zip(kinds, zip(*rows, strict=True), strict=True)}}
 
 
-def repeats(seconds: float, most: int) -> int:
-    """How often what takes so many seconds is repeated: for POINT_SECONDS, at most ``most`` times, at least LEAST."""
-    return max(min(most, int(POINT_SECONDS / max(seconds, 1e-9))), min(LEAST, most))
-
-
 def _least(hvd: Any, count: int) -> int:
     """The smallest of the ranks' numbers."""
     import torch
@@ -192,7 +171,7 @@ def _once(hvd: Any, tensors: Sequence[Any]) -> float:
     time.sleep(1e-3)  # the loop of each rank is where it happens to be
     begin = time.perf_counter()
     handle = hvd.grouped_allreduce_async_(list(tensors), name=f"osf.{len(tensors)}.{tensors[0].numel()}")
-    wait(hvd, [handle])
+    await_handles([handle])
     spent = time.perf_counter() - begin
     hvd.synchronize(handle)
     return spent

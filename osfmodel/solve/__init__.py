@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from osfmodel.objective import Objective
 from osfmodel.solve import asc_wfbp, blocks, byte_scheduler, mg_wfbp, optimal, planned, us_byte
-from osfmodel.solve.solution import Limits, Scheduler, Solution, Solver, Status
+from osfmodel.solve.solution import Case, Limits, Scheduler, Solution, Solver, Status
 
-__all__ = ["SCHEDULERS", "SOLVERS", "Limits", "Scheduler", "Solution", "Solver", "Status"]
+__all__ = ["SCHEDULERS", "SOLVERS", "Case", "Limits", "Scheduler", "Solution", "Solver", "Status"]
 
 SOLVERS: Mapping[str, Solver] = {
     "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)"),

@@ -1,9 +1,10 @@
 """The best fusion threshold and cycle time of Horovod's loop.
 
-The threshold is searched exactly: while the loop is followed it is noted which larger threshold would first have let it
-fuse anything more, and below that one nothing changes, so that walking from one to the next tries every grouping that
-there is. The cycle time is searched on a grid, and around its best by golden section: what it decides has no such
-steps. Several cases at once (worker counts, or how far the host runs ahead) are judged by the worst of them.
+While the loop is followed it is noted which larger threshold would first have let it fuse anything more. Below that one
+nothing changes, so that walking from one to the next tries every grouping that there is for a cycle time; where there
+are too many, those that are close together are passed over, which the result says. The cycle time is searched on a
+grid, and around its best by golden section: what it decides has no such steps. Several cases at once (worker counts, or
+how far the host runs ahead) are judged by the worst of them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Followed, Loop, follow
-from osfmodel.pricing import Pricing
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Case, Limits
 from osfmodel.units import MIB
-from osfmodel.workload import Workload
 
 CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1)
 """The grid, seconds: half the default up to the 100 ms at which Horovod's own tuner stops."""
@@ -34,25 +33,15 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What the loop may meet: when tensors are submitted, and what they pay; ``best``: seconds, to judge it against."""
-
-    workload: Workload
-    pricing: Pricing
-    best: float
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """The best found. ``value``: its worst slow-down against the best of a case, as a factor.
 
-    ``exhaustive``: whether all thresholds were tried at this cycle time; ``tried``: how often the loop was followed.
+    ``exhaustive``: whether all thresholds were tried at a cycle time.
     """
 
     loop: Loop
     value: float
     exhaustive: bool
-    tried: int
 
 
 def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop = Loop()) -> Settings | None:
@@ -69,7 +58,7 @@ def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop 
     value = search(threshold, cycle)
     if value == inf:
         return None
-    return Settings(replace(start, threshold=threshold, cycle=cycle), value, exhaustive, len(search.known))
+    return Settings(replace(start, threshold=threshold, cycle=cycle), value, exhaustive)
 
 
 def _coarse(total: int) -> list[int]:

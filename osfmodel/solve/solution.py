@@ -29,6 +29,15 @@ class Limits:
                 raise UsageError(f"the limit on the {name} is {value}: it must be 1 or more")
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a framework may meet: when tensors are submitted, and what they pay; ``best``: seconds, to judge against."""
+
+    workload: Workload
+    pricing: Pricing
+    best: float
+
+
 class Status(Enum):
     """How a solver ended."""
 

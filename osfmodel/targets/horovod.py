@@ -15,17 +15,15 @@ from osfmodel.cost.curves import FREE
 from osfmodel.effects import HOROVOD
 from osfmodel.errors import PlanError
 from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
+from osfmodel.loop_settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.notation import read
 from osfmodel.plan import Plan, grouped_plan, one_by_one
 from osfmodel.pricing import Pricing
-from osfmodel.settings import PREFIX, environment, milliseconds, name_of, named
-from osfmodel.solve import SOLVERS, Limits
-from osfmodel.solve.loops import Case, best_settings
+from osfmodel.solve import SOLVERS, Case, Limits
+from osfmodel.solve.loops import best_settings
 from osfmodel.targets.target import Target, require_plain
 from osfmodel.units import MIB, show_bytes, show_time
 from osfmodel.workload import FP16, Workload
-
-__all__ = ["BEST", "GROUP_CYCLES", "PREFIX", "TARGET", "environment", "name_of", "named"]
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
 """Cycle times tried with groups, seconds: the loop has nothing to wait for."""
@@ -37,7 +35,7 @@ BEST = "horovod:best"
 
 def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
     """The batches that the loop forms, each released when it is launched; as ready where one worker is alone."""
-    if pricing.workers == 1 and pricing.cost() == FREE:
+    if pricing.workers == 1 and pricing.cost() == FREE:  # a cost that is given may be of several workers
         return one_by_one(workload)  # DistributedOptimizer registers no hooks then
     return carry_out(knobs, workload, pricing)
 
@@ -81,10 +79,13 @@ def exact(plan: Plan, workload: Workload) -> Loop:
     return replace(_grouped(plan), streams=plan.channels)
 
 
-def search(cases: Sequence[Case], limits: Limits) -> Loop | None:
+def search(cases: Sequence[Case], limits: Limits) -> tuple[Loop | None, tuple[str, ...]]:
     """The threshold and cycle time that do best in the worst of the cases; None where none keeps the limits."""
     found = best_settings(cases, limits)
-    return None if found is None else found.loop
+    if found is None:
+        return None, ()
+    thinned = "of the fusion thresholds at which the grouping changes some, close to others, were not tried"
+    return found.loop, () if found.exhaustive else (thinned,)
 
 
 def best(workload: Workload, pricing: Pricing) -> Loop:

@@ -10,8 +10,7 @@ from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
-from osfmodel.solve import Limits
-from osfmodel.solve.loops import Case
+from osfmodel.solve import Case, Limits
 from osfmodel.workload import Workload
 
 
@@ -33,8 +32,8 @@ class Target:
     exact:         (plan, workload) -> knobs               those that form exactly this plan, with a clock of its own
                                                            but for release times, else PlanError; for a ``project``
                                                            that takes long or gives others
-    search:        (cases, limits) -> knobs or None        those that do best in the worst of ``cases``, where no plan
-                                                           says them
+    search:        (cases, limits) -> (knobs or None, remarks)  those that do best in the worst of ``cases``, where no
+                                                           plan says them, and what there is to say of the search
     words:         (knobs) -> text                         in a few words, for a target with a search
     reluctance:    by how much a candidate that asks for more (changed code) must be better, relative
     conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
@@ -51,7 +50,7 @@ class Target:
     complete: Callable[[Any, Workload, Pricing, Limits], Any] = lambda knobs, workload, pricing, limits: knobs
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     exact: Callable[[Plan, Workload], Any] | None = None
-    search: Callable[[Sequence[Case], Limits], Any] | None = None
+    search: Callable[[Sequence[Case], Limits], tuple[Any, tuple[str, ...]]] | None = None
     words: Callable[[Any], str] = str
     reluctance: float = 0
     conditions: Mapping[str, str] = field(default_factory=dict)

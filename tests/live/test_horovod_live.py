@@ -144,7 +144,7 @@ def test_a_cycle_fuses_what_the_policy_says(runs, wires):
     for threshold, path in zip(THRESHOLDS, timelines(runs), strict=False):
         plan = make_plan(f"horovod:{threshold},{CYCLE}", workload, pricing)
         expected = [tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets]
-        assert len(expected) == {"0B": 20}.get(threshold, len(expected))
+        assert (len(expected) == 20) == (threshold == "0B")
         for groups in formed(path):
             assert groups == expected, threshold
 

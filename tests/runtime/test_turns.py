@@ -9,9 +9,9 @@ import pytest
 
 from osfmodel.errors import JobError, UsageError
 from osfmodel.runtime import horovod, under_horovod
+from osfmodel.runtime.bench import LEAST, POINT_SECONDS, WARM_UPS, repeats
 from osfmodel.runtime.horovod import STARTING, Failure, Turns, error_of, require_even
 from osfmodel.runtime.ranks import Place, Watch
-from osfmodel.runtime.under_horovod import LEAST, POINT_SECONDS, WARM_UPS, repeats
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from osfmodel.cost import AffineCost
 from osfmodel.effects import Effects
 from osfmodel.loop import DEFAULT_THRESHOLD, Loop, follow
 from osfmodel.pricing import Pricing
-from osfmodel.solve import Limits, loops
-from osfmodel.solve.loops import CYCLES, FOLLOWED, Case, best_settings
+from osfmodel.solve import Case, Limits, loops
+from osfmodel.solve.loops import CYCLES, FOLLOWED, best_settings
 from osfmodel.units import MIB
 
 
