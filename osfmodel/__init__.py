@@ -28,7 +28,7 @@ from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.timeline import Span, Timeline
 from osfmodel.tune import Outcome, Tuning, tune
-from osfmodel.workload import Layer, Workload
+from osfmodel.workload import Layer, Segment, Workload
 
 if TYPE_CHECKING:
     from osfmodel.runtime.executor import Executor, execute
@@ -68,6 +68,7 @@ __all__ = [
     "PlanError",
     "Prediction",
     "Protocol",
+    "Segment",
     "Solution",
     "Source",
     "Span",

@@ -24,6 +24,8 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     """
     if pricing.in_flight > 1:
         plan = plan.under(pricing.rules(plan.objective))
+    if plan.recompute:
+        workload = workload.recomputing(plan.recompute)
     if plan.plain:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
     return simulator.simulate(workload, plan, pricing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,18 +24,26 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The blocks of one collective. It starts when all of them are ready, and not before ``release_time`` (seconds
-    after the start of the iteration), which is how a framework's own clock, such as Horovod's cycle, enters a plan."""
+    """The blocks of one collective, which starts when all of them are ready.
+
+    release_time: not before so many seconds after the start of the iteration, which is how a framework's own clock,
+                  such as Horovod's cycle, enters a plan
+    density:      the part of each block's elements that is sent, those of the largest magnitude, each with its place;
+                  None for all of them, added up on the way as an all-reduce does
+    """
 
     blocks: tuple[Block, ...]
     release_time: float = 0
+    density: float | None = None
 
     def __post_init__(self) -> None:
         require_time(self.release_time, "release time of a bucket")
+        if self.density is not None:
+            require_density(self.density)
 
     @property
     def size(self) -> int:
-        """Bytes of the message."""
+        """Bytes of the gradients in it, which are the message where all is sent."""
         return sum(block.bytes for block in self.blocks)
 
 
@@ -47,6 +56,9 @@ class Plan:
     split:           whether each all-reduce is a reduce-scatter in backward and an all-gather in forward
     credit:          None to send in the order of the buckets; else that order is one of priority: of the buckets that
                      are ready the first is sent, and so many bytes may be handed to the network before any has arrived
+    recompute:       segments of the workload whose activations are not kept but computed again in backward
+    release:         whether a layer is updated, and its gradient given back, as soon as its bucket has arrived
+    mirror:          whether sparse buckets keep what was not sent in a mirror of the weights, instead of a residual
     """
 
     workload: str
@@ -55,11 +67,20 @@ class Plan:
     forward_overlap: bool = False
     split: bool = False
     credit: int | None = None
+    recompute: tuple[str, ...] = ()
+    release: bool = False
+    mirror: bool = False
 
     def __post_init__(self) -> None:
         _ = self.objective  # checks the channels
         if self.credit is not None:
             require_count(self.credit, "the credit of the plan", least=1)
+        if self.release and self.forward_overlap:
+            raise PlanError("the plan releases gradients in backward and overlaps forward, for which they are kept")
+        if self.sparse and (self.split or self.forward_overlap or self.credit is not None):
+            raise PlanError("the plan has sparse buckets: they are neither split, put off nor sent by priority")
+        if self.mirror and not self.sparse:
+            raise PlanError("the plan keeps mirror weights and has no sparse bucket that needs them")
 
     @property
     def objective(self) -> Objective:
@@ -67,9 +88,14 @@ class Plan:
         return Objective(self.channels, self.forward_overlap, self.split)
 
     @property
+    def sparse(self) -> bool:
+        """Whether some of its buckets send a part of their elements only, which changes what training computes."""
+        return any(bucket.density is not None for bucket in self.buckets)
+
+    @property
     def plain(self) -> bool:
-        """One collective at a time, in the order of the buckets, and a barrier before the update."""
-        return self.objective.plain and self.credit is None
+        """One all-reduce at a time, in the order of the buckets, and a barrier before the update."""
+        return self.objective.plain and self.credit is None and not self.release and not self.sparse
 
     def under(self, objective: Objective) -> Plan:
         """The same buckets under other rules."""
@@ -81,6 +107,7 @@ class Plan:
         """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once."""
         if self.workload != workload.name:
             raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
+        self._require_whole_where_sparse(workload)
         gradients = workload.gradients
         sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
         if len(set(gradients.dtypes)) > 1:
@@ -100,6 +127,14 @@ class Plan:
                         f"bucket {number} cuts {block.layer!r} at byte {block.offset}, inside an element of "
                         f"{dtypes[block.layer]} ({element} bytes)"
                     )
+
+    def _require_whole_where_sparse(self, workload: Workload) -> None:
+        gradients = workload.gradients
+        sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
+        for number, bucket in enumerate(self.buckets):
+            for block in bucket.blocks if bucket.density is not None else ():
+                if block.bytes != sizes.get(block.layer, block.bytes):
+                    raise PlanError(f"bucket {number} is sparse and cuts {block.layer!r}: sparse tensors travel whole")
 
     def _require_pure(self, dtypes: dict[str, str]) -> None:
         for number, bucket in enumerate(self.buckets):
@@ -138,6 +173,20 @@ class Plan:
                 position += block.bytes
             if position != sizes[name]:
                 raise PlanError(f"the plan sends {position} bytes of {name!r}, whose gradient has {sizes[name]}")
+
+
+def entries(elements: int, density: float) -> int:
+    """How many of ``elements`` a sparse bucket sends: the density's part of them, rounded up."""
+    return min(elements, math.ceil(density * elements))
+
+
+def require_density(density: float) -> None:
+    """Raise PlanError for what is no part of a tensor's elements."""
+    if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
+        raise PlanError(
+            f"the density is {density!r}: it must be above 0, since nothing would be sent, and at most 1, since no "
+            "tensor has more elements than it has"
+        )
 
 
 def contiguous_plan(workload: Workload, ends: Sequence[int]) -> Plan:

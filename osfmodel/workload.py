@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.checks import require_count, require_name, require_positive, require_time
@@ -32,6 +32,8 @@ class Layer:
     activation_bytes: bytes kept from forward to backward, where known
     enqueue_time:     seconds after the start of the iteration at which the *host* submits the gradient, where
                       the host runs ahead of the device; unknown means together with the gradient
+    peak_bytes:       most bytes of activations, inputs and scratch of all layers alive at once during its backward;
+                      parameters, gradients, buffers and optimizer state are not among them; where known
     """
 
     name: str
@@ -41,6 +43,7 @@ class Layer:
     dtype: str = "float32"
     activation_bytes: int | None = None
     enqueue_time: float | None = None
+    peak_bytes: int | None = None
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a layer")
@@ -50,8 +53,30 @@ class Layer:
         require_name(self.dtype, f"the dtype of layer {self.name!r}")
         if self.activation_bytes is not None:
             require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
+        if self.peak_bytes is not None:
+            require_count(self.peak_bytes, f"peak bytes of layer {self.name!r}")
         if self.enqueue_time is not None:
             require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the model, such as a residual or transformer block, that can be computed again in backward.
+
+    name:        of the module
+    first, last: the layers that it spans, as they stand in the workload
+    kept_bytes:  of activations that it keeps from forward to backward, without its output: what computing it again
+                 gives back until then
+    """
+
+    name: str
+    first: str
+    last: str
+    kept_bytes: int
+
+    def __post_init__(self) -> None:
+        require_name(self.name, "the name of a segment")
+        require_count(self.kept_bytes, f"kept bytes of segment {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +121,11 @@ class Workload:
     gradients become ready. ``update_time`` is seconds of optimizer step per iteration; ``batch_size`` is
     samples per worker and iteration, where known.
 
+    segments:     what can be computed again, in the order of the layers; they do not overlap
+    state_bytes:  of the optimizer's state, where known
+    update_bytes: of scratch alive at once during the optimizer's step, where known
+    fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, where known
+
     Raises DataError for no layers, duplicate names, and times or sizes that cannot be.
     """
 
@@ -104,6 +134,10 @@ class Workload:
     batch_size: int | None = None
     update_time: float = 0
     source: Source = Source()
+    segments: tuple[Segment, ...] = ()
+    state_bytes: int | None = None
+    update_bytes: int | None = None
+    fixed_bytes: int | None = None
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
@@ -115,7 +149,11 @@ class Workload:
         require_time(self.update_time, f"update time of workload {self.name!r}")
         if self.batch_size is not None:
             require_count(self.batch_size, f"batch size of workload {self.name!r}", least=1)
+        for name in ("state_bytes", "update_bytes", "fixed_bytes"):
+            if getattr(self, name) is not None:
+                require_count(getattr(self, name), f"{name} of workload {self.name!r}")
         _require_unique([layer.name for layer in self.layers], self.name)
+        _require_segments(self.segments, self.layers, self.name)
         forward_time = sum(layer.forward_time for layer in self.layers)
         backward_time, gradients = _backward(self.layers, forward_time)
         require_count(sum(gradients.sizes), f"gradient bytes of workload {self.name!r} in all")
@@ -134,6 +172,26 @@ class Workload:
     def gradient_bytes(self) -> int:
         """Bytes that every worker contributes to all-reduce per iteration."""
         return sum(self.gradients.sizes)
+
+    def span(self, segment: str) -> slice:
+        """Where the layers of a segment stand. Raises DataError for a segment that is not there."""
+        for one in self.segments:
+            if one.name == segment:
+                return _span(one, {layer.name: place for place, layer in enumerate(self.layers)})
+        known = ", ".join(one.name for one in self.segments[:8]) or "none: profile it with this version of osfmodel"
+        raise DataError(f"workload {self.name!r} has no segment {segment!r}: known are {known}")
+
+    def recomputing(self, segments: Sequence[str]) -> Workload:
+        """The same with the forward of these segments carried out once more, before their backward.
+
+        Raises DataError for a segment that is not there.
+        """
+        layers = list(self.layers)
+        for span in map(self.span, segments):
+            again = sum(layer.forward_time for layer in layers[span])
+            last = layers[span.stop - 1]
+            layers[span.stop - 1] = replace(last, backward_time=last.backward_time + again)
+        return replace(self, layers=tuple(layers)) if segments else self
 
     def scaled(self, factor: float) -> Workload:
         """The same with all times ``factor`` times as long, as on another device. Raises DataError at 0 or less."""
@@ -189,6 +247,28 @@ def _require_unique(names: Sequence[str], workload: str) -> None:
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise DataError(f"workload {workload!r} has two layers named {twice!r}: names must be unique")
+
+
+def _span(segment: Segment, places: Mapping[str, int]) -> slice:
+    return slice(places[segment.first], places[segment.last] + 1)
+
+
+def _require_segments(segments: Sequence[Segment], layers: Sequence[Layer], workload: str) -> None:
+    """Raise DataError for segments without layers, out of order or with a layer or a name in common."""
+    places = {layer.name: place for place, layer in enumerate(layers)}
+    before, names = 0, set()
+    for segment in segments:
+        for name in (segment.first, segment.last):
+            if name not in places:
+                raise DataError(f"segment {segment.name!r} of workload {workload!r} has no layer {name!r}")
+        span = _span(segment, places)
+        if span.start < before or span.stop <= span.start or segment.name in names:
+            raise DataError(
+                f"segment {segment.name!r} of workload {workload!r} is empty, is there twice, or has layers of the "
+                "segment before it: segments follow each other as the layers do"
+            )
+        before = span.stop
+        names.add(segment.name)
 
 
 def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Gradients]:
