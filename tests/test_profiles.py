@@ -21,6 +21,7 @@ from osfmodel import (
     NcclShape,
     Pieces,
     Protocol,
+    Segment,
     Source,
     Table,
     UsageError,
@@ -234,17 +235,27 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         protocols=(Protocol(0.5, 0.25, Link(1.0, 2.0), Link(3.0, 4.0, 5.0)), Protocol(1.0, 0.0)),
         source=source,
     )
-    layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0)
-    workload = Workload("full", (layer,), batch_size=6, update_time=7.0, source=source)
-    plan = Plan(
-        "full", (Bucket((Block("a", 0, 3),), release_time=1.5),), channels=2, forward_overlap=True, split=True, credit=7
+    layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0, peak_bytes=6)
+    segments = (Segment("block", "a", "a", 8),)
+    workload = Workload("full", (layer,), 6, 7.0, source, segments, state_bytes=9, update_bytes=10, fixed_bytes=11)
+    block = Block("a", 0, 3)
+    plans = (
+        Plan("full", (Bucket((block,), 1.5),), channels=2, forward_overlap=True, split=True, credit=7),
+        Plan("full", (Bucket((block,), density=0.5),), recompute=("block",), release=True, mirror=True),
     )
-    for noun, load in ((cluster, osf.load_cluster), (workload, osf.load_workload), (plan, osf.load_plan)):
-        for field in dataclasses.fields(noun):
-            if field.default is not dataclasses.MISSING:
-                assert getattr(noun, field.name) != field.default, f"give {field.name} a value of its own here"
+    everything = [
+        (cluster, osf.load_cluster),
+        (workload, osf.load_workload),
+        *((plan, osf.load_plan) for plan in plans),
+    ]
+    for noun, load in everything:
         osf.save(noun, tmp_path / "noun.json")
         assert load(tmp_path / "noun.json") == noun
+    for nouns in ((cluster,), (workload,), plans):
+        for field in dataclasses.fields(nouns[0]):
+            if field.default is not dataclasses.MISSING:
+                differs = any(getattr(noun, field.name) != field.default for noun in nouns)
+                assert differs, f"give {field.name} a value of its own here"
 
 
 def test_deep_nesting_endless_files_and_wrong_kinds(tmp_path):

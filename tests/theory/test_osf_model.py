@@ -190,8 +190,11 @@ def test_the_oracle_of_idle_flush_can_fail():
 @settings(max_examples=50, deadline=None)
 @given(workloads(), costs)
 def test_an_endless_buffer_without_a_clock_is_one_message(workload, cost):
-    found, single = (as_carried_out(workload, plan, cost) for plan in (fused(workload, Fusion(HUGE)), in_one(workload)))
-    assert found == single
+    plans = fused(workload, Fusion(HUGE)), in_one(workload)
+    (found, time), (single, single_time) = (as_carried_out(workload, plan, cost) for plan in plans)
+    assert {layers for layers, _, _ in found} == {layers for layers, _, _ in single}
+    if len(set(workload.gradients.ready_times)) == len(workload.gradients):
+        assert (found, time) == (single, single_time)  # which of two types goes first that are complete at once is open
 
 
 @settings(max_examples=50, deadline=None)
