@@ -19,6 +19,7 @@ from osfmodel.engine import ENGINES
 from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements, save_measurements
+from osfmodel.memory import Level, Memory, memory_of
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.predict import Comparison, Prediction, compare, predict
@@ -57,9 +58,11 @@ __all__ = [
     "FittedRange",
     "JobError",
     "Layer",
+    "Level",
     "Limits",
     "Link",
     "Measurement",
+    "Memory",
     "NcclShape",
     "OsfError",
     "Outcome",
@@ -88,6 +91,7 @@ __all__ = [
     "load_measurements",
     "load_plan",
     "load_workload",
+    "memory_of",
     "predict",
     "profile",
     "save",

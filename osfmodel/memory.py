@@ -1,0 +1,279 @@
+"""What a training step keeps in memory, when, and who owns the peak: reconstructed after LaySA (IEEE Access'21).
+
+Only LaySA's abstract is public; what is here follows from how PyTorch, DDP and this package's executor hold memory.
+Levels are of live bytes, as ``torch.cuda.max_memory_allocated`` and torch's MemTracker count them: what an allocator
+holds beyond that, a device's context and the buffers of a communication library are not in them.
+
+A workload with ``peak_bytes`` says how much activations, inputs and scratch take during each layer's backward, as
+profiled without recomputation. From that follows, for a plan,
+
+    level(t) = weights + state + gradients(t) + buckets(t) + sparse(t) + peak_bytes(t) - sum of kept_bytes(s)
+
+over the recomputed segments s that lie before t: they are not there again before their own backward. All but weights,
+state and what belongs to gradients grows in proportion to the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from osfmodel.checks import require_count
+from osfmodel.errors import DataError, UsageError
+from osfmodel.plan import Bucket, Plan, entries
+from osfmodel.timeline import Timeline
+from osfmodel.workload import Layer, Workload, element_bytes
+
+WEIGHTS, STATE, BUFFERS, GRADIENTS = "weights", "optimizer state", "buffers", "gradients"
+BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered entries", "activations and scratch"
+UPDATE = "update scratch"
+OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE)
+"""Who holds memory, in the order in which it is shown."""
+INDEX_BYTES = 4
+"""Of the place of an entry that is sent sparsely."""
+OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+"""Copies of the weights that an optimizer's state holds."""
+LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
+KEEPERS: Mapping[str, str] = {
+    LOCAL: "one worker alone: each gradient from its backward until the update",
+    DDP: "PyTorch DDP: gradients, and buckets that hold them once more",
+    VIEW: "PyTorch DDP with gradient_as_bucket_view: gradients inside buckets that stay",
+    RUNTIME: "osf.execute: gradients inside buckets that stay, or come and go with release",
+}
+"""Who keeps gradients, and how."""
+
+
+def entry_bytes(dtype: str) -> int:
+    """Bytes that an entry of a sparse bucket takes on the way: its value and its place."""
+    return element_bytes(dtype) + INDEX_BYTES
+
+
+def part_bytes(bucket: Bucket, dtypes: Mapping[str, str]) -> int:
+    """What one worker sends of a bucket: all of it, or its entries. ``dtypes``: of each layer's gradient."""
+    if bucket.density is None:
+        return bucket.size
+    return sum(
+        entries(block.bytes // element_bytes(dtypes[block.layer]), bucket.density) * entry_bytes(dtypes[block.layer])
+        for block in bucket.blocks
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From ``start`` to ``end`` (seconds after the start of the iteration) at most ``held`` bytes by owner are alive.
+
+    during: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected) or ``update``
+    """
+
+    during: str
+    start: float
+    end: float
+    held: Mapping[str, int] = field(repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """In all."""
+        return sum(self.held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A step as a sequence of levels, in the order of time."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def peak(self) -> Level:
+        """The first of the highest."""
+        return max(self.levels, key=lambda level: level.bytes)
+
+
+def memory_of(
+    workload: Workload,
+    plan: Plan,
+    timeline: Timeline,
+    workers: int,
+    keeper: str = RUNTIME,
+    optimizer: str | None = None,
+) -> Memory:
+    """What a step of ``workload`` keeps under ``plan``, where it happens as ``timeline`` says.
+
+    workers:   whose entries are gathered, where the plan has sparse buckets
+    keeper:    one of KEEPERS
+    optimizer: one of OPTIMIZERS, in place of the one that was profiled
+
+    Raises DataError for a workload that does not say what it keeps, UsageError for an unknown keeper or optimizer, and
+    for one that cannot carry out the plan.
+    """
+    require_known(workload)
+    require_count(workers, "the number of workers", least=1)
+    if keeper not in KEEPERS:
+        raise UsageError(f"unknown keeper {keeper!r}: known are {', '.join(KEEPERS)}")
+    if keeper != RUNTIME and (plan.release or plan.sparse):
+        raise UsageError(f"{KEEPERS[keeper].partition(':')[0]} neither releases gradients nor sends sparsely")
+    return Memory(tuple(_Step(workload, plan, timeline, workers, keeper, optimizer).levels()))
+
+
+def require_known(workload: Workload) -> None:
+    """Raise DataError unless ``workload`` says what it keeps."""
+    if not any(layer.peak_bytes for layer in workload.layers):
+        raise DataError(
+            f"workload {workload.name!r} does not say what its layers keep in memory (peak_bytes): make it with "
+            "osf profile, which measures that"
+        )
+
+
+def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
+    """Of the optimizer's state. Raises UsageError for an unknown one, DataError where nothing says which it is."""
+    if optimizer is not None:
+        if optimizer not in OPTIMIZERS:
+            raise UsageError(f"unknown optimizer {optimizer!r}: known are {', '.join(OPTIMIZERS)}")
+        return round(OPTIMIZERS[optimizer] * workload.gradient_bytes)
+    if workload.state_bytes is None:
+        raise DataError(f"workload {workload.name!r} does not say what the optimizer keeps: name the optimizer")
+    return workload.state_bytes
+
+
+def activation_levels(workload: Workload, recompute: Sequence[str]) -> list[int]:
+    """Bytes of activations, inputs and scratch during the backward of each layer, in the order of the layers.
+
+    A layer that says nothing of its peak has that of the next one whose gradient is ready.
+    """
+    levels: list[int] = []
+    known = 0
+    for layer in workload.layers:
+        known = known if layer.peak_bytes is None else layer.peak_bytes
+        levels.append(known)
+    for segment in workload.segments:
+        if segment.name in recompute:
+            after = workload.span(segment.name).stop
+            levels[after:] = [max(0, level - segment.kept_bytes) for level in levels[after:]]
+    return levels
+
+
+class _Step:
+    """One iteration: what is there throughout, and what comes and goes."""
+
+    def __init__(
+        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str, optimizer: str | None
+    ) -> None:
+        self.workload, self.plan, self.timeline, self.keeper = workload, plan, timeline, keeper
+        gradients = workload.gradients
+        self.sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
+        dtypes = dict(zip(gradients.names, gradients.dtypes, strict=True))
+        self.lives = [_Life.of(bucket, part_bytes(bucket, dtypes), workers) for bucket in plan.buckets]
+        self.sparse = {name for life in self.lives if life.sparse for name in life.names}
+        self._follow()
+        self.base = {
+            WEIGHTS: workload.gradient_bytes,
+            STATE: state_bytes(workload, optimizer),
+            BUFFERS: workload.fixed_bytes or 0,
+        }
+        if self.sparse:
+            self.base[SPARSE] = sum(self.sizes[name] for name in self.sparse)
+        if keeper in (DDP, VIEW) or (keeper == RUNTIME and not plan.release):
+            self.base[BUCKETS] = sum(life.bucket.size for life in self.lives if not life.sparse)
+
+    def _follow(self) -> None:
+        """When each bucket's first gradient is ready, and when it is sent, has arrived and is done with."""
+        ready = {span.layers[0]: span.end for span in self.timeline.spans if span.kind == "backward"}
+        sent: dict[frozenset[str], deque[tuple[float, float]]] = {}
+        for span in self.timeline.communication:
+            sent.setdefault(frozenset(span.layers), deque()).append((span.start, span.end))
+        updated = {name: span.end for span in self.timeline.spans if span.kind == "update" for name in span.layers}
+        for life in self.lives:
+            names = [block.layer for block in life.bucket.blocks]
+            life.begin = min(ready[name] for name in names)
+            life.sent, life.arrived = sent[frozenset(names)].popleft()
+            life.end = updated.get(names[0], self.timeline.iteration_time) if self.plan.release else life.arrived
+
+    def levels(self) -> Iterator[Level]:
+        """Forward, backward layer by layer, then the update."""
+        spans = {(span.kind, span.layers[0]): span for span in self.timeline.spans if len(span.layers) == 1}
+        recomputed = [self.workload.span(name) for name in self.plan.recompute]
+        kept = list(
+            accumulate(self._kept(place, layer, recomputed) for place, layer in enumerate(self.workload.layers))
+        )
+        for layer, held in zip(self.workload.layers, kept, strict=True):
+            if ("forward", layer.name) in spans:
+                span = spans["forward", layer.name]
+                yield self._level(f"forward {layer.name}", span.start, span.end, held, 0)
+        alive = activation_levels(self.workload, self.plan.recompute)
+        done = 0
+        for place in reversed(range(len(self.workload.layers))):
+            layer = self.workload.layers[place]
+            span = spans["backward", layer.name]
+            yield self._level(f"backward {layer.name}", span.start, span.end, alive[place], done)
+            if layer.gradient_bytes and (self.plan.release or layer.name in self.sparse):
+                below = kept[place - 1] if place else 0
+                copies = 3 if layer.name in self.sparse else 1  # the gradient; magnitudes, and what sorts them
+                yield self._level(f"hook {layer.name}", span.end, span.end, below + copies * layer.gradient_bytes, done)
+            done += layer.gradient_bytes
+        end = max(span.end for span in self.timeline.spans if span.kind == "backward")
+        yield self._level("update", end, self.timeline.iteration_time, 0, done, self._scratch())
+
+    def _kept(self, place: int, layer: Layer, recomputed: Sequence[slice]) -> int:
+        """What the forward of a layer adds, roughly: of a recomputed segment its last layer's part, as its output."""
+        inside = any(span.start <= place < span.stop - 1 for span in recomputed)
+        return 0 if inside else layer.activation_bytes or 0
+
+    def _level(self, during: str, start: float, end: float, alive: int, done: int, scratch: int = 0) -> Level:
+        """``done``: bytes of gradients that were ready before."""
+        held = {**self.base, ACTIVATIONS: alive}
+        if self.keeper in (LOCAL, DDP):
+            held[GRADIENTS] = done
+        hooked = not during.startswith("backward")
+        begun = [life for life in self.lives if life.begin < end or (hooked and life.begin <= end)]
+        if self.plan.release:
+            held[BUCKETS] = sum(life.bucket.size for life in begun if not life.sparse and life.end > start)
+        moving = [life for life in begun if life.sparse and life.end > start]
+        if self.sparse:
+            held[GATHERED] = sum(life.part + life.gathered * (life.sent <= end) for life in moving)
+        if during == "update" and not self.plan.release:
+            held[GRADIENTS] = held.get(GRADIENTS, 0) + sum(life.bucket.size for life in self.lives if life.sparse)
+        if scratch:
+            held[UPDATE] = scratch
+        return Level(during, start, end, {owner: held[owner] for owner in OWNERS if owner in held})
+
+    def _scratch(self) -> int:
+        """Of the update: of all at once, or of one bucket after the other.
+
+        An optimizer that goes tensor by tensor has scratch of the size of a tensor, one that goes through all at once
+        (``foreach``) of all: what was profiled tells which.
+        """
+        whole, largest = self.workload.update_bytes or 0, max(self.sizes.values(), default=0)
+        if not self.plan.release or not whole:
+            return whole
+        together = whole > 2 * largest
+        unit = self.workload.gradient_bytes if together else largest
+        most = max(
+            life.bucket.size if together else max(self.sizes[name] for name in life.names) for life in self.lives
+        )
+        return round(whole * min(1.0, most / unit))
+
+
+@dataclass(slots=True)
+class _Life:
+    """A bucket's memory: from its first gradient on, until it is done with."""
+
+    bucket: Bucket
+    names: frozenset[str]
+    part: int
+    gathered: int
+    begin: float = 0
+    sent: float = 0
+    arrived: float = 0
+    end: float = 0
+
+    @staticmethod
+    def of(bucket: Bucket, part: int, workers: int) -> _Life:
+        """Before anything is known of when."""
+        sparse = bucket.density is not None
+        return _Life(bucket, frozenset(block.layer for block in bucket.blocks), part, workers * part if sparse else 0)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it sends a part of its elements."""
+        return self.bucket.density is not None

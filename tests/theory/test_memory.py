@@ -1,0 +1,164 @@
+"""The memory model against levels counted by hand, and against a count of what is alive, event by event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osfmodel import DataError, Layer, Segment, UsageError, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline
+from osfmodel.memory import (
+    ACTIVATIONS,
+    BUCKETS,
+    DDP,
+    GRADIENTS,
+    LOCAL,
+    RUNTIME,
+    STATE,
+    UPDATE,
+    VIEW,
+    activation_levels,
+    memory_of,
+    state_bytes,
+)
+from osfmodel.plan import contiguous_plan, grouped_plan
+from osfmodel.pricing import Pricing
+
+LINE = AffineCost(((0.5, 0.01),))
+LAYERS = (
+    Layer("a", 1, 2, 100, activation_bytes=1000, peak_bytes=1500),
+    Layer("b", 1, 2, 200, activation_bytes=2000, peak_bytes=3600),
+    Layer("c", 1, 2, 400, activation_bytes=3000, peak_bytes=6500),
+)
+STEP = Workload(
+    "step", LAYERS, 8, 1, segments=(Segment("ab", "a", "b", 2500),), state_bytes=700, update_bytes=50, fixed_bytes=7
+)
+
+
+def memory(workload=STEP, plan=None, keeper=RUNTIME, optimizer=None, workers=4):
+    plan = plan or contiguous_plan(workload, (1, 3))
+    return memory_of(workload, plan, predict_timeline(workload, plan, Pricing.of(LINE)), workers, keeper, optimizer)
+
+
+def levels(found, owner):
+    return {level.during: level.held.get(owner, 0) for level in found.levels}
+
+
+def test_one_worker_alone_holds_what_was_ready_before():
+    found = memory(keeper=LOCAL)
+    assert levels(found, GRADIENTS) | {"": 0} == {
+        "forward a": 0, "forward b": 0, "forward c": 0,
+        "backward c": 0, "backward b": 400, "backward a": 600, "update": 700, "": 0,
+    }  # fmt: skip
+    assert levels(found, ACTIVATIONS)["backward c"] == 6500
+    assert found.peak.during == "backward c"
+    assert found.peak.bytes == 6500 + 700 + 700 + 7
+    assert levels(found, UPDATE)["update"] == 50
+
+
+@pytest.mark.parametrize(
+    ("keeper", "gradients", "buckets"), [(LOCAL, 600, 0), (DDP, 600, 700), (VIEW, 0, 700), (RUNTIME, 0, 700)]
+)
+def test_who_keeps_gradients(keeper, gradients, buckets):
+    found = memory(keeper=keeper)
+    assert levels(found, GRADIENTS)["backward a"] == gradients
+    assert levels(found, BUCKETS)["backward a"] == buckets
+
+
+def test_released_buckets_come_and_go():
+    """c is ready at 5 and sent at once, so that it arrives at 5 + 0.5 + 4 = 9.5: after backward, which ends at 9."""
+    plan = replace(contiguous_plan(STEP, (1, 3)), release=True)
+    found = memory(plan=plan)
+    assert levels(found, BUCKETS) == {
+        "forward a": 0, "forward b": 0, "forward c": 0, "backward c": 0, "hook c": 400, "backward b": 400,
+        "hook b": 700, "backward a": 700, "hook a": 700, "update": 700,
+    }  # fmt: skip
+
+
+def test_a_recomputed_segment_is_not_there_before_its_own_backward():
+    assert activation_levels(STEP, ()) == [1500, 3600, 6500]
+    assert activation_levels(STEP, ("ab",)) == [1500, 3600, 4000]
+    found = memory(plan=replace(contiguous_plan(STEP, (1, 3)), recompute=("ab",)))
+    assert levels(found, ACTIVATIONS)["backward c"] == 4000
+    assert levels(found, ACTIVATIONS)["backward b"] == 3600
+    assert levels(found, ACTIVATIONS)["forward c"] == 2000 + 3000  # the output of the segment, and c
+
+
+@pytest.mark.parametrize(("optimizer", "size"), [(None, 700), ("sgd", 0), ("momentum", 700), ("adam", 1400)])
+def test_the_state_of_the_optimizer(optimizer, size):
+    assert levels(memory(optimizer=optimizer), STATE)["update"] == size
+
+
+def test_scratch_of_the_update_goes_by_tensor_or_by_bucket():
+    alone = replace(grouped_plan(STEP, [[0], [1], [2]]), release=True)
+    by_tensor = replace(STEP, update_bytes=400)
+    assert levels(memory(by_tensor, alone), UPDATE)["update"] == 400
+    at_once = replace(STEP, update_bytes=1400)
+    assert levels(memory(at_once, alone), UPDATE)["update"] == 800  # of the largest bucket, 400 of 700
+    assert levels(memory(at_once), UPDATE)["update"] == 1400
+
+
+def test_what_is_not_known_is_said():
+    with pytest.raises(DataError, match="does not say what its layers keep"):
+        memory(replace(STEP, layers=tuple(replace(layer, peak_bytes=None) for layer in LAYERS)))
+    with pytest.raises(DataError, match="name the optimizer"):
+        state_bytes(replace(STEP, state_bytes=None))
+    with pytest.raises(UsageError, match="known are sgd, momentum, adam"):
+        memory(optimizer="lion")
+    with pytest.raises(UsageError, match="unknown keeper"):
+        memory(keeper="nobody")
+    with pytest.raises(UsageError, match="neither releases"):
+        memory(plan=replace(contiguous_plan(STEP, (3,)), release=True), keeper=DDP)
+
+
+# ------------------------------------------------------------------------------------------------------- by counting
+
+
+@st.composite
+def steps(draw):
+    """Chains of layers, each of which keeps its output for its own backward and needs one more while that goes on."""
+    count = draw(st.integers(1, 6))
+    outputs = [draw(st.integers(1, 50)) for _ in range(count)]
+    bounds = sorted(draw(st.sets(st.integers(0, count), max_size=4)) | {0, count})
+    layers = tuple(
+        Layer(
+            f"l{i}", 1, 1, draw(st.integers(1, 20)), activation_bytes=outputs[i], peak_bytes=sum(outputs[: i + 1]) + 5
+        )
+        for i in range(count)
+    )
+    segments = tuple(Segment(f"s{i}", f"l{i}", f"l{j - 1}", sum(outputs[i : j - 1])) for i, j in pairwise(bounds))
+    chosen = tuple(segment.name for segment in segments if draw(st.booleans()))
+    return Workload("w", layers, 1, segments=segments, state_bytes=0), chosen, outputs
+
+
+def counted(workload, chosen, outputs):
+    """Layer by layer what is alive: outputs that forward kept, those computed again, and the scratch of 5."""
+    spans = {name: workload.span(name) for name in chosen}
+    dropped = {i for span in spans.values() for i in range(span.start, span.stop - 1)}
+    alive = {i for i in range(len(outputs)) if i not in dropped}
+    found = {}
+    for i in reversed(range(len(outputs))):
+        for span in spans.values():
+            if span.start <= i < span.stop:
+                alive |= set(range(span.start, i))
+        found[i] = sum(outputs[j] for j in alive if j <= i) + 5
+        alive -= {i}
+    return [found[i] for i in range(len(outputs))]
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps())
+def test_levels_are_those_of_a_count(step):
+    workload, chosen, outputs = step
+    assert activation_levels(workload, chosen) == counted(workload, chosen, outputs)
+
+
+def test_the_count_can_fail():
+    segment = replace(STEP.segments[0], kept_bytes=2400)
+    wrong = replace(STEP, segments=(segment,))
+    assert activation_levels(wrong, ("ab",)) != activation_levels(STEP, ("ab",))
