@@ -118,7 +118,7 @@ def memory_of(
 
 def require_known(workload: Workload) -> None:
     """Raise DataError unless ``workload`` says what it keeps."""
-    if not any(layer.peak_bytes for layer in workload.layers):
+    if all(layer.peak_bytes is None for layer in workload.layers):
         raise DataError(
             f"workload {workload.name!r} does not say what its layers keep in memory (peak_bytes): make it with "
             "osf profile, which measures that"

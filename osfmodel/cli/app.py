@@ -29,6 +29,7 @@ MOST = 2.0
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
+    "memory": "osfmodel.cli.memory:memory_command",
     "run": "osfmodel.cli.run:run_command",
     "check": "osfmodel.cli.check:check_command",
     "bench": "osfmodel.cli.bench:bench_command",
@@ -112,6 +113,7 @@ def main() -> None:
     \b
     osf predict   how long an iteration takes under each way of fusing gradients
     osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf memory    what a step keeps in memory under each plan, when, and who owns the peak
     osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
     osf check     how far predictions are from measured runs
     osf bench     what collectives cost here, measured under torchrun, as a cluster file

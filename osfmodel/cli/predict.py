@@ -88,13 +88,14 @@ def predict_command(
     asked = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
     shown = plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules))
-    plans = [_plan(name) for name in dict.fromkeys(shown)]
+    plans = [named_or_file(name) for name in dict.fromkeys(shown)]
     comparisons = [compare(workload, cluster, count, plans, rules, engine) for count in counts]
     money = _economics(comparisons, samples, price_per_gpu_hour)
     emit(style, as_json, output, Predicted(comparisons, money))
 
 
-def _plan(name: str) -> str | tuple[str, Plan]:
+def named_or_file(name: str) -> str | tuple[str, Plan]:
+    """The name of a plan, or that of a file and the plan in it. Raises UsageError, DataError."""
     path = Path(name)
     if name not in NAMED_PLANS and (path.is_file() or path.name != name or path.suffix == ".json"):
         return name, profiles.load_plan(path)

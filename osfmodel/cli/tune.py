@@ -8,6 +8,7 @@ import click
 
 from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
+from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
 from osfmodel.errors import UsageError
 from osfmodel.objective import Objective
 from osfmodel.output import Tuned
@@ -36,6 +37,7 @@ from osfmodel.units import parse_bytes
 @click.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
 @click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
+@memory_options
 @live_options
 @output_options
 def tune_command(
@@ -55,7 +57,7 @@ def tune_command(
     style: str | None,
     as_json: bool,
     output: str | None,
-    **live: Any,
+    **others: Any,
 ) -> None:
     """Find the settings that make a framework carry out the best plan, and print the lines to paste.
 
@@ -63,17 +65,25 @@ def tune_command(
     model (WORKLOAD may be PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and
     keeps the better.
 
+    With --memory SIZE it looks for the batch size, and for what to keep, recompute, release and, with --sparse, send
+    sparsely, that train most samples per second within SIZE: a plan for osf.execute.
+
     \b
     Example:
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for ddp
       osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
+      osf tune profile.json --cluster v100-10gbe --workers 16 --memory 16GiB -o plan.json
       torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
     ctx = click.get_current_context()
     refuse_mixtures(ctx)
+    refuse_other_options(ctx)
+    if others["memory"] is not None:
+        tune_memory_command(ctx.params)
+        return
     limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
-    if live["live"] is not None:
+    if others["live"] is not None:
         only_ddp = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE and target == "ddp"
         tune_live_command(ctx.params, limits, not only_ddp)
         return

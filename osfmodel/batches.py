@@ -1,0 +1,66 @@
+"""A workload at another batch size: from one profile in proportion, from two on the line through them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from osfmodel.checks import require_count
+from osfmodel.errors import DataError
+from osfmodel.workload import Workload
+
+
+def at_batch(workload: Workload, batch_size: int, other: Workload | None = None) -> Workload:
+    """``workload`` with ``batch_size`` samples per worker and iteration.
+
+    Times of forward and backward and bytes of activations grow in proportion to the batch, which takes a device to be
+    as efficient with few samples as with many. With ``other``, a profile of the same model at another batch size, each
+    follows the line through both, at 0 or more. Gradients, the update and the optimizer's state stay as they are, and
+    bytes are rounded up. Enqueue times, which are the host's, stay too.
+
+    Raises DataError where a batch size is unknown, both are the same, or the profiles are of different models.
+    """
+    require_count(batch_size, "the batch size", least=1)
+    if workload.batch_size is None:
+        raise DataError(f"workload {workload.name!r} does not say at which batch size it was profiled: add batch_size")
+    if other is None:
+        ratio = batch_size / workload.batch_size
+        return _mapped(workload, workload, batch_size, lambda one, _: one * ratio)
+    _require_alike(workload, other)
+    part = (batch_size - workload.batch_size) / (other.batch_size - workload.batch_size)  # type: ignore[operator]
+    return _mapped(workload, other, batch_size, lambda one, two: max(0.0, one + (two - one) * part))
+
+
+def _mapped(workload: Workload, other: Workload, batch_size: int, value: Callable[[float, float], float]) -> Workload:
+    def size(one: int | None, two: int | None) -> int | None:
+        return None if one is None or two is None else math.ceil(value(one, two))
+
+    layers = tuple(
+        replace(
+            layer,
+            forward_time=value(layer.forward_time, twin.forward_time),
+            backward_time=value(layer.backward_time, twin.backward_time),
+            activation_bytes=size(layer.activation_bytes, twin.activation_bytes),
+            peak_bytes=size(layer.peak_bytes, twin.peak_bytes),
+        )
+        for layer, twin in zip(workload.layers, other.layers, strict=True)
+    )
+    segments = tuple(
+        replace(segment, kept_bytes=math.ceil(value(segment.kept_bytes, twin.kept_bytes)))
+        for segment, twin in zip(workload.segments, other.segments, strict=True)
+    )
+    return replace(workload, batch_size=batch_size, layers=layers, segments=segments)
+
+
+def _require_alike(workload: Workload, other: Workload) -> None:
+    def shape(one: Workload) -> list[tuple[object, ...]]:
+        layers = [(layer.name, layer.gradient_bytes, layer.dtype) for layer in one.layers]
+        return [*layers, *((segment.name, segment.first, segment.last) for segment in one.segments)]
+
+    if shape(workload) != shape(other):
+        raise DataError(f"{workload.name!r} and {other.name!r} are not profiles of the same model: their layers differ")
+    if other.batch_size in (None, workload.batch_size):
+        raise DataError(
+            f"{other.name!r} needs a batch size other than {workload.batch_size}, that of {workload.name!r}"
+        )

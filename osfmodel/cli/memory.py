@@ -1,0 +1,93 @@
+"""``osf memory``"""
+
+from __future__ import annotations
+
+import click
+
+from osfmodel import profiles
+from osfmodel.batches import at_batch
+from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.predict import named_or_file
+from osfmodel.engine import predict_timeline
+from osfmodel.errors import UsageError
+from osfmodel.memory import KEEPERS, LOCAL, OPTIMIZERS, RUNTIME, memory_of
+from osfmodel.memory_output import Held
+from osfmodel.plan import Plan
+from osfmodel.plans import make_plan, named_plan
+from osfmodel.pricing import pricing_of
+
+CAVEAT = "live bytes; the device's context, the library's buffers and fragmentation come on top"
+
+
+@click.command(name="memory")
+@subject_options(cluster_required=False)
+@click.option("--workers", metavar="N", help="Worker count; with --cluster. Default: one worker alone.")
+@click.option(
+    "--plan", "plan_names", multiple=True, metavar="NAME|FILE", type=PLAN, help="Named plan or plan file; repeatable."
+)
+@click.option(
+    "--keeper",
+    type=click.Choice(list(KEEPERS)),
+    help="Who keeps gradients. Default: ddp for plans that it can carry out, else runtime.",
+)
+@click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="If not that of the profile.")
+@click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
+@click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")
+@output_options
+def memory_command(
+    workload_name: str,
+    cluster_name: str | None,
+    cost_model: str | None,
+    effects: tuple[str, ...],
+    compression: str | None,
+    workers: str | None,
+    plan_names: tuple[str, ...],
+    keeper: str | None,
+    optimizer: str | None,
+    batch_size: int | None,
+    also: str | None,
+    style: str | None,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Predict what a training step of WORKLOAD keeps in memory under each plan, when, and who owns the peak.
+
+    WORKLOAD is a profile made by osf profile, which measures what layers keep. Without --cluster: one worker alone.
+
+    \b
+    Example:
+      osf memory profile.json --batch-size 64
+      osf memory profile.json --cluster v100-10gbe --workers 16 --plan ddp --plan plan.json
+    """
+    if (cluster_name is None) != (workers is None):
+        raise UsageError("give --cluster and --workers, or neither for one worker alone")
+    if cluster_name is None and plan_names:
+        raise UsageError("--plan needs --cluster and --workers: when buckets are sent depends on them")
+    if compression is not None:
+        raise UsageError("--compression: what it keeps is not known here; leave it out")
+    workload, cluster = load_subject(workload_name, cluster_name or "ring:1us,100GB/s", cost_model, None, effects)
+    counts = [1] if workers is None else parse_workers(workers, cluster)
+    if len(counts) > 1:
+        raise UsageError(f"--workers {workers}: give one count")
+    if batch_size is not None:
+        workload = at_batch(workload, batch_size, None if also is None else profiles.load_workload(also))
+    elif also is not None:
+        raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
+    pricing = pricing_of(cluster, counts[0])
+    memories, times = {}, {}
+    for name in dict.fromkeys(plan_names or ("ddp",)):
+        found = named_or_file(name)
+        label, plan = found if isinstance(found, tuple) else (name, None)
+        entry = None if plan is not None else named_plan(name)
+        paid = pricing.for_rules(plan.objective) if plan is not None else pricing.under(entry.conditions)  # type: ignore[union-attr]
+        carried = plan or make_plan(name, workload, paid)
+        timeline = predict_timeline(workload, carried, paid)
+        keeps = keeper or (LOCAL if workers is None else _keeper(carried))
+        label = "one worker alone" if workers is None else label
+        memories[label] = memory_of(workload, carried, timeline, counts[0], keeps, optimizer)
+        times[label] = timeline.iteration_time
+    emit(style, as_json, output, Held(workload.name, workload.batch_size, memories, times, (CAVEAT,)))
+
+
+def _keeper(plan: Plan) -> str:
+    return "ddp" if plan.plain and not plan.recompute else RUNTIME

@@ -1,0 +1,85 @@
+"""``osf tune --memory``: what the command line adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from osfmodel import profiles
+from osfmodel.cli.app import emit, load_subject, parse_workers
+from osfmodel.effects import RUNTIME
+from osfmodel.errors import UsageError
+from osfmodel.memory import OPTIMIZERS
+from osfmodel.memory_output import Fitted
+from osfmodel.memory_tune import Demand, tune_memory
+from osfmodel.units import parse_bytes
+
+ONLY_MEMORY = ("sparse", "optimizer", "batch_size", "also", "no_release")
+NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", "compression")
+"""Options that --memory does not take."""
+
+
+def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--memory and what goes with it."""
+    for option in (
+        click.option("--no-release", is_flag=True, help="Memory: keep gradients until the update, for clipping."),
+        click.option("--also", metavar="FILE", help="Memory: a profile of the same model at another batch size."),
+        click.option("--batch-size", type=int, metavar="B", help="Memory: samples per worker; default: the fastest."),
+        click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="Memory: if not that of the profile."),
+        click.option(
+            "--sparse", metavar="DENSITY", is_flag=False, flag_value="1%",
+            help="Memory: layers may send their largest entries only, so many at least (1%); changes training.",
+        ),
+        click.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def refuse_other_options(ctx: click.Context) -> None:
+    """Raise UsageError for options that do not go with --memory, or only with it."""
+    spelled = {param.name: max(param.opts, key=len) for param in ctx.command.params}
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE}
+    if ctx.params["memory"] is None:
+        for name in ONLY_MEMORY:
+            if name in given:
+                raise UsageError(f"{spelled[name]} is for --memory SIZE")
+        return
+    for name in NOT_MEMORY:
+        if name in given:
+            raise UsageError(f"{spelled[name]} does not go with --memory, which plans for one channel and a barrier")
+    if "target" in given and ctx.params["target"] != RUNTIME:
+        raise UsageError(
+            f"--for {ctx.params['target']} does not go with --memory: only osf.execute (--for {RUNTIME}) releases, "
+            "recomputes and sends sparsely"
+        )
+
+
+def tune_memory_command(params: dict[str, Any]) -> None:
+    """Find the plan and print it."""
+    workload, cluster = load_subject(
+        params["workload_name"], params["cluster_name"], params["cost_model"], None, params["effects"]
+    )
+    counts = parse_workers(params["workers"], cluster)
+    if len(counts) > 1:
+        raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")
+    demand = Demand(
+        parse_bytes(params["memory"]),
+        params["optimizer"],
+        None if params["sparse"] is None else parse_density(params["sparse"]),
+        params["batch_size"],
+        not params["no_release"],
+    )
+    other = None if params["also"] is None else profiles.load_workload(params["also"])
+    tuning = tune_memory(workload, cluster, counts[0], demand, other)
+    emit(params["style"], params["as_json"], params["output"], Fitted(tuning))
+
+
+def parse_density(text: str) -> float:
+    """``1%`` or ``0.01``. Raises UsageError."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"--sparse {text!r}: write a part of the entries, such as 1% or 0.01") from None

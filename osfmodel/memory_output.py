@@ -1,0 +1,124 @@
+"""The results of ``osf memory`` and ``osf tune --memory`` in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.documents import SCHEMA_VERSION, document_of, encode
+from osfmodel.memory import Level, Memory
+from osfmodel.memory_tune import Fit, MemoryTuning
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The result of ``osf memory``: plans by name, what each keeps, and how long its iteration takes."""
+
+    workload: str
+    batch_size: int | None
+    memories: Mapping[str, Memory]
+    times: Mapping[str, float]
+    notes: Sequence[str] = ()
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "workload": self.workload,
+            "batch_size": self.batch_size,
+            "plans": [{"plan": name, **_memory(memory)} for name, memory in self.memories.items()],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {"workload": self.workload, "plan": name, **_flat(level)}
+            for name, memory in self.memories.items()
+            for level in memory.levels
+        ]
+
+    def show(self, console: Any) -> None:
+        from osfmodel import memory_screen
+
+        title = f"{self.workload}, a batch of {self.batch_size} per worker"
+        console.print(title, style="bold", markup=False)
+        memory_screen.show_memory(console, self.memories, self.times, None)
+        for note in self.notes:
+            console.print(f"Note: {note}.", markup=False)
+
+    def warnings(self) -> list[str]:
+        return []
+
+
+class Fitted:
+    """The result of ``osf tune --memory``; its document is itself a plan file."""
+
+    def __init__(self, tuning: MemoryTuning) -> None:
+        self.tuning = tuning
+
+    def document(self) -> dict[str, Any]:
+        tuning = self.tuning
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "workload": tuning.workload.name,
+            "cluster": tuning.cluster.name,
+            "workers": tuning.workers,
+            "limit_bytes": tuning.demand.limit,
+            "largest_batch_size": tuning.largest,
+            "before": None if tuning.before is None else _fit(tuning.before),
+            "after": _fit(tuning.after),
+            "notes": list(tuning.notes),
+            "plan": document_of(tuning.after.plan),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        named = {"before": self.tuning.before, "after": self.tuning.after}
+        shared = {"workload": self.tuning.workload.name, "workers": self.tuning.workers}
+        tried = [("tried", fit) for fit in self.tuning.tried]
+        pairs = [*((name, fit) for name, fit in named.items() if fit is not None), *tried]
+        return [{**shared, "which": name, **_numbers(fit)} for name, fit in pairs]
+
+    def show(self, console: Any) -> None:
+        from osfmodel import memory_screen
+
+        memory_screen.show_memory_tuning(console, self.tuning)
+
+    def code(self) -> str:
+        """The plan file."""
+        return encode(document_of(self.tuning.after.plan))
+
+    def warnings(self) -> list[str]:
+        return list(self.tuning.warnings)
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    return {
+        **_numbers(fit),
+        "release": fit.plan.release,
+        "recompute": list(fit.plan.recompute),
+        "sparse": list(fit.sparse),
+        **_memory(fit.memory),
+    }
+
+
+def _numbers(fit: Fit) -> dict[str, Any]:
+    return {
+        "batch_size": fit.batch_size,
+        "peak_bytes": fit.memory.peak.bytes,
+        "iteration_time_s": fit.iteration_time,
+        "lower_bound_s": fit.bound,
+        "samples_per_s": fit.throughput,
+        "buckets": len(fit.plan.buckets),
+    }
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    return {
+        "peak_bytes": memory.peak.bytes,
+        "peak_during": memory.peak.during,
+        "peak_owners": dict(memory.peak.held),
+        "levels": [_flat(level) for level in memory.levels],
+    }
+
+
+def _flat(level: Level) -> dict[str, Any]:
+    return {"during": level.during, "start_s": level.start, "end_s": level.end, "bytes": level.bytes}

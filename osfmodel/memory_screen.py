@@ -1,0 +1,110 @@
+"""What a person sees of memory: who owns the peak, and a step as a row of bars. Data in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from osfmodel.memory import OWNERS, Memory
+from osfmodel.memory_tune import Fit, MemoryTuning
+from osfmodel.units import show_bytes, show_time
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 64
+"""Characters of a row of bars."""
+LISTED = 8
+"""Most names that are listed; the plan file has all."""
+
+
+def bars(memory: Memory, top: int, until: float, width: int = WIDTH) -> str:
+    """The highest level in each of ``width`` parts of the time until ``until``; a full block is ``top`` bytes."""
+    highest = [0] * width
+    for level in memory.levels:
+        first = min(int(level.start / until * width), width - 1)
+        last = min(max(int(level.end / until * width - 1e-9), first), width - 1)
+        for place in range(first, last + 1):
+            highest[place] = max(highest[place], level.bytes)
+    steps = len(BARS) - 1
+    return "".join(BARS[min(steps, -(-size * steps // top))] for size in highest)
+
+
+def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[str, float], limit: int | None) -> None:
+    """Owners at the peak, side by side, and the steps on one scale."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("at the peak", *named):
+        table.add_column(escape(column), justify="left" if column == "at the peak" else "right")
+    peaks = [memory.peak for memory in named.values()]
+    for owner in OWNERS:
+        if any(peak.held.get(owner) for peak in peaks):
+            table.add_row(owner, *(show_bytes(peak.held.get(owner, 0)) for peak in peaks))
+    table.add_row("in all", *(show_bytes(peak.bytes) for peak in peaks), style="bold")
+    table.add_row("when", *(escape(peak.during) for peak in peaks))
+    console.print(table)
+    top = max([limit or 0, *(peak.bytes for peak in peaks)])
+    longest = max(times.values())
+    wide = max(map(len, named))
+    for name, memory in named.items():
+        console.print(f"{name:<{wide}}  {bars(memory, top, longest)}", markup=False, soft_wrap=True)
+    console.print(f"{'':<{wide}}  0 to {show_time(longest)}; a full block is {show_bytes(top)}.", markup=False)
+
+
+def show_memory_tuning(console: Console, tuning: MemoryTuning) -> None:
+    """Before and after, what was chosen, and the memory timelines."""
+    title = f"{tuning.workload.name} on {tuning.cluster.name}, {tuning.workers} workers, within "
+    console.print(f"{title}{show_bytes(tuning.demand.limit)}", style="bold", markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ("", "batch per worker", "peak", "iteration", "samples/s", "above bound")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    if tuning.before is not None:
+        table.add_row("DDP's defaults", *_cells(tuning.before), "")
+    table.add_row("tuned", *_cells(tuning.after), f"{tuning.after.gap:.1%}")
+    console.print(table)
+    console.print(_verdict(tuning), style="bold", markup=False)
+    for line in chosen(tuning.after):
+        console.print(f"{line}.", markup=False)
+    for note in tuning.notes:
+        console.print(f"Note: {note}.", markup=False)
+    console.print()
+    fits = {"DDP's defaults": tuning.before, "tuned": tuning.after}
+    there = {name: fit for name, fit in fits.items() if fit is not None}
+    memories = {name: fit.memory for name, fit in there.items()}
+    show_memory(console, memories, {name: fit.iteration_time for name, fit in there.items()}, tuning.demand.limit)
+    console.print("For osf.execute: -o plan.json writes the plan.", markup=False)
+
+
+def _cells(fit: Fit) -> tuple[str, ...]:
+    peak = show_bytes(fit.memory.peak.bytes)
+    return str(fit.batch_size), peak, show_time(fit.iteration_time), f"{fit.throughput:.4g}"
+
+
+def _verdict(tuning: MemoryTuning) -> str:
+    largest = f"the largest batch that fits at all is {tuning.largest}"
+    if tuning.before is None:
+        return f"DDP's defaults do not fit with a single sample; {largest}."
+    return f"{tuning.gain:+.1%} samples per second; {largest}, with DDP's defaults {tuning.before.batch_size}."
+
+
+def chosen(fit: Fit) -> list[str]:
+    """What the plan does beside fusing, a sentence each."""
+    plan = fit.plan
+    lines = [f"Sends {len(plan.buckets)} buckets" + ("" if plan.release else ", gradients kept until the update")]
+    if plan.release:
+        lines.append("Releases gradients: each layer is updated as soon as its bucket has arrived")
+    if plan.recompute:
+        lines.append(
+            f"Recomputes {len(plan.recompute)} of {len(fit.workload.segments)} segments: {_some(plan.recompute)}"
+        )
+    if fit.sparse:
+        densities = sorted({bucket.density for bucket in plan.buckets if bucket.density is not None})
+        shares = " and ".join(f"{density:.3g}" for density in densities)
+        where = "mirror weights" if plan.mirror else "residuals"
+        lines.append(f"Sends {len(fit.sparse)} layers at density {shares}, the rest in {where}: {_some(fit.sparse)}")
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")

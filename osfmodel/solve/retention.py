@@ -1,0 +1,189 @@
+"""What to keep, what to compute again and what to send sparsely, so that a step fits: a mixed-integer programme.
+
+For one batch size, with x_s = 1 where segment s is computed again and z_l = 1 where layer l is sent sparsely,
+
+    minimise T   subject to
+    T >= t_f + t_b + t_u + sum_s f_s x_s + sum_l sel_l z_l                              all is computed
+    T >= r_i(x, z) + a + sum_{j >= i} (b g_j (1 - z_j) + b' n_j z_j)                    what is ready last is sent
+    M >= fixed + sum_l e_l z_l + peak_t - sum_{s before t} kept_s x_s + gradients_t(z)   in every backward t
+
+g are bytes of gradients in ready order, n what is gathered of them, a + b m and b' m lines below the prices, r_i the
+ready time of gradient i with all that is computed again or selected before it. Each row holds for every schedule on one
+channel with a barrier, so the optimum of the programme is a bound on all of them, and infeasible means that no choice
+fits. The schedule itself is the dynamic programme's (``solve.merge``), made for what is chosen here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from osfmodel.cost.curves import Array
+from osfmodel.memory import activation_levels, entry_bytes
+from osfmodel.plan import entries
+from osfmodel.pricing import Pricing
+from osfmodel.solve.solution import Status
+from osfmodel.solve.windows import minorants
+from osfmodel.workload import Workload, element_bytes
+
+SECONDS = 20.0
+"""After which the search for whole numbers ends with what it has, and the bound it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is to decide, and within what.
+
+    limit:   bytes, for all that a step keeps
+    fixed:   bytes that are there throughout: weights, state, buffers
+    release: whether gradients go as their buckets arrive, so that none is kept
+    density: of what may be sent sparsely; None for nothing
+    """
+
+    limit: int
+    fixed: int
+    release: bool
+    density: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``recompute``: segments; ``sparse``: layers; ``bound``: no schedule of anything that fits takes less seconds."""
+
+    status: Status
+    bound: float
+    recompute: tuple[str, ...] = ()
+    sparse: frozenset[str] = frozenset()
+
+
+def choose(workload: Workload, pricing: Pricing, room: Room) -> Choice:
+    """The best choice that fits, where the wires do no worse than the lines below their prices."""
+    import cvxpy
+
+    cp: Any = cvxpy  # half of what is used here has no types
+    figures = _Figures(workload, pricing, room)
+    x = cp.Variable(max(len(workload.segments), 1), boolean=True)
+    z = cp.Variable(max(len(figures.sizes), 1), boolean=True)
+    time = cp.Variable()
+    times, memory = figures.times(), figures.memory()
+    scale = workload.compute_time
+    constraints = [
+        time >= (times.constant + times.again @ x + times.sparse @ z) / scale,
+        memory.constant + memory.again @ x + memory.sparse @ z <= room.limit / figures.unit,
+    ]
+    if room.density is None or not figures.sizes.size:
+        constraints.append(z == 0)
+    if not workload.segments:
+        constraints.append(x == 0)
+    # The smallest weight on what is chosen keeps out what gains nothing.
+    problem = cp.Problem(cp.Minimize(time + 1e-7 * (cp.sum(x) / x.size + cp.sum(z) / z.size)), constraints)
+    try:
+        problem.solve(solver="HIGHS", highs_options={"time_limit": SECONDS, "mip_rel_gap": 1e-4})
+    except cp.SolverError:
+        return Choice(Status.NOT_CONVERGED, workload.compute_time)
+    if problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
+        return Choice(Status.INFEASIBLE, float("inf"))
+    if x.value is None:
+        return Choice(Status.NOT_CONVERGED, workload.compute_time)
+    again = tuple(segment.name for segment, on in zip(workload.segments, x.value, strict=False) if on > 0.5)
+    sparse = frozenset(name for name, on in zip(workload.gradients.names, z.value, strict=False) if on > 0.5)
+    extra = getattr(problem.solver_stats, "extra_stats", None)
+    bound = getattr(extra, "mip_dual_bound", None)
+    least = float(problem.value if bound is None else bound) - 1e-7 * 2
+    return Choice(Status.OPTIMAL, max(least, 0.0) * scale, again, sparse)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """constant + again x + sparse z, row by row."""
+
+    constant: Array
+    again: Array
+    sparse: Array
+
+
+class _Figures:
+    """The programme in numbers: gradients in ready order, segments in the order of the layers."""
+
+    def __init__(self, workload: Workload, pricing: Pricing, room: Room) -> None:
+        self.workload, self.pricing, self.room = workload, pricing, room
+        gradients = workload.gradients
+        place = {layer.name: number for number, layer in enumerate(workload.layers)}
+        self.places = np.array([place[name] for name in gradients.names], dtype=int)
+        self.sizes = np.array(gradients.sizes, dtype=float)
+        self.ready = np.array(gradients.ready_times, dtype=float)
+        self.spans = [workload.span(segment.name) for segment in workload.segments]
+        self.again = np.array([sum(layer.forward_time for layer in workload.layers[span]) for span in self.spans])
+        self.kept = np.array([segment.kept_bytes for segment in workload.segments], dtype=float)
+        self.gathered = self._gathered()
+        effects = pricing.effects
+        self.selecting = effects.select * self.sizes + effects.select_time
+        self.spreading = effects.spread * self.sizes + effects.spread_received * self.gathered + effects.spread_time
+        self.unit = float(room.limit)
+
+    def _gathered(self) -> Array:
+        """Bytes that arrive of each gradient from all workers, were it sent sparsely."""
+        density = self.room.density or 1.0
+        pairs = zip(self.workload.gradients.sizes, self.workload.gradients.dtypes, strict=True)
+        sent = [entries(max(size // element_bytes(kind), 1), density) * entry_bytes(kind) for size, kind in pairs]
+        return np.array(sent, dtype=float) * self.pricing.workers
+
+    def times(self) -> _Rows:
+        """Seconds that T is not below."""
+        workload = self.workload
+        count, segments = len(self.sizes), max(len(self.spans), 1)
+        work = _Rows(
+            np.array([workload.compute_time]),
+            _filled(self.again, segments),
+            _filled(self.selecting + self.spreading, 1),
+        )
+        if not count:
+            return work
+        startup, dense = self._line()
+        rate = _cheapest(self.pricing, float(self.gathered.sum()))
+        after = 0 if self.room.release else workload.update_time
+        sent = dense * self.sizes
+        earlier = np.tril(np.ones((count, count)))  # what is ready at i or before
+        later = np.triu(np.ones((count, count)))  # what is sent at i or after
+        begun = np.array([[place < span.stop for span in self.spans] for place in self.places], dtype=float)
+        again = begun * self.again if self.spans else np.zeros((count, 1))
+        constant = self.ready + later @ sent + after + (startup if self.room.density is None else 0)
+        sparse = earlier * self.selecting + later * (rate * self.gathered - sent)
+        return _Rows(
+            np.concatenate([work.constant, constant]), np.vstack([work.again, again]), np.vstack([work.sparse, sparse])
+        )
+
+    def _line(self) -> tuple[float, float]:
+        """Of the lines below the price of an all-reduce, the one that bounds a dense iteration best."""
+        suffix = self.sizes[::-1].cumsum()[::-1]
+        lines = minorants(self.pricing.cost(), int(suffix[0])) or [(0.0, 0.0)]
+        return max(lines, key=lambda line: float((self.ready + line[0] + line[1] * suffix).max()))
+
+    def memory(self) -> _Rows:
+        """Bytes in each backward and in the update, in units of the limit."""
+        workload, count = self.workload, max(len(self.sizes), 1)
+        alive = np.array(activation_levels(workload, ()), dtype=float)
+        homes = 0.0 if self.room.release else float(self.sizes.sum())
+        layers = np.arange(len(alive))
+        freed = np.array([[-kept * (place >= span.stop) for kept, span in zip(self.kept, self.spans, strict=True)]
+                          for place in layers]) if self.spans else np.zeros((len(alive), 1))  # fmt: skip
+        # A residual or mirror is as large as the gradient, whose own place in a bucket it does without.
+        state = (self.sizes if self.room.release else 0 * self.sizes) if len(self.sizes) else np.zeros(1)
+        constant = np.concatenate([alive, [float(workload.update_bytes or 0)]]) + self.room.fixed + homes
+        sparse = np.vstack([np.tile(state, (len(alive), 1)), _filled(self.sizes, count)])
+        again = np.vstack([freed, np.zeros((1, freed.shape[1]))])
+        return _Rows(constant / self.unit, again / self.unit, sparse / self.unit)
+
+
+def _filled(row: Array, least: int) -> Array:
+    """As a matrix of one row and at least so many columns."""
+    return np.pad(np.atleast_2d(row), ((0, 0), (0, max(0, least - np.atleast_1d(row).size))))
+
+
+def _cheapest(pricing: Pricing, total: float) -> float:
+    """Seconds per byte gathered that no message of up to so many bytes does better than."""
+    floor = pricing.cost("all_gather").floor
+    sizes = [size for size in pricing.cost("all_gather").breakpoints if 0 < size < total]
+    return min(floor(size) / size for size in [*sizes, total])
