@@ -26,6 +26,7 @@ FLOORS = [
     ("cost.nccl_fit",),
     ("cost",),
     ("profiles", "recursion", "formats.source_text", "pricing"),
+    ("sparse",),
     ("schedule", "osf_model"),
     ("simulator",),
     ("engine", "loop"),
