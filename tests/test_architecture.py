@@ -88,7 +88,7 @@ FLOORS = [
     ("runtime",),
     ("runtime.ranks", "runtime.sizes", "runtime.replay", "runtime.buckets", "runtime.subjects"),
     ("runtime.job",),
-    ("runtime.copies", "runtime.beside", "runtime.channels"),
+    ("runtime.copies", "runtime.beside", "runtime.channels", "runtime.sparse"),
     ("runtime.findings",),
     ("runtime.surroundings",),
     ("runtime.bench",),
