@@ -25,6 +25,10 @@ class Effects:
     hook_time:           seconds of the compute stream per bucket before it can be sent
     copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
+    select, select_time: seconds per byte, and per tensor, of the compute stream to choose what a sparse bucket sends of
+                         a gradient and to keep the rest, before it can be sent
+    spread, spread_received, spread_time: seconds per byte of a gradient, per byte received from all ranks, and per
+                         tensor, of the compute stream to make means of the entries of a sparse bucket that has arrived
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
     negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on what all of them have
     negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache, or in its
@@ -37,6 +41,11 @@ class Effects:
     hook_time: float = 0
     copy_in: float = 0
     copy_out: float = 0
+    select: float = 0
+    select_time: float = 0
+    spread: float = 0
+    spread_received: float = 0
+    spread_time: float = 0
     fusion_copy: float = 0
     negotiation: float = 0
     negotiation_miss: float = 0
@@ -58,8 +67,9 @@ class Effects:
         A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between. With
         ``gradient_as_bucket_view``, an option of DDP, gradients live in the buckets, so that nothing is copied. Under
         the executor they live there, too, but each is scaled on its way into the bucket, which is a pass over memory as
-        DDP's copy is; what DDP's hooks take is not what the executor's do. Horovod has neither of these. Its fusion
-        buffer and its negotiation are its own: whatever else is stated to carry a run out has none.
+        DDP's copy is; what DDP's hooks take is not what the executor's do. Sparse buckets are the executor's alone, and
+        what they compute is computed in a replay as well: its timetable starts anew after it. Horovod has neither of
+        these. Its fusion buffer and its negotiation are its own: whatever else is stated to carry a run out has none.
         """
         if conditions.get("executor") == HOROVOD:
             slowdown = 0 if REPLAYED_ON_CPU.items() <= conditions.items() else self.compute_slowdown
@@ -134,6 +144,36 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s/byte",
             None,
             "one worker with and without DDP; none with gradient_as_bucket_view",
+        ),
+        "select": Effect(
+            "compute stream, the largest elements of a gradient out of all (sparse buckets)",
+            "s/byte",
+            None,
+            "`osf bench`: all ranks at once add what was kept, take the largest, and keep the rest",
+        ),
+        "select_time": Effect(
+            "compute stream, the same for each tensor, however small",
+            "s",
+            None,
+            "`osf bench`: the same of small tensors",
+        ),
+        "spread": Effect(
+            "compute stream, memory for the mean gradient, once a sparse bucket has arrived",
+            "s/byte",
+            None,
+            "`osf bench`: all ranks at once make the mean of what all have sent",
+        ),
+        "spread_received": Effect(
+            "compute stream, entries received from all ranks added up there, by their bytes",
+            "s/byte",
+            None,
+            "`osf bench`: the same at two densities",
+        ),
+        "spread_time": Effect(
+            "compute stream, the same for each tensor, however small",
+            "s",
+            None,
+            "`osf bench`: the same of small tensors",
         ),
         "fusion_copy": Effect(
             "communication stream, into and out of the fusion buffer (Horovod)",

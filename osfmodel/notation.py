@@ -1,7 +1,9 @@
 """A plan in one line, so that a measurement can say in full what was run.
 
 Gradients are numbered in ready order, from 0. ``2 channels, forward overlap: 0-4 5[0:4096]+6 5[4096:9000]`` sends the
-first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest.
+first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest. What of a
+message is sent follows it, ``0-4@0.01`` for a hundredth of each tensor; segments that are computed again are numbered
+as the workload has them: ``1 channel, release, mirror, recompute 0+3: 0-4@0.01 5``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from osfmodel.errors import DataError, PlanError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.workload import Workload
 
-LINE = re.compile(r"([1-9]\d{0,5}) channels?(, forward overlap)?(, split)?: ([-+:\[\]\d ]+)")
+LINE = re.compile(
+    r"([1-9]\d{0,5}) channels?(, forward overlap)?(, split)?(, release)?(, mirror)?(?:, recompute (\d[+\d]*))?: "
+    r"([-+:\[\]\d @.e]+)"
+)
 PART = re.compile(r"(\d{1,12})(?:-(\d{1,12})|\[(\d{1,15}):(\d{1,15})\])?")
 
 
@@ -25,7 +30,14 @@ def written(plan: Plan, workload: Workload) -> str:
     places = {name: place for place, name in enumerate(gradients.names)}
     rules = f"{plan.channels} channel{'s' if plan.channels > 1 else ''}"
     rules += ", forward overlap" * plan.forward_overlap + ", split" * plan.split
-    return f"{rules}: " + " ".join(_bucket(bucket.blocks, places, gradients.sizes) for bucket in plan.buckets)
+    rules += ", release" * plan.release + ", mirror" * plan.mirror
+    if plan.recompute:
+        segments = [segment.name for segment in workload.segments]
+        rules += ", recompute " + "+".join(str(segments.index(name)) for name in plan.recompute)
+    return f"{rules}: " + " ".join(
+        _bucket(bucket.blocks, places, gradients.sizes) + ("" if bucket.density is None else f"@{bucket.density!r}")
+        for bucket in plan.buckets
+    )
 
 
 def _bucket(blocks: Sequence[Block], places: dict[str, int], sizes: Sequence[int]) -> str:
@@ -46,11 +58,33 @@ def read(line: str, workload: Workload) -> Plan:
     found = LINE.fullmatch(line)
     if found is None:
         raise DataError(f"{line[:60]!r} is no plan in short form, such as '1 channel: 0-4 5'")
-    channels, overlap, split, messages = found.groups()
-    buckets = tuple(Bucket(_blocks(message, workload)) for message in messages.split())
-    plan = Plan(workload.name, buckets, int(channels), bool(overlap), bool(split))
+    channels, overlap, split, release, mirror, again, messages = found.groups()
+    plan = Plan(
+        workload.name,
+        tuple(_message(message, workload) for message in messages.split()),
+        int(channels),
+        bool(overlap),
+        bool(split),
+        recompute=tuple(_segment(number, workload) for number in again.split("+")) if again else (),
+        release=bool(release),
+        mirror=bool(mirror),
+    )
     plan.require_valid(workload)
     return plan
+
+
+def _segment(number: str, workload: Workload) -> str:
+    if not number or int(number) >= len(workload.segments):
+        raise PlanError(f"the plan recomputes segment {number!r}, and {workload.name!r} has {len(workload.segments)}")
+    return workload.segments[int(number)].name
+
+
+def _message(message: str, workload: Workload) -> Bucket:
+    parts, at, density = message.partition("@")
+    try:
+        return Bucket(_blocks(parts, workload), density=float(density) if at else None)
+    except ValueError:
+        raise DataError(f"{message[:60]!r} is no message, such as 0-4 or 0-4@0.01") from None
 
 
 def _blocks(message: str, workload: Workload) -> tuple[Block, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from osfmodel import loop_settings, osf_model
+from osfmodel import loop_settings, osf_model, sparse
+from osfmodel.effects import EXECUTED
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan, in_one, one_by_one
+from osfmodel.plan import Plan, in_one, one_by_one, require_density
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import best_cap
@@ -146,6 +148,70 @@ def _by_fusion(name: str) -> NamedPlan:
     )
 
 
+SPARSE = "sparse:"
+"""What the name of a plan begins with whose buckets are sparse: ``sparse:1%,cap:25MiB,release,mirror``."""
+FALLBACK = "fallback"
+SPARSE_OPTIONS = {
+    "release": "updates as soon as buckets have arrived",
+    "mirror": "what is not sent in mirror weights",
+    FALLBACK: "dense where sparse does not pay",
+}
+"""What such a name may end with."""
+
+
+class SparseName(NamedTuple):
+    """The parts of ``sparse:DENSITY,PLAN,OPTION...``."""
+
+    density: float
+    plan: str
+    options: tuple[str, ...]
+
+
+def sparse_name(name: str) -> SparseName | None:
+    """What a name of that family says; None for any other. Raises UsageError, or PlanError for what is no density."""
+    if not name.startswith(SPARSE):
+        return None
+    first, *rest = (part.strip() for part in name.removeprefix(SPARSE).split(","))
+    options: list[str] = []
+    while rest and rest[-1] in SPARSE_OPTIONS:
+        options.insert(0, rest.pop())
+    form = (
+        f"write {SPARSE}DENSITY,PLAN and then any of {', '.join(SPARSE_OPTIONS)}, such as {SPARSE}1%,cap:25MiB,release"
+    )
+    try:
+        density = float(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"plan {name!r}: {first!r} is no density such as 1% or 0.01: {form}") from None
+    require_density(density)
+    if not rest or len(set(options)) < len(options):
+        raise UsageError(f"plan {name!r}: {form}")
+    return SparseName(density, ",".join(rest), tuple(options))
+
+
+def _sparse(name: str) -> NamedPlan:
+    """The buckets of another plan, each sparse."""
+    parts = sparse_name(name)
+    if parts is None or parts.plan.startswith(SPARSE):
+        raise UsageError(f"plan {name!r}: its buckets are sparse already")
+    density, base, options = parts
+    entry = named_plan(base)
+
+    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+        plan = sparse.sparsely(entry.rule(workload, pricing, objective), density)
+        plan = replace(plan, release="release" in options, mirror="mirror" in options)
+        return sparse.falling_back(plan, workload, pricing) if FALLBACK in options else plan
+
+    said = "".join(f", {SPARSE_OPTIONS[option]}" for option in options)
+    return NamedPlan(
+        make, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", _changes_training,
+        entry.objective, entry.chooses, conditions=EXECUTED,
+    )  # fmt: skip
+
+
+def _changes_training(workload: Workload) -> tuple[str, ...]:
+    return ("sparse buckets change what training computes: compare losses with those of a dense run",)
+
+
 class Family(NamedTuple):
     """Plans whose names have parameters: ``read`` (name) -> plan raises UsageError; ``examples`` of names."""
 
@@ -157,6 +223,7 @@ FAMILIES: Mapping[str, Family] = {
     CAP: Family(_capped, (f"{CAP}25MiB", BEST_CAP)),
     loop_settings.PREFIX: Family(_with_settings, (f"{loop_settings.PREFIX}64MiB,5ms", horovod.BEST)),
     osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
+    SPARSE: Family(_sparse, (f"{SPARSE}1%,{CAP}25MiB",)),
 }
 """By what their names begin with."""
 
@@ -174,8 +241,8 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
     """The named plan for ``workload``, under the rules it was made for unless others are given.
 
-    Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``. Raises UsageError
-    for an unknown name, PlanError where there is no such plan.
+    Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``,
+    ``sparse:1%,cap:25MiB``. Raises UsageError for an unknown name, PlanError where there is no such plan.
     """
     entry = named_plan(name)
     rules = entry.objective if objective is None else objective

@@ -11,14 +11,15 @@ from typing import Any
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, TableCost
-from osfmodel.effects import Effects
+from osfmodel.effects import EXECUTED, Effects
 from osfmodel.engine import AUTO, engine_called, predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan
 from osfmodel.plans import STOCK_PLANS, make_plan, named_plan
 from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.bounds import objective_bound, plan_bound
+from osfmodel.sparse import Sparsity
 from osfmodel.targets import runs_on
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
@@ -36,10 +37,13 @@ class Bound:
     workload: Workload
     pricing: Pricing
     objective: Objective
+    plan: Plan | None = None
 
     @cached_property
     def value(self) -> float:
-        """Seconds."""
+        """Seconds, for what this plan recomputes, releases and sends sparsely where there is one."""
+        if self.plan is not None:
+            return plan_bound(self.workload, self.plan, self.pricing)
         return objective_bound(self.workload, self.pricing, self.objective)
 
 
@@ -133,7 +137,7 @@ def compare(
     subject = _Subject(workload, cluster, workers, engine)
     predictions = tuple(_predict(subject, plan, rules) for plan in plans)
     bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
-        subject.bound(PLAIN, subject.paid(PLAIN)),
+        Bound(workload, subject.paid(PLAIN), PLAIN),
     )
     return Comparison(workload, cluster, workers, bounds, predictions)
 
@@ -155,8 +159,10 @@ class _Subject:
         pricing = self.pricing.under(conditions) if conditions else self.pricing.for_rules(objective)
         return self.engine.seen(pricing)
 
-    def bound(self, objective: Objective, pricing: Pricing) -> Bound:
-        """What no schedule under these rules can beat; one for all plans that pay the same."""
+    def bound(self, plan: Plan, objective: Objective, pricing: Pricing) -> Bound:
+        """What no schedule under these rules can beat; one for all plans that pay and are allowed the same."""
+        if plan.sparse or plan.release or plan.recompute:
+            return Bound(self.workload, pricing, objective, plan)
         known = self._bounds.setdefault(objective, [])
         for bound in known:
             if bound.pricing == pricing:
@@ -197,15 +203,15 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
         objective = replace(plan.objective, **rules)
-        pricing = subject.paid(objective)
+        pricing = subject.paid(objective, EXECUTED if plan.release or plan.sparse else NO_CONDITIONS)
         plan = plan.under(objective)
     timeline = subject.engine.carry_out(workload, plan, pricing)
     return Prediction(
         name=label,
         plan=plan,
         timeline=timeline,
-        bound=subject.bound(objective, pricing),
-        warnings=subject.warnings + extrapolation(plan, pricing.cost()),
+        bound=subject.bound(plan, objective, pricing),
+        warnings=subject.warnings + plan_extrapolation(workload, plan, pricing),
         caveats=caveats + subject.caveats,
         band=error_band(workload, plan, timeline, pricing) if subject.ours else None,
         runs_on=runs_on(plan, workload),
@@ -233,10 +239,23 @@ def require_nouns(workload: object, cluster: object) -> None:
 
 def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:
     """A warning where a message is larger or smaller than what was measured."""
+    return _beyond([bucket.size for bucket in plan.buckets if bucket.density is None], cost)
+
+
+def plan_extrapolation(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[str, ...]:
+    """The same for all messages of ``plan``, those of sparse buckets at the price of an all-gather."""
+    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+    gathered = [sparsity.gathered_bytes(bucket) for bucket in plan.buckets if bucket.density is not None]
+    notes = extrapolation(plan, pricing.cost()) + _beyond(gathered, pricing.cost("all_gather"))
+    unmeasured = plan.sparse and pricing.workers > 1 and not (pricing.effects.select or pricing.effects.select_time)
+    said = "what selecting entries computes is not known here and left out: measure it with `osf bench`"
+    return tuple(dict.fromkeys(notes)) + ((said,) if unmeasured else ())
+
+
+def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
     measured = cost.measured_range
-    if measured is None or not plan.buckets:
+    if measured is None or not sizes:
         return ()
-    sizes = [bucket.size for bucket in plan.buckets]
     smallest, largest = min(sizes), max(sizes)
     notes = []
     if largest > measured[1]:

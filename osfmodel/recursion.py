@@ -47,24 +47,31 @@ def predict_timeline(
         compute.disturbed(start, end)
         communication.append(Span("all_reduce", "channel 0", layers, start, end))
     arrivals = [span.end for span in communication]
-    last, finish = aftermath(workload, plan, effects, compute.clock(compute.end), arrivals)
+    landings = [("copy", effects.copy_out * bucket.size) for bucket in plan.buckets] if effects.copy_out else ()
+    last, finish = aftermath(workload, plan, landings, compute.clock(compute.end), arrivals)
     return Timeline((*compute.spans(), *communication, *last), workload.compute_time, finish)
 
 
 def aftermath(
-    workload: Workload, plan: Plan, effects: Effects, computed: float, arrivals: Sequence[float]
+    workload: Workload,
+    plan: Plan,
+    landings: Sequence[tuple[str, float]],
+    computed: float,
+    arrivals: Sequence[float],
 ) -> tuple[list[Span], float]:
-    """What follows backward before the iteration is over, and when it is: copies out of the buckets, and the update.
+    """What follows backward before the iteration is over, and when it is: what became of the buckets, and the update.
 
     Bucket by bucket, in the order of the plan, its arrival is awaited and its gradients copied back (reducer.cpp,
-    ``finalize_backward``), so early buckets are copied while later ones are still on their way.
+    ``finalize_backward``) or made of its entries, so early buckets are dealt with while later ones are on their way.
+    ``landings`` say for each bucket what that is and how many seconds it takes; none where nothing is done.
     """
-    finish = max([computed, *arrivals]) if not effects.copy_out else computed
+    finish = computed if landings else max([computed, *arrivals])
     spans: list[Span] = []
-    for bucket, arrival in zip(plan.buckets, arrivals, strict=True) if effects.copy_out else ():
+    for bucket, arrival, (kind, work) in zip(plan.buckets, arrivals, landings, strict=True) if landings else ():
         start = max(finish, arrival)
-        finish = start + effects.copy_out * bucket.size
-        spans.append(Span("copy", "compute", tuple(block.layer for block in bucket.blocks), start, finish))
+        finish = start + work
+        if work:
+            spans.append(Span(kind, "compute", tuple(block.layer for block in bucket.blocks), start, finish))
     if workload.update_time:
         spans.append(Span("update", "compute", (), finish, finish + workload.update_time))
         finish = finish + workload.update_time
@@ -85,6 +92,8 @@ def _require_supported(plan: Plan) -> None:
         "forward_overlap": plan.forward_overlap,
         "split": plan.split,
         "credit": plan.credit is not None,
+        "release": plan.release,
+        "sparse buckets": plan.sparse,
     }
     for feature, wanted in asked.items():
         if wanted:

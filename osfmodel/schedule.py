@@ -7,17 +7,22 @@ from dataclasses import dataclass, replace
 
 from osfmodel.plan import Bucket, Plan
 from osfmodel.pricing import Pricing
+from osfmodel.sparse import Sparsity
 from osfmodel.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work of the compute stream: its span, how long it takes undisturbed, and the operations that it waits for."""
+    """Work of the compute stream: its span, how long it takes undisturbed, and the operations that it waits for.
+
+    hook: whether a gradient is there when it ends, so that gradients that have arrived meanwhile may be released
+    """
 
     kind: str
     layers: tuple[str, ...]
     work: float
     waits: tuple[int, ...] = ()
+    hook: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,40 @@ def schedule(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[list[Tas
     forward = [] if plan.forward_overlap else _forward(workload, pricing)
     backward = _backward(workload, plan, pricing)
     ready = {task.layers[0]: len(forward) + number for number, task in enumerate(backward)}
-    operations = [_operation(plan, bucket, ready, pricing, workload) for bucket in plan.buckets]
+    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+    operations = [_operation(plan, bucket, ready, pricing, workload, sparsity) for bucket in plan.buckets]
     if plan.split:
         operations += _gathers(workload, plan, operations, pricing)
     tasks = forward + backward
     if plan.forward_overlap:
         tasks += _next_forward(workload, operations, plan, pricing)
     return tasks, operations
+
+
+def landings(workload: Workload, plan: Plan, pricing: Pricing) -> list[tuple[str, float]]:
+    """What the compute stream does with each bucket that has arrived, and for how long; nothing at all, if so."""
+    sparsity, copy_out = Sparsity(workload, pricing.effects, pricing.workers), pricing.effects.copy_out
+    if not copy_out and not plan.sparse:
+        return []
+    return [
+        ("copy", copy_out * bucket.size) if bucket.density is None else ("spread", sparsity.spread(bucket))
+        for bucket in plan.buckets
+    ]
+
+
+def releases(workload: Workload, plan: Plan, pricing: Pricing, operations: Sequence[Operation]) -> list[Task]:
+    """What a plan that releases gradients does with each bucket, in its order, once that has arrived.
+
+    Gradients are copied out or made of entries, and their share of the update follows, by bytes.
+    """
+    arrives = {operation.after: number for number, operation in enumerate(operations) if operation.after >= 0}
+    done = landings(workload, plan, pricing) or [("copy", 0)] * len(plan.buckets)
+    tasks = [] if plan.buckets else [Task("update", (), workload.update_time)]
+    for number, (bucket, (kind, work)) in enumerate(zip(plan.buckets, done, strict=True)):
+        waits, layers = (arrives.get(number, number),), operations[number].layers
+        share = workload.update_time / workload.gradient_bytes * bucket.size
+        tasks += [Task(kind, layers, work, waits), Task("update", layers, share, waits)]
+    return tasks
 
 
 def _forward(workload: Workload, pricing: Pricing) -> list[Task]:
@@ -68,21 +100,33 @@ def _backward(workload: Workload, plan: Plan, pricing: Pricing) -> list[Task]:
     for bucket in plan.buckets if effects.hook_time else ():
         last = max((block.layer for block in bucket.blocks), key=order.__getitem__)
         hooks[last] = hooks.get(last, 0) + effects.hook_time
+    sparsity = Sparsity(workload, effects, pricing.workers)
+    chosen = {block.layer for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks}
     return [
         Task(
             "backward",
             (layer.name,),
-            layer.backward_time * stretch + effects.copy_in * layer.gradient_bytes + hooks.get(layer.name, 0),
+            layer.backward_time * stretch
+            + (
+                sparsity.select(layer.gradient_bytes)
+                if layer.name in chosen
+                else effects.copy_in * layer.gradient_bytes
+            )
+            + hooks.get(layer.name, 0),
+            hook=layer.gradient_bytes > 0,
         )
         for layer in reversed(workload.layers)
     ]
 
 
-def _operation(plan: Plan, bucket: Bucket, ready: Mapping[str, int], pricing: Pricing, workload: Workload) -> Operation:
-    kind = plan.objective.collectives[0]
+def _operation(
+    plan: Plan, bucket: Bucket, ready: Mapping[str, int], pricing: Pricing, workload: Workload, sparsity: Sparsity
+) -> Operation:
+    dense = bucket.density is None
+    kind = plan.objective.collectives[0] if dense else "all_gather"
     layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
-    latency, transfer = pricing.split(kind, bucket.size)
-    if len(bucket.blocks) > 1:
+    latency, transfer = pricing.split(kind, bucket.size if dense else sparsity.gathered_bytes(bucket))
+    if len(bucket.blocks) > 1 and dense:
         transfer += pricing.effects.fusion_copy * bucket.size
     released = bucket.release_time - workload.forward_time if plan.forward_overlap else bucket.release_time
     return Operation(

@@ -10,6 +10,10 @@ barrier an iteration runs from forward to update. Without it (``forward_overlap`
 until its gradient has arrived, takes its share of the update, and runs; the iteration is shown from the start of one
 backward to the start of the next. Each gradient is awaited by a layer before that, so nothing is in flight there,
 iterations do not mix, and one period is the steady state.
+
+With the barrier the compute stream deals with what has arrived after backward. Where the plan releases gradients it
+does so before: whenever a gradient is there, buckets that have arrived are completed in the order of the plan (copied
+out or made of entries, and updated) before backward goes on, and what is left then is awaited.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from heapq import heappop, heappush
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import aftermath
-from osfmodel.schedule import Operation, Task, schedule
+from osfmodel.schedule import Operation, Task, landings, releases, schedule
 from osfmodel.timeline import Span, Timeline
 from osfmodel.workload import Workload
 
@@ -32,9 +36,9 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     compute, network, finish = _simulated(workload, plan, pricing)
     operations = network.operations
     spans = compute.spans + network.spans
-    if not plan.forward_overlap:
-        computed = compute.spans[-1].end
-        last, finish = aftermath(workload, plan, pricing.effects, computed, _arrivals(operations, network, plan))
+    if not plan.forward_overlap and not plan.release:
+        computed, arrivals = compute.spans[-1].end, _arrivals(operations, network, plan)
+        last, finish = aftermath(workload, plan, landings(workload, plan, pricing), computed, arrivals)
         spans += last
     return Timeline(tuple(spans), workload.compute_time, finish, "simulator")
 
@@ -58,7 +62,8 @@ def _simulated(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[_Compu
     """Both sides after one iteration, and when the last event of it was."""
     plan.require_valid(workload)
     tasks, operations = schedule(workload, plan, pricing)
-    compute, network = _Compute(tasks, len(operations)), _Network(operations, plan, pricing)
+    later = releases(workload, plan, pricing, operations) if plan.release else []
+    compute, network = _Compute(tasks, later, len(operations)), _Network(operations, plan, pricing)
     slowdown = pricing.effects.compute_slowdown
     return compute, network, _run(compute, network, 1 / (1 + slowdown) if slowdown else 1)
 
@@ -80,9 +85,9 @@ def _run(compute: _Compute, network: _Network, disturbed: float) -> float:
         for number in compute.ended(now):
             network.computed(number)
         network.launch(now)
-        speed = disturbed if network.flows else 1
+        speed = disturbed if network.flows and not compute.copying else 1
         steps = network.steps(now)
-        if compute.running:
+        if compute.task is not None:
             steps.append(compute.left / speed)
         if not steps:
             return now
@@ -93,44 +98,62 @@ def _run(compute: _Compute, network: _Network, disturbed: float) -> float:
 
 
 class _Compute:
-    """The compute stream: its tasks one after the other, each once the operations that it awaits have arrived."""
+    """The compute stream: its tasks one after the other, each once the operations that it awaits have arrived.
 
-    def __init__(self, tasks: Sequence[Task], operations: int) -> None:
-        self.tasks = tasks
-        self.missing = [len(task.waits) for task in tasks]
-        self.waiters: list[list[int]] = [[] for _ in range(operations)]
-        for number, task in enumerate(tasks):
-            for awaited in task.waits:
-                self.waiters[awaited].append(number)
-        self.number = 0
-        self.running = False
+    ``later`` are done in their order between the others, where a gradient is there and they need not wait, or after.
+    """
+
+    def __init__(self, tasks: Sequence[Task], later: Sequence[Task], operations: int) -> None:
+        self.tasks, self.begun, self.number = tasks, 0, -1
+        self.later = deque(later)
+        self.arrivals = [False] * operations
+        self.task: Task | None = None
+        self.hooked = False
         self.started: float = 0
         self.left: float = 0
         self.spans: list[Span] = []
 
     def arrived(self, operation: int) -> None:
         """An operation has ended."""
-        for number in self.waiters[operation]:
-            self.missing[number] -= 1
+        self.arrivals[operation] = True
 
     def ended(self, now: float) -> Iterator[int]:
-        """The tasks that end now, those without work included; the next one begins."""
-        while self.number < len(self.tasks):
-            task = self.tasks[self.number]
-            if not self.running:
-                if self.missing[self.number]:
+        """The tasks that end now, those without work included, -1 for one that is done later; the next one begins."""
+        while True:
+            if self.task is None:
+                self.task = self._next()
+                if self.task is None:
                     return
-                self.running, self.started, self.left = True, now, task.work
+                self.started, self.left = now, self.task.work
             if self.left:
                 return
-            self.spans.append(Span(task.kind, "compute", task.layers, self.started, now))
+            self.spans.append(Span(self.task.kind, "compute", self.task.layers, self.started, now))
+            self.task = None
             yield self.number
-            self.running = False
-            self.number += 1
+
+    def _next(self) -> Task | None:
+        """The task that begins now, if one can."""
+        last = self.begun == len(self.tasks)
+        if self.later and (self.hooked or last) and self._there(self.later[0]):
+            self.number = -1
+            return self.later.popleft()
+        if last or not self._there(self.tasks[self.begun]):
+            return None
+        self.number, self.begun = self.begun, self.begun + 1
+        self.hooked = self.tasks[self.number].hook
+        return self.tasks[self.number]
+
+    def _there(self, task: Task) -> bool:
+        return all(self.arrivals[operation] for operation in task.waits)
+
+    @property
+    def copying(self) -> bool:
+        """Whether it does what collectives do not slow: what that takes was measured beside them, or after."""
+        return self.task is not None and self.task.kind in ("copy", "spread")
 
     def move(self, step: float, speed: float) -> None:
         """Compute for ``step`` seconds. What ends is told by its duration, since the step was chosen by that."""
-        if self.running:
+        if self.task is not None:
             self.left = self.left - step * speed if self.left / speed > step else 0
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Span:
     """Something that keeps a stream busy from ``start`` to ``end`` (seconds after the start of the iteration).
 
-    kind:   on the compute stream ``forward``, ``backward``, ``copy`` (out of a bucket that has arrived) or ``update``;
-            on a channel ``all_reduce``, or ``reduce_scatter`` and ``all_gather`` of a plan that splits it
+    kind:   on the compute stream ``forward``, ``backward``, ``copy`` (out of a bucket that has arrived), ``spread``
+            (means of the entries of a sparse bucket that has arrived) or ``update``; on a channel ``all_reduce``, or
+            ``reduce_scatter`` and ``all_gather`` of a plan that splits it, or ``all_gather`` of a sparse bucket
     stream: ``compute`` or ``channel 0``, ``channel 1`` ...
     layers: the layers concerned; empty for one update of all, as where a barrier comes before it
     """

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from osfmodel import Block, Bucket, DataError, Layer, Plan, PlanError, Workload
 from osfmodel.notation import read, written
 from osfmodel.plan import contiguous_plan
-from tests.theory.test_simulator import buckets, workloads
+from osfmodel.sparse import sparsely
+from tests.theory.test_simulator import beyond_dense, buckets, workloads
 
 FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcba", (8, 16, 0, 4), strict=True)))
 """Ready order: a (4 bytes), c (16), d (8); b has none."""
@@ -25,11 +26,24 @@ def test_what_is_written_is_read(data):
     assert read(written(plan, workload), workload) == plan
 
 
+@given(beyond_dense())
+def test_sparse_buckets_release_and_recomputation_are_read(case):
+    workload, plan, _ = case
+    plain = replace(
+        plan, buckets=tuple(replace(bucket, release_time=0) for bucket in plan.buckets), credit=None, workload="w"
+    )
+    assert read(written(plain, workload), workload) == plain
+
+
 def test_lines_as_a_person_reads_them():
     assert written(contiguous_plan(FOUR, [2, 3]), FOUR) == "1 channel: 0-1 2"
     cut = Bucket((Block("c", 0, 4), Block("d", 0, 8))), Bucket((Block("c", 4, 12), Block("a", 0, 4)))
     plan = Plan("four", cut, 2, forward_overlap=True, split=True)
     assert written(plan, FOUR) == "2 channels, forward overlap, split: 1[0:4]+2 1[4:16]+0"
+    sparse = replace(sparsely(contiguous_plan(FOUR, [2, 3]), 0.01), release=True, mirror=True)
+    assert written(sparse, FOUR) == "1 channel, release, mirror: 0-1@0.01 2@0.01"
+    tiny = sparsely(contiguous_plan(FOUR, [3]), 1e-7)
+    assert read(written(tiny, FOUR), FOUR) == tiny
 
 
 @pytest.mark.parametrize(
@@ -45,6 +59,15 @@ def test_lines_as_a_person_reads_them():
         ("1 channel: 0-2 0", "sent twice"),
         ("1 channel: 0-1 2[4:2]", "bytes of a block"),
         ("1 channel: 2-0", "is empty"),
+        ("1 channel: 0-2@", "no message"),
+        ("1 channel: 0-2@1@1", "no message"),
+        ("1 channel: 0-2@0", "density is 0"),
+        ("1 channel: 0-2@2.5", "density is 2.5"),
+        ("1 channel, mirror: 0-2", "no sparse bucket"),
+        ("1 channel, recompute 0: 0-2", "has 0"),
+        ("1 channel, recompute 0+: 0-2", "has 0"),
+        ("1 channel, forward overlap, release: 0-2", "overlaps forward"),
+        ("1 channel: 0-1@0.5 2[0:4]@0.5 2[4:8]", "sparse and cuts"),
     ],
 )
 def test_other_lines_are_refused(line, message):

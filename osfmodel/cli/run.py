@@ -20,7 +20,7 @@ from osfmodel.loop_settings import PREFIX as SETTINGS
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
-from osfmodel.plans import make_plan, named_plan, single_cap
+from osfmodel.plans import FALLBACK, make_plan, named_plan, single_cap, sparse_name
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.runtime import words
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
@@ -200,6 +200,9 @@ def _is_file(plan: str) -> bool:
 
 
 def _unpriced(plan: str) -> bool:
+    parts = sparse_name(plan)
+    if parts is not None:
+        return FALLBACK not in parts.options and _unpriced(parts.plan)
     return plan in UNPRICED or (plan.startswith(SETTINGS) and plan != BEST) or single_cap(plan) is not None
 
 

@@ -20,7 +20,7 @@ TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 def require_executable(model: Any, optimizer: Any, plan: Plan, layers: Sequence[str] | None = None) -> None:
     """Raise what :func:`execute` would, but for what other ranks find wrong."""
-    require_possible(model, optimizer, plan, parameters_of(model, layers))
+    require_possible(model, optimizer, plan, parameters_of(model, layers), False)
 
 
 def parameters_of(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def parameters_of(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
     return dict(zip(layers, found.values(), strict=True))
 
 
-def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any]) -> None:
+def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any], unused: bool) -> None:
     """Raise PlanError or UsageError for what cannot be trained so."""
     sizes = [tensor.numel() * tensor.element_size() for tensor in parameters.values()]
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()]
@@ -45,6 +45,11 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
         raise PlanError("the plan sends by priority (credit), which the executor cannot: plan without a credit")
     if any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("the plan has release times, a framework's clock, which the executor does not have")
+    if plan.sparse and unused:
+        raise UsageError(
+            "the plan has sparse buckets, which send of every parameter in each step: without unused=True, or send all "
+            "of it densely"
+        )
     if len({tensor.device for tensor in parameters.values()}) > 1:
         raise UsageError("the parameters are on several devices: one for each rank can be trained")
     if plan.forward_overlap:

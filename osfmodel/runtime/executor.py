@@ -75,7 +75,7 @@ def execute(
         if not isinstance(plan, Plan):
             raise UsageError(f"execute() needs a Plan, not {plan!r:.60}: load one with osfmodel.load_plan(file)")
         parameters = parameters_of(model, layers)
-        require_possible(model, optimizer, plan, parameters)
+        require_possible(model, optimizer, plan, parameters, unused)
         require_untrained(model, parameters)
     except OsfError as error:
         fault = error
@@ -178,7 +178,7 @@ class Executor:
             end = partial(self._end)  # autograd lets go of it when backward is over, however it ended
             self._guard = ref(end, self._over)
             torch.autograd.Variable._execution_engine.queue_callback(end)
-        elif gradient.value is not None:
+        elif gradient.taken:
             raise UsageError(f"{gradient.name!r} got a second gradient in one backward: reentrant checkpoints do that")
         with torch.no_grad():
             gradient.take(1 / self.channels.world)
@@ -189,10 +189,7 @@ class Executor:
         for message in self.messages[self._sent :]:
             if message.missing or message.work is not None:
                 return
-            if self.plan.split:
-                message.work = self.channels.reduce_scatter(message.shard, message.content())
-            else:
-                message.work = self.channels.all_reduce(message.content())
+            message.start(self.channels)
             self._sent += 1
 
     def _over(self, _: Any) -> None:
@@ -204,7 +201,7 @@ class Executor:
         """Backward has ended well."""
         if self.deferral is not None:
             self.deferral.settle()
-        missing = [gradient for gradient in self.gradients if gradient.value is None]
+        missing = [gradient for gradient in self.gradients if not gradient.taken]
         if self.unused:
             self._complete(missing)
         elif missing:
@@ -213,6 +210,8 @@ class Executor:
                 "requires_grad_(False), before execute(), what the loss never depends on, or pass unused=True to it; "
                 "checkpoints want use_reentrant=False"
             )
+        for gradient in self.gradients:
+            gradient.taken = False
         if self.plan.split:
             self._gather()
         if self.deferral is not None:

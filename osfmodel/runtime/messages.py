@@ -2,7 +2,8 @@
 
 Every gradient has a home of its own, in the buffer of its message if it travels whole, and is scaled on its way there:
 the memory that autograd added it up in may be that of another gradient still to come. Only pieces of a cut tensor that
-travel with others are copied out again.
+travel with others are copied out again. A gradient of a sparse bucket has none: it goes into what was not sent before,
+and its mean is made when the entries of all ranks are there, whose memory is given back then.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from osfmodel.errors import UsageError
+from osfmodel.errors import JobError, UsageError
 from osfmodel.plan import Bucket, Plan
+from osfmodel.runtime.sparse import Packing, Residual, flat_of
 
 
 @dataclass(eq=False, slots=True)
@@ -20,8 +22,10 @@ class Gradient:
     """The gradient of one parameter.
 
     like:   a tensor without memory that has its shape, and strides without gaps
-    home:   the memory that it lives in: part of a message's buffer, or that of a cut tensor
+    home:   the memory that it lives in: part of a message's buffer, or that of a cut tensor; None for a sparse one
+    unsent: what has not been sent of a sparse one, of which each message takes its entries; None for others
     value:  that of this iteration, once it is there
+    taken:  whether this backward has given it
     used:   whether a backward gave something since the last that was sent
     absent: whether what is under way is not of this iteration; ``kept`` is what it had been, left so if no rank has one
     """
@@ -31,7 +35,9 @@ class Gradient:
     like: Any
     messages: list[Message] = field(default_factory=list)
     home: Any = None
+    unsent: Any = None
     value: Any = None
+    taken: bool = False
     used: bool = False
     absent: bool = False
     kept: Any = None
@@ -51,7 +57,13 @@ class Gradient:
         found = self.parameter.grad
         if found.layout != torch.strided:
             raise UsageError(f"the gradient of {self.name!r} is sparse: make the layer with sparse=False")
-        self.value = self.parameter.grad = torch.mul(found, scale, out=self.home)
+        self.taken = True
+        if self.unsent is None:
+            self.value = self.parameter.grad = torch.mul(found, scale, out=self.home)
+        else:
+            self.unsent.add(found, scale)
+            self.parameter.grad = None
+        del found  # given back before entries are chosen, which takes memory
         for message in self.messages:
             message.take(self)
 
@@ -72,7 +84,7 @@ class Piece:
 
     def source(self) -> Any:
         """The elements in the gradient."""
-        return _flat(self.gradient.value)[self.first : self.last]
+        return flat_of(self.gradient.value)[self.first : self.last]
 
     def within(self, buffer: Any) -> Any:
         """The elements in the buffer of the message."""
@@ -106,6 +118,13 @@ class Message:
                 if self.buffer is not None and not piece.whole:
                     piece.within(self.buffer).copy_(piece.source())
 
+    def start(self, channels: Any) -> None:
+        """All gradients are there: send them."""
+        if self.shard is not None:
+            self.work = channels.reduce_scatter(self.shard, self.content())
+        else:
+            self.work = channels.all_reduce(self.content())
+
     def content(self) -> Any:
         """What is sent."""
         return self.pieces[0].source() if self.buffer is None else self.buffer
@@ -117,6 +136,45 @@ class Message:
                 piece.source().copy_(piece.within(self.buffer))
 
 
+@dataclass(eq=False, slots=True)
+class SparseMessage(Message):
+    """One sparse bucket: its buffer, that of its all-gather, lives from then until the means are made.
+
+    part: this rank's entries, from the first gradient on
+    """
+
+    packing: Packing = None  # type: ignore[assignment]
+    world: int = 1
+    part: Any = None
+
+    def take(self, gradient: Gradient) -> None:
+        """A gradient is there: choose of it and of what is left of those before."""
+        import torch
+
+        if self.part is None:
+            self.part = torch.empty(self.packing.bytes, dtype=torch.uint8, device=gradient.parameter.device)
+        for number, piece in enumerate(self.pieces):
+            if piece.gradient is gradient:
+                self.missing -= 1
+                self.packing.put(self.part, number, *gradient.unsent.choose(self.packing.counts[number]))
+
+    def start(self, channels: Any) -> None:
+        """All entries are there: send them."""
+        self.buffer = self.part.new_empty(self.world * self.packing.bytes)
+        self.work = channels.all_gather(self.buffer, self.part)
+
+    def land(self) -> None:
+        """The entries of all ranks have arrived: add them up. Raises JobError where one is no finite number."""
+        for rank, number in self.packing.faults(self.buffer):
+            raise JobError(
+                f"the gradient of {self.pieces[number].gradient.name!r} on rank {rank} is no finite number, nor is "
+                "what its sparse bucket has not sent: start again from a checkpoint, with a lower learning rate, say"
+            )
+        for number, piece in enumerate(self.pieces):
+            piece.gradient.value = self.packing.mean(self.buffer, number, piece.gradient.like)
+        self.buffer = self.part = None
+
+
 def messages_of(plan: Plan, parameters: Mapping[str, Any], world: int) -> tuple[list[Message], list[Gradient]]:
     """The messages in the order of the plan, and the gradients in the order of ``parameters``, given by layer."""
     import torch
@@ -126,26 +184,33 @@ def messages_of(plan: Plan, parameters: Mapping[str, Any], world: int) -> tuple[
         for name, parameter in parameters.items()
         if parameter.numel()
     }
-    messages = [_message(number, bucket, gradients) for number, bucket in enumerate(plan.buckets)]
+    messages = [_message(number, bucket, gradients, world) for number, bucket in enumerate(plan.buckets)]
     for message in messages:
-        _allot(message, world if plan.split else 0)
+        if not isinstance(message, SparseMessage):
+            _allot(message, world if plan.split else 0)
         message.reset()
         for gradient in dict.fromkeys(piece.gradient for piece in message.pieces):
             gradient.messages.append(message)
     for gradient in gradients.values():
-        if gradient.home is None:
+        if gradient.home is None and gradient.unsent is None:
             gradient.home = torch.empty_like(gradient.like, device=gradient.parameter.device)
     return messages, list(gradients.values())
 
 
-def _message(number: int, bucket: Bucket, gradients: Mapping[str, Gradient]) -> Message:
+def _message(number: int, bucket: Bucket, gradients: Mapping[str, Gradient], world: int) -> Message:
     pieces, place = [], 0
     for block in bucket.blocks:
         gradient = gradients[block.layer]
         size = gradient.parameter.element_size()
         pieces.append(Piece(gradient, block.offset // size, (block.offset + block.bytes) // size, place))
         place += block.bytes // size
-    return Message(number, tuple(pieces))
+    if bucket.density is None:
+        return Message(number, tuple(pieces))
+    tensors = [piece.gradient.parameter for piece in pieces]
+    for piece in pieces:
+        piece.gradient.unsent = Residual(piece.gradient.parameter, piece.gradient.like)
+    packing = Packing([tensor.numel() for tensor in tensors], bucket.density, tensors[0].dtype)
+    return SparseMessage(number, tuple(pieces), packing=packing, world=world)
 
 
 def _allot(message: Message, shards: int) -> None:
@@ -162,8 +227,3 @@ def _allot(message: Message, shards: int) -> None:
         if piece.whole:
             like = piece.gradient.like
             piece.gradient.home = piece.within(message.buffer).as_strided(like.size(), like.stride())
-
-
-def _flat(tensor: Any) -> Any:
-    """Its elements as they lie in memory."""
-    return tensor.as_strided((tensor.numel(),), (1,))

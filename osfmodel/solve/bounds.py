@@ -26,9 +26,11 @@ from itertools import accumulate
 
 from osfmodel.cost import AffineCost, Cost
 from osfmodel.objective import Objective
+from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve.jobs import Jobs, tails_of
 from osfmodel.solve.windows import Line, below, minorants, optimum
+from osfmodel.sparse import Sparsity, part_bytes
 from osfmodel.workload import Gradients, Workload
 
 
@@ -59,6 +61,35 @@ def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) 
         whole = objective_bound(workload, pricing, replace(objective, split=False))
         return min(whole, bound_under(workload, pricing, objective))
     return bound_under(workload, pricing, objective)
+
+
+def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
+    """No schedule of the rules, recomputation, release and densities of ``plan`` takes less than this many seconds.
+
+    Where gradients are released the update is part of what goes on beside communication. Where tensors are sent
+    sparsely the bound is that of their bytes, in messages of whatever number and order: those of whole tensors by
+    all-reduces, the entries by all-gathers, each at the best price at or below their sum, and all on the channels.
+    """
+    workload = workload.recomputing(plan.recompute)
+    early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
+    if not plan.sparse:
+        return max(workload.compute_time, objective_bound(early, pricing, plan.objective))
+    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+    gathers = {
+        block.layer: part_bytes(block.bytes, bucket.density, sparsity.widths[block.layer]) * pricing.workers
+        for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks
+    }  # fmt: skip
+    channels = pricing.rules(plan.objective).channels
+    reduce, gather = _serial(pricing.cost()), _serial(pricing.cost("all_gather"))
+    bound, whole, gathered = workload.compute_time, 0, 0
+    gradients = workload.gradients
+    for name, size, ready in zip(
+        *map(reversed, (gradients.names, gradients.sizes, gradients.ready_times)), strict=True
+    ):
+        whole, gathered = whole + (0 if name in gathers else size), gathered + gathers.get(name, 0)
+        serial = (reduce(whole) if whole else 0) + (gather(gathered) if gathered else 0)
+        bound = max(bound, ready + serial / channels + early.update_time)
+    return bound
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:

@@ -107,7 +107,12 @@ def model_of(kind=Small):
 
 def loss_of(model, number):
     """On a batch that each rank and each number has of its own."""
-    examples = torch.Generator().manual_seed(number * dist.get_world_size() + dist.get_rank())
+    return loss_at(model, number * dist.get_world_size() + dist.get_rank())
+
+
+def loss_at(model, seed):
+    """On the batch of a seed."""
+    examples = torch.Generator().manual_seed(seed)
     images = torch.randn(6, 3, 16, 16, generator=examples).to(next(model.parameters()).dtype)
     return nn.functional.cross_entropy(model(images), torch.randint(5, (6,), generator=examples))
 
@@ -860,14 +865,14 @@ SCENARIOS = {
 }
 
 
-def main(*names):
+def main(scenarios, *names):
     """One rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for name in names:
-        print(json.dumps({name: SCENARIOS[name]()}), flush=True)
+        print(json.dumps({name: scenarios[name]()}), flush=True)
     os._exit(0)  # groups that were broken on purpose may hang when they are torn down
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(SCENARIOS, *sys.argv[1:])

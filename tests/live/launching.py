@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from tests.conftest import ROOT
 LIMIT = 90
 """Seconds after which a rank that has not ended is killed, and the test fails."""
 
+TRAINING_LIMIT = 600
+"""Seconds after which a rank that trains is killed: a few seconds of work on a machine that may be busy."""
+
 
 class Ended(NamedTuple):
     """A rank that has ended: its exit code, and what it wrote."""
@@ -25,6 +30,33 @@ class Ended(NamedTuple):
     code: int
     stdout: str
     stderr: str
+
+
+def launched(module: str, names: Sequence[str], world: int) -> list[Ended]:
+    """Every rank of ``python -m MODULE NAME...``, ended."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", module, *names]
+    started = [
+        subprocess.Popen(
+            command, cwd=ROOT, env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=TRAINING_LIMIT) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [Ended(process.returncode, *texts) for process, texts in zip(started, said, strict=True)]
+
+
+def found(module: str, names: Sequence[str], world: int = 2) -> list[Any]:
+    """What each rank of ``python -m MODULE NAME...`` found, {name: it}, where all end well."""
+    ended = launched(module, names, world)
+    assert [rank.code for rank in ended] == [0] * world, ended[0].stderr[-2000:] + ended[-1].stderr[-2000:]
+    return [dict(pair for line in rank.stdout.splitlines() for pair in json.loads(line).items()) for rank in ended]
 
 
 def free_port() -> int:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.live.launching import Ended, free_port
+from tests.live import launching
+from tests.live.launching import Ended
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -19,8 +17,6 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-LIMIT = 600
-"""Seconds after which a rank is killed: a few seconds of work on a machine that may be busy."""
 HEALTHY = (
     "each", "ways", "unused", "untouched", "growth", "measure", "dtypes", "checkpoint", "deferral", "order", "refusals",
     "misuse", "traps", "between", "changed",
@@ -29,31 +25,17 @@ FAMILIES = ("wfbp", "ddp", "merged", "mingled", "cut")
 RULES = ("plain", "k2", "k4", "overlap", "split", "all")
 
 
+SCENARIOS = "tests.live.executing"
+
+
 def launched(names: tuple[str, ...], world: int) -> list[Ended]:
     """Every rank of ``python -m tests.live.executing``, ended."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-m", "tests.live.executing", *names]
-    started = [
-        subprocess.Popen(
-            command, cwd=ROOT, env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=LIMIT) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [Ended(process.returncode, *texts) for process, texts in zip(started, said, strict=True)]
+    return launching.launched(SCENARIOS, names, world)
 
 
 def found(names: tuple[str, ...], world: int = 2) -> list[Any]:
     """What each rank found, where all end well."""
-    ended = launched(names, world)
-    assert [rank.code for rank in ended] == [0] * world, ended[0].stderr[-2000:] + ended[-1].stderr[-2000:]
-    return [dict(pair for line in rank.stdout.splitlines() for pair in json.loads(line).items()) for rank in ended]
+    return launching.found(SCENARIOS, names, world)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ class Work:
     left: Fraction
     needs: set
     began: Fraction | None = None
+    early: bool = False  # may be done between two of the others, after a gradient has got ready
 
 
 @dataclass
@@ -44,6 +45,43 @@ def law(gain, flows):
     return sum(((1 - 1 / gain) ** k for k in range(flows)), Fraction(0)) / flows
 
 
+def entries_of(bucket, workers):
+    """Bytes of float32 entries that all ranks together send of a sparse bucket."""
+    elements = [Fraction(block.bytes, 4).__ceil__() for block in bucket.blocks]
+    return sum(min(count, (bucket.density * count).__ceil__()) for count in elements) * 8 * workers
+
+
+def repeated(workload, plan):
+    """By layer, what is computed once more before its backward: the forward of the segment that it ends."""
+    found = {}
+    for segment in workload.segments:
+        names = [layer.name for layer in workload.layers]
+        inside = workload.layers[names.index(segment.first) : names.index(segment.last) + 1]
+        if segment.name in plan.recompute:
+            found[segment.last] = sum(layer.forward_time for layer in inside)
+    return found
+
+
+def chosen(workload, plan, effects):
+    """By layer, what is done with a gradient once it is there: copied, or its largest chosen."""
+    sparse = {block.layer for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks}
+    return {
+        layer.name: (effects.select * layer.gradient_bytes + effects.select_time)
+        if layer.name in sparse
+        else effects.copy_in * layer.gradient_bytes
+        for layer in workload.layers
+    }
+
+
+def landed(bucket, pricing):
+    """What is done with a bucket that has arrived, and how long that takes."""
+    size, effects = sum(block.bytes for block in bucket.blocks), pricing.effects
+    if bucket.density is None:
+        return "copy", effects.copy_out * size
+    received = effects.spread_received * entries_of(bucket, pricing.workers)
+    return "spread", effects.spread * size + received + effects.spread_time * len(bucket.blocks)
+
+
 def tasks_of(workload, plan, pricing, period):
     """What one period computes, in order."""
     effects, total = pricing.effects, sum(layer.gradient_bytes for layer in workload.layers)
@@ -54,7 +92,8 @@ def tasks_of(workload, plan, pricing, period):
             ("b", period, layer.name),
             "backward",
             layer.backward_time
-            + effects.copy_in * layer.gradient_bytes
+            + repeated(workload, plan).get(layer.name, 0)
+            + chosen(workload, plan, effects)[layer.name]
             + effects.hook_time * completed.count(layer.name),
             set(),
         )
@@ -64,14 +103,17 @@ def tasks_of(workload, plan, pricing, period):
         forward = [Work(("f", period, one.name), "forward", one.forward_time, set()) for one in workload.layers]
         every = {(int(plan.split), period, number) for number in range(len(plan.buckets))}
         copies = [
-            Work(
-                ("c", period, k),
-                "copy",
-                effects.copy_out * sum(b.bytes for b in bucket.blocks),
-                {(int(plan.split), period, k)},
-            )
+            Work(("c", period, k), *landed(bucket, pricing), {(int(plan.split), period, k)})
             for k, bucket in enumerate(plan.buckets)
         ]
+        if plan.release and plan.buckets:
+            later = []
+            for k, bucket in enumerate(plan.buckets):
+                part = Fraction(sum(block.bytes for block in bucket.blocks), total) * workload.update_time
+                later += [copies[k], Work(("u", period, k), "update", part, {(int(plan.split), period, k)})]
+            for work in later:
+                work.early = True
+            return [*forward, *backward, *later]
         return [*forward, *backward, *copies, Work(("u", period, ""), "update", workload.update_time, every)]
     for layer in workload.layers:
         holds = [k for k, bucket in enumerate(plan.buckets) if layer.name in [b.layer for b in bucket.blocks]]
@@ -88,12 +130,13 @@ def sends_of(workload, plan, pricing, period):
     first = "reduce_scatter" if plan.split else "all_reduce"
     for number, bucket in enumerate(plan.buckets):
         size = sum(block.bytes for block in bucket.blocks)
-        latency, transfer = pricing.split(first, size)
-        transfer += effects.fusion_copy * size if len(bucket.blocks) > 1 else 0
+        kind = first if bucket.density is None else "all_gather"
+        latency, transfer = pricing.split(kind, size if bucket.density is None else entries_of(bucket, pricing.workers))
+        transfer += effects.fusion_copy * size if len(bucket.blocks) > 1 and bucket.density is None else 0
         release = bucket.release_time - (workload.forward_time if plan.forward_overlap else 0)
         needs = {("b", period, block.layer) for block in bucket.blocks}
         latency += effects.launch_latency
-        sends.append(Send((0, period, number), first, latency, transfer, size, needs, max(release, 0)))
+        sends.append(Send((0, period, number), kind, latency, transfer, size, needs, max(release, 0)))
     names = [layer.name for layer in workload.layers]
     nearest = [min(names.index(block.layer) for block in bucket.blocks) for bucket in plan.buckets]
     for number in sorted(range(len(nearest)), key=nearest.__getitem__) if plan.split else ():
@@ -112,13 +155,20 @@ class World:
         self.sends = [send for period in range(periods) for send in sends_of(workload, plan, pricing, period)]
         self.now, self.base = Fraction(0), Fraction(0)
         self.ended, self.spans, self.ends = set(), [], []
+        self.gradients = {("b", layer.name) for layer in workload.layers if layer.gradient_bytes}
+        self.boundary = False  # where the hook of a gradient runs, which completes what has arrived
 
     def flying(self):
         return [send for send in self.sends if send.status == "flying"]
 
     def computing(self):
-        """The first task that has not ended, where all that it needs has."""
-        first = next((task for task in self.tasks if task.key not in self.ended), None)
+        """The task under way; else in a hook the first early one, or the first other, where what it needs has ended."""
+        open_ = [task for task in self.tasks if task.key not in self.ended]
+        under_way = [task for task in open_ if task.began is not None]
+        early = [task for task in open_ if task.early][:1]
+        usual = [task for task in open_ if not task.early][:1]
+        hooked = [task for task in early if (self.boundary or not usual) and task.needs <= self.ended]
+        first = next(iter(under_way or hooked or usual), None)
         return first if first and first.needs <= self.ended else None
 
     def end(self, activity):
@@ -136,6 +186,7 @@ class World:
             if task.left:
                 return
             self.end(task)
+            self.boundary = task.early or (task.key[0], task.key[2]) in self.gradients
             if not any(other.key[1] == task.key[1] and other.key not in self.ended for other in self.tasks):
                 self.ends.append(self.now)
                 self.base = self.now
@@ -172,7 +223,7 @@ class World:
         flying, task = self.flying(), self.computing()
         moving = [send for send in flying if send.latent == 0]
         share = law(self.pricing.gain, len(moving)) if moving else Fraction(1)
-        slowed = flying and not (task and task.kind == "copy")
+        slowed = flying and not (task and task.kind in ("copy", "spread"))
         speed = 1 / (1 + Fraction(self.pricing.effects.compute_slowdown)) if slowed else Fraction(1)
         steps = [send.latent for send in flying if send.latent > 0] + [send.left / share for send in moving]
         steps += [task.left / speed] if task else []

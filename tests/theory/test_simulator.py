@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import osfmodel.simulator
-from osfmodel import Effects, Layer, Plan, Workload
+from osfmodel import Effects, Layer, Plan, Workload, engine
 from osfmodel.contention import together
 from osfmodel.cost import AffineCost, TableCost
 from osfmodel.errors import OsfError
@@ -19,11 +19,17 @@ from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import predict_timeline
 from osfmodel.simulator import simulate
+from osfmodel.solve.bounds import plan_bound
+from osfmodel.sparse import Sparsity
+from osfmodel.workload import Segment
 from tests.theory import events
 
+DENSITIES = [None, 0.25, 0.5, 1.0]
 small = st.integers(0, 6).map(Fraction)
 thirds = st.integers(0, 12).map(lambda n: Fraction(n, 3))
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+DRAWN_EFFECTS = [name for name in Effects.__slots__ if name not in ("negotiation", "negotiation_miss")]
+DRAWN_EFFECTS.remove("straggler_deviation")
 
 
 @st.composite
@@ -57,9 +63,10 @@ def costs(draw):
 
 @st.composite
 def pricings(draw):
-    values = [draw(small) / draw(st.sampled_from([1, 4, 7])) * draw(st.integers(0, 1)) for _ in range(6)]
+    values = {name: draw(small) / draw(st.sampled_from([1, 4, 7])) * draw(st.integers(0, 1)) for name in DRAWN_EFFECTS}
     gain = draw(st.sampled_from([Fraction(1), Fraction(3, 2), Fraction(7, 3)]))
-    return Pricing({kind: draw(costs()) for kind in COLLECTIVES}, gain=gain, effects=Effects(*values))
+    costs_ = {kind: draw(costs()) for kind in COLLECTIVES}
+    return Pricing(costs_, workers=draw(st.sampled_from([1, 2, 5])), gain=gain, effects=Effects(**values))
 
 
 @st.composite
@@ -78,6 +85,38 @@ def cases(draw):
         forward_overlap=draw(st.booleans()),
         split=draw(st.booleans()),
         credit=draw(st.sampled_from([None, 1, 6, 1000])),
+    )
+    return workload, plan, draw(pricings())
+
+
+@st.composite
+def beyond_dense(draw):
+    """Sparse buckets, dense ones, release, recomputation and mirror weights, with several channels and all effects."""
+    workload = draw(workloads())
+    names = [layer.name for layer in workload.layers]
+    ends = sorted(draw(st.sets(st.integers(0, len(names)), min_size=2, max_size=3)))
+    segments = tuple(Segment(f"s{low}", names[low], names[high - 1], 1) for low, high in itertools.pairwise(ends))
+    workload = replace(workload, segments=segments)
+    whole = [
+        Block(name, 0, size) for name, size in zip(workload.gradients.names, workload.gradients.sizes, strict=True)
+    ]
+    if draw(st.booleans()):
+        whole = draw(st.permutations(whole))
+    ends = sorted({len(whole)} | draw(st.sets(st.integers(1, len(whole)), max_size=4)))
+    found = tuple(
+        Bucket(tuple(whole[start:end]), draw(st.sampled_from([0, 0, 0, 3])), draw(st.sampled_from(DENSITIES)))
+        for start, end in itertools.pairwise([0, *ends])
+    )
+    sparse = any(bucket.density is not None for bucket in found)
+    plan = Plan(
+        "w",
+        found,
+        channels=draw(st.integers(1, 2)),
+        split=not sparse and draw(st.booleans()),
+        credit=None if sparse else draw(st.sampled_from([None, 6])),
+        recompute=tuple(one.name for one in segments if draw(st.booleans())),
+        release=draw(st.booleans()),
+        mirror=sparse and draw(st.booleans()),
     )
     return workload, plan, draw(pricings())
 
@@ -108,6 +147,18 @@ def test_equals_a_second_simulator(case):
     found = simulate(workload, plan, pricing)
     assert found.iteration_time == ends[-1]
     assert spans_of(found) == sorted((kind, start, end) for kind, _, start, end in spans if end > start)
+
+
+@settings(max_examples=400, deadline=None)
+@given(beyond_dense())
+def test_equals_it_with_sparse_buckets_release_and_recomputation(case):
+    workload, plan, pricing = case
+    ends, spans = events.simulate(workload, plan, pricing)
+    found = engine.predict_timeline(workload, plan, pricing)
+    assert found.iteration_time == ends[-1]
+    assert spans_of(found) == sorted((kind, start, end) for kind, _, start, end in spans if end > start)
+    assert isinstance(found.iteration_time, Fraction)
+    assert found.iteration_time >= plan_bound(workload, plan, pricing)
 
 
 @settings(max_examples=60, deadline=None)
@@ -255,16 +306,17 @@ def test_an_update_without_gradients_is_not_lost():
     assert simulate(workload, Plan("w", (), forward_overlap=True), priced(1, 1)).iteration_time == 6
 
 
-def disagreements(monkeypatch, name, change):
-    """How often the two simulators disagree on 80 cases after a change of the first."""
-    monkeypatch.setattr(osfmodel.simulator._Network, name, change)
+def disagreements(monkeypatch, changed, name, change, drawn):
+    """How often the two simulators disagree on 120 cases after a change of the first."""
+    monkeypatch.setattr(changed, name, change)
     seen = []
 
-    @settings(max_examples=80, deadline=None, derandomize=True, database=None)
-    @given(cases())
+    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @given(drawn)
     def compare(case):
         workload, plan, pricing = case
-        seen.append(simulate(workload, plan, pricing).iteration_time != events.simulate(*case)[0][-1])
+        found = simulate(workload.recomputing(plan.recompute), plan, pricing)
+        seen.append(found.iteration_time != events.simulate(*case)[0][-1])
 
     compare()
     return sum(seen)
@@ -312,7 +364,36 @@ def forgetful(unblock):
 )
 def test_the_second_simulator_notices(monkeypatch, name, change):
     """The oracle shown failing: three wrong simulators disagree with it."""
-    assert disagreements(monkeypatch, name, change) > 0
+    assert disagreements(monkeypatch, osfmodel.simulator._Network, name, change, cases()) > 0
+
+
+def never_early(following):
+    """Releases only after backward."""
+
+    def followed(compute):
+        compute.hooked = False
+        return following(compute)
+
+    return followed
+
+
+def gathered_once(received):
+    """The entries of one rank in the place of those of all."""
+    return lambda sparsity, bucket: sparsity.sent_bytes(bucket)
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "change"),
+    [
+        (osfmodel.simulator._Compute, "_next", never_early(osfmodel.simulator._Compute._next)),
+        (Sparsity, "gathered_bytes", gathered_once(Sparsity.gathered_bytes)),
+        (Sparsity, "select", lambda sparsity, size: 0),
+        (Workload, "recomputing", lambda workload, segments: workload),
+    ],
+    ids=["released-late", "one-rank-gathered", "nothing-selected", "nothing-recomputed"],
+)
+def test_the_second_simulator_notices_what_is_beyond_dense(monkeypatch, changed, name, change):
+    assert disagreements(monkeypatch, changed, name, change, beyond_dense()) > 0
 
 
 def test_the_recursion_notices(monkeypatch):
