@@ -11,11 +11,17 @@ import click
 
 from osfmodel import documents
 from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
+from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
+from osfmodel.memory import LOCAL, memory_of
 from osfmodel.output import summary
+from osfmodel.plan import in_one
+from osfmodel.pricing import Pricing
 from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
 from osfmodel.runtime.profiling import WARM_UP
 from osfmodel.runtime.subjects import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
+from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
 
@@ -141,11 +147,25 @@ def _measure_all(maker: Maker, name: str, sizes: Sequence[int | None], driving: 
 
 def _emit(workload: Workload, output: str | None) -> None:
     if output is None:
-        print_text(summary(workload) + "\n")
+        print_text("\n".join([summary(workload), *_memory(workload)]) + "\n")
     elif output == "-":
         print_text(documents.encode(documents.document_of(workload)))
     else:
         click.echo(f"osf: wrote {_write(workload, output)}: {summary(workload)}", err=True)
+        for line in _memory(workload):
+            click.echo(f"osf: {line}", err=True)
+
+
+def _memory(workload: Workload) -> list[str]:
+    """What one worker alone holds when it holds most; nothing where the profile does not say."""
+    if workload.state_bytes is None or not any(layer.peak_bytes for layer in workload.layers):
+        return []
+    plan, free = in_one(workload), Pricing.of(AffineCost(((0.0, 0.0),)))
+    peak = memory_of(workload, plan, predict_timeline(workload, plan, free), 1, LOCAL).peak
+    parts = ", ".join(f"{owner} {show_bytes(size)}" for owner, size in peak.held.items() if size)
+    count = len(workload.segments)
+    again = f"; {count} block{'s' * (count > 1)} can be computed again" if count else ""
+    return [f"memory: {show_bytes(peak.bytes)} at most, in {peak.during}: {parts}{again}"]
 
 
 def _write(workload: Workload, output: str | None) -> Path:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import wraps
 from types import TracebackType
 from typing import Any
 
 from osfmodel.errors import DataError, UsageError
+from osfmodel.runtime.allocations import Allocations
 from osfmodel.runtime.clocks import clock_of, settle
 from osfmodel.runtime.conditions import Finding, Setting, conditions, doubts
 from osfmodel.runtime.recording import Recorder, Subject, step_of
-from osfmodel.runtime.steps import Step, Tensor, alike, layers_of, middle
+from osfmodel.runtime.segments import blocks, segments_of
+from osfmodel.runtime.steps import Memory, Step, Tensor, alike, layers_of, middle
 from osfmodel.source import Source
 from osfmodel.workload import Workload
 
@@ -41,6 +44,18 @@ def profile(
     return Profile(model, Setting(name or "", batch_size, warm_up, steps), tensors)
 
 
+def with_memory(workload: Workload, memory: Memory) -> Workload:
+    """The same with what is not said layer by layer."""
+    segments = segments_of(workload.layers, memory.kept)
+    return replace(
+        workload,
+        segments=segments,
+        state_bytes=memory.state,
+        update_bytes=memory.update,
+        fixed_bytes=memory.fixed,
+    )
+
+
 class Profile:
     """Measured iterations of a model, and the workload they make."""
 
@@ -49,7 +64,8 @@ class Profile:
         self.setting = _sound(setting, self.model)
         subject, self.tensors = _subject(self.model, tensors or {})
         self.device = _device(subject.tensors)
-        self.recorder = Recorder(subject, clock_of(self.device), setting.warm_up, setting.steps)
+        self.allocations = Allocations(self.model, subject.tensors, blocks(self.model))
+        self.recorder = Recorder(subject, clock_of(self.device), setting.warm_up, setting.steps, self.allocations)
         self.optimizers: set[str] = set()
         self.explicit = False
         self.leaving = ExitStack()
@@ -93,10 +109,13 @@ class Profile:
         """Medians over the steps measured. Raises DataError where there were too few."""
         finding = self._finding()
         steps = finding.counted
-        layers = layers_of(steps, self.tensors, self.recorder.activations, self.device.type == "cuda")
+        memory = self.allocations.memory
+        peaks = memory.peaks if memory else None
+        layers = layers_of(steps, self.tensors, self.recorder.activations, self.device.type == "cuda", peaks)
         update_time = middle([step.total for step in steps]) - middle([step.backward_end for step in steps])
         source = Source("measured by osf profile", conditions(self.setting, finding))
-        return Workload(self.setting.name, layers, self.setting.batch_size, update_time, source)
+        found = Workload(self.setting.name, layers, self.setting.batch_size, update_time, source)
+        return with_memory(found, memory) if memory else found
 
     @property
     def warnings(self) -> list[str]:
@@ -132,7 +151,7 @@ class Profile:
 
         def updated(optimizer: Any, *_: Any) -> None:
             if any(id(tensor) in ours for group in optimizer.param_groups for tensor in group["params"][:1]):
-                self.recorder.updated()
+                self.recorder.updated(optimizer)
                 self.optimizers.add(type(optimizer).__name__)
 
         self.leaving.callback(register_optimizer_step_post_hook(updated).remove)

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from osfmodel.runtime.allocations import Allocations
 from osfmodel.runtime.clocks import Mark, seconds
 from osfmodel.runtime.steps import LOSS, Ready, Step
+
+MEMORY = 1
+"""Which iteration is watched for what lives in memory, counted from 0: in the first, optimizers have no state yet."""
 
 
 class Subject(NamedTuple):
@@ -37,17 +41,26 @@ class Iteration:
 class Recorder:
     """Notes iterations: after ``warm_up`` of them, by turns without and with hooks, until ``steps`` had hooks.
 
-    ``steps`` None goes on until ``finish``.
+    ``steps`` None goes on until ``finish``. One of the warm-ups, where there are two or more, is watched by
+    ``allocations``.
     """
 
-    def __init__(self, subject: Subject, clock: Callable[[], Mark], warm_up: int, steps: int | None) -> None:
-        self.subject, self.clock = subject, clock
+    def __init__(
+        self,
+        subject: Subject,
+        clock: Callable[[], Mark],
+        warm_up: int,
+        steps: int | None,
+        allocations: Allocations,
+    ) -> None:
+        self.subject, self.clock, self.allocations = subject, clock, allocations
         self.warm_up, self.wanted = warm_up, steps
         self.seen = self.depth = self.hooked_steps = self.batch = self.saved = 0
         self.current: Iteration | None = None
         self.kept: list[Iteration] = []
         self.activations: dict[str, int] | None = None
         self.handles: list[Any] = []
+        self.optimizers: dict[int, Any] = {}
         self.watching = ExitStack()
 
     @property
@@ -62,8 +75,10 @@ class Recorder:
         if self.done:
             return
         if self.current is None:
+            self._watch_memory()
             self.current = self._attached()
         elif self.current.backward_end is not None or self.current.ready:
+            self._watch_memory()
             micro_batches = self.current.micro_batches + 1
             self.current = Iteration(self.current.hooked, self.clock(), micro_batches=micro_batches)
 
@@ -78,6 +93,10 @@ class Recorder:
         if self.seen == 0 and self.warm_up:
             self._watch_activations()
         return Iteration(hooked, self.clock())
+
+    def _watch_memory(self) -> None:
+        if self.seen == MEMORY < self.warm_up:
+            self.allocations.begin(list(self.optimizers.values()))
 
     def _attach(self) -> None:
         for name, module in self.subject.modules.items():
@@ -115,6 +134,7 @@ class Recorder:
         if self.current is not None and self.depth == 1 and self.current.backward_start is None:
             self._keep_saved(LOSS)
             self.watching.close()
+            self.allocations.backward_begins()
             self.current.backward_start = self.clock()
 
     def backward_ended(self) -> None:
@@ -122,12 +142,16 @@ class Recorder:
         self.depth -= 1
         if self.current is not None and self.depth == 0:
             self.current.backward_end = self.clock()
+            self.allocations.backward_ended()
 
-    def updated(self) -> None:
+    def updated(self, optimizer: Any) -> None:
         """An optimizer made its step."""
         now = self.current
         if now is not None and (now.backward_end is not None or now.ready):
             now.end = self.clock()
+            self.allocations.updated()
+        if self.seen < MEMORY:
+            self.optimizers[id(optimizer)] = optimizer
 
     def step(self) -> None:
         """The iteration is over, with or without an update."""
@@ -141,6 +165,7 @@ class Recorder:
         now, self.current = self.current, None
         if now is None:
             return
+        self.allocations.end()
         self.seen += 1
         if self.seen > self.warm_up and (now.ready or not now.hooked):
             self.kept.append(now)
@@ -152,6 +177,7 @@ class Recorder:
         """Take everything off."""
         if self.current is not None and self.current.end is not None:
             self.close()
+        self.allocations.end()
         self.watching.close()
         self._detach()
 

@@ -35,6 +35,16 @@ class Ready(NamedTuple):
     enqueue_time: float
 
 
+class Memory(NamedTuple):
+    """Bytes that one iteration held: by layer the peaks, by module what it kept; None for what is not known."""
+
+    peaks: Mapping[str, int]
+    kept: Mapping[str, int]
+    state: int | None
+    update: int | None
+    fixed: int
+
+
 class Step(NamedTuple):
     """One iteration. ``ends`` are the calls of modules as they ended; ``total`` is the end of the update.
 
@@ -83,12 +93,16 @@ def uneven(values: Sequence[float]) -> int:
 
 
 def layers_of(
-    steps: Sequence[Step], tensors: Mapping[str, Tensor], activations: Mapping[str, int] | None, device_clock: bool
+    steps: Sequence[Step],
+    tensors: Mapping[str, Tensor],
+    activations: Mapping[str, int] | None,
+    device_clock: bool,
+    peaks: Mapping[str, int] | None = None,
 ) -> tuple[Layer, ...]:
     """Layers in the reverse of the order in which gradients became ready, with medians over ``steps``, all alike.
 
-    ``activations`` are bytes by module. A module's forward counts for the one of its tensors that stands last, so that
-    it comes after all of them; tensors whose gradient never came are left out.
+    ``activations`` are bytes by module, ``peaks`` bytes by layer. A module's forward counts for the one of its tensors
+    that stands last, so that it comes after all of them; tensors whose gradient never came are left out.
     """
     forward_end = middle([step.forward_end for step in steps])
     names = [ready.name for ready in steps[0].ready]
@@ -106,7 +120,7 @@ def layers_of(
             enqueue = middle([step.ready[number].enqueue_time for step in steps])
         size = None if activations is None else saved.get(name, 0)
         times = (forward.get(name, 0.0), backward.get(name, 0.0))
-        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue)
+        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue, (peaks or {}).get(name))
 
     made = [layer(name, number) for number, name in enumerate(names)]
     return (layer(INPUT, None), *reversed(made), layer(LOSS, None))

@@ -1,0 +1,229 @@
+"""What lives in memory during one iteration: every storage that PyTorch makes and drops, seen as it happens."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from osfmodel.runtime.steps import INPUT, LOSS, Memory
+
+GRAIN = 512
+"""Bytes to whose multiples PyTorch rounds allocations on a GPU."""
+
+
+class Held(NamedTuple):
+    """A storage that is alive. ``number`` tells it from all others; ``apart`` ones are no activations."""
+
+    number: int
+    size: int
+    apart: bool
+    watcher: Any
+
+
+class Storages:
+    """The storages alive, each once, and how many bytes of them are neither parameters, gradients, buffers nor state.
+
+    Storages seen first where an operator reads them were there before: they count from the beginning on (``before``).
+    """
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda = cuda
+        self.held: dict[int, Held] = {}
+        self.changes: list[int] = []
+        self.start = self.before = self.numbers = 0
+
+    def keep_apart(self, tensors: Iterable[Any]) -> int:
+        """Count these no longer as activations; the bytes of their storages."""
+        held = [self.of(tensor, apart=True) for tensor in tensors]
+        return sum({one.number: one.size for one in held if one}.values())
+
+    def of(self, tensor: Any, apart: bool = False, made: bool = False) -> Held | None:
+        """The storage of a tensor; None where it has none that is seen. ``made`` just now, where it is new."""
+        try:
+            storage = tensor.untyped_storage()
+            size = -(-storage.nbytes() // GRAIN) * GRAIN if self.cuda else storage.nbytes()
+        except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
+            return None
+        key = id(storage)
+        held = self.held.get(key)
+        if held is None:
+            self.numbers += 1
+            held = Held(self.numbers, size, apart, weakref.ref(storage, partial(self._dropped, key)))
+            self.held[key] = held
+            if made and not apart:
+                self.changes.append(size)
+            elif not apart:
+                self.before += size
+        elif apart and not held.apart:
+            held = self.held[key] = held._replace(apart=True)
+            self.changes.append(-held.size)
+        elif size != held.size:
+            if not held.apart:
+                self.changes.append(size - held.size)
+            held = self.held[key] = held._replace(size=size)
+        return held
+
+    def _dropped(self, key: int, _: Any) -> None:
+        held = self.held.pop(key)
+        if not held.apart:
+            self.changes.append(-held.size)
+
+    def spike(self, size: int) -> None:
+        """Scratch inside one operator."""
+        self.changes += (size, -size)
+
+    @property
+    def level(self) -> int:
+        """Bytes alive now, less ``before``."""
+        return self.start + sum(self.changes)
+
+    def interval(self) -> int:
+        """The highest level since the last call of this, less ``before``."""
+        level = highest = self.start
+        for change in self.changes:
+            level += change
+            highest = max(highest, level)
+        self.start, self.changes = level, []
+        return highest
+
+
+class Allocations:
+    """Watches one iteration of a model, from ``begin`` to ``end``; then ``memory`` is what was found.
+
+    ``tensors`` are those that are trained, ``blocks`` the modules that could be computed again, both by name.
+    """
+
+    def __init__(self, model: Any, tensors: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
+        self.model, self.tensors, self.blocks = model, tensors, blocks
+        self.storages = Storages(next(iter(tensors.values())).is_cuda)
+        self.memory: Memory | None = None
+        self.mode: Any = None
+        self.handles: list[Any] = []
+        self.peaks: dict[str, int] = {}
+        self.kept: dict[str, list[int]] = {}
+        self.entered: dict[str, tuple[int, int]] = {}
+        self.update: int | None = None
+        self.state: int | None = None
+        self.in_backward = False
+        self.staying = 0
+
+    def begin(self, optimizers: Sequence[Any]) -> None:
+        """An iteration begins, or its next micro-batch. Nothing is noted where a mode of others sees the operators."""
+        from torch.utils._python_dispatch import _len_torch_dispatch_stack
+
+        if self.mode is None:
+            if _len_torch_dispatch_stack():
+                return
+            self._know(optimizers)
+            self._attach()
+            self.mode = _watching(self.storages)
+            self.mode.__enter__()
+        self.storages.interval()
+        self.peaks, self.kept, self.in_backward = {}, {}, False
+
+    def _know(self, optimizers: Sequence[Any]) -> None:
+        """What is there before and stays."""
+        trained = list(self.tensors.values())
+        self.storages.keep_apart(tensor.grad for tensor in trained if tensor.grad is not None)
+        self.staying = self.storages.keep_apart([*self.model.parameters(), *self.model.buffers(), *trained])
+        states = [value for one in optimizers for entry in one.state.values() for value in entry.values()]
+        if optimizers:
+            self.state = self.storages.keep_apart(value for value in states if hasattr(value, "untyped_storage"))
+
+    def _attach(self) -> None:
+        for name, tensor in self.tensors.items():
+            if tensor.requires_grad:  # it may have been frozen since
+                self.handles.append(tensor.register_post_accumulate_grad_hook(partial(self._ready, name)))
+        for name, module in self.blocks.items():
+            self.handles.append(module.register_forward_pre_hook(partial(self._entered, name)))
+            self.handles.append(module.register_forward_hook(partial(self._left, name)))
+
+    def _entered(self, name: str, *_: Any) -> None:
+        self.entered[name] = self.storages.level, self.storages.numbers
+
+    def _left(self, name: str, _: Any, __: Any, output: Any) -> None:
+        if self.in_backward:
+            return  # computed again by activation checkpointing
+        level, numbers = self.entered[name]
+        held = [self.storages.of(tensor) for tensor in _tensors(output)]
+        made = {one.number: one.size for one in held if one and one.number > numbers}
+        self.kept.setdefault(name, []).append(self.storages.level - level - sum(made.values()))
+
+    def _ready(self, name: str, tensor: Any) -> None:
+        """What was computed as scratch is a gradient from here on, or was added to one that was there before."""
+        if self.mode is not None:
+            self.peaks[name] = self.storages.interval()
+            if tensor.grad is not None:
+                self.storages.keep_apart([tensor.grad])
+                self.storages.interval()
+
+    def backward_begins(self) -> None:
+        """All until here was forward."""
+        if self.mode is not None and not self.in_backward:
+            self.peaks[LOSS] = self.storages.interval()
+            self.in_backward = True
+
+    def backward_ended(self) -> None:
+        """All from here on is the update."""
+        if self.mode is not None:
+            self.peaks[INPUT] = self.storages.interval()
+            self.update = None
+
+    def updated(self) -> None:
+        """An optimizer made its step."""
+        if self.mode is not None and INPUT in self.peaks:
+            level = self.storages.start
+            self.update = max(self.update or 0, self.storages.interval() - level)
+
+    def end(self) -> None:
+        """The iteration is over, or given up."""
+        if self.mode is None:
+            return
+        self.mode.__exit__(None, None, None)
+        self.mode = None
+        for handle in self.handles:
+            handle.remove()
+        if INPUT in self.peaks:
+            trained = sum(t.numel() * t.element_size() for name, t in self.tensors.items() if name in self.peaks)
+            self.memory = Memory(
+                peaks={name: peak + self.storages.before for name, peak in self.peaks.items()},
+                kept={name: max(0, calls[0]) for name, calls in self.kept.items() if len(calls) == 1},
+                state=self.state,
+                update=self.update,
+                fixed=max(0, self.staying - trained),
+            )
+        self.storages = Storages(self.storages.cuda)
+
+
+def _tensors(value: Any) -> list[Any]:
+    """The tensors in what a module returned."""
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(value) if hasattr(leaf, "untyped_storage")]
+
+
+def _watching(storages: Storages) -> Any:
+    """A mode that tells ``storages`` of what operators read and make."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watching(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
+            for tensor in _tensors((inputs, named)):
+                storages.of(tensor)
+            if not storages.cuda:
+                result = operator(*inputs, **(named or {}))
+            else:
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                result = operator(*inputs, **(named or {}))
+                inside = torch.cuda.max_memory_allocated() - max(before, torch.cuda.memory_allocated())
+            for tensor in _tensors(result):
+                storages.of(tensor, made=True)
+            if storages.cuda:
+                storages.spike(inside)
+            return result
+
+    return Watching()
