@@ -22,17 +22,16 @@ from itertools import accumulate
 
 from osfmodel.checks import require_count
 from osfmodel.errors import DataError, UsageError
-from osfmodel.plan import Bucket, Plan, entries
+from osfmodel.plan import Bucket, Plan
+from osfmodel.sparse import Sparsity
 from osfmodel.timeline import Timeline
-from osfmodel.workload import Layer, Workload, element_bytes
+from osfmodel.workload import Layer, Workload
 
 WEIGHTS, STATE, BUFFERS, GRADIENTS = "weights", "optimizer state", "buffers", "gradients"
 BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered entries", "activations and scratch"
 UPDATE = "update scratch"
 OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE)
 """Who holds memory, in the order in which it is shown."""
-INDEX_BYTES = 4
-"""Of the place of an entry that is sent sparsely."""
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Copies of the weights that an optimizer's state holds."""
 LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
@@ -43,21 +42,6 @@ KEEPERS: Mapping[str, str] = {
     RUNTIME: "osf.execute: gradients inside buckets that stay, or come and go with release",
 }
 """Who keeps gradients, and how."""
-
-
-def entry_bytes(dtype: str) -> int:
-    """Bytes that an entry of a sparse bucket takes on the way: its value and its place."""
-    return element_bytes(dtype) + INDEX_BYTES
-
-
-def part_bytes(bucket: Bucket, dtypes: Mapping[str, str]) -> int:
-    """What one worker sends of a bucket: all of it, or its entries. ``dtypes``: of each layer's gradient."""
-    if bucket.density is None:
-        return bucket.size
-    return sum(
-        entries(block.bytes // element_bytes(dtypes[block.layer]), bucket.density) * entry_bytes(dtypes[block.layer])
-        for block in bucket.blocks
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +146,8 @@ class _Step:
         self.workload, self.plan, self.timeline, self.keeper = workload, plan, timeline, keeper
         gradients = workload.gradients
         self.sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
-        dtypes = dict(zip(gradients.names, gradients.dtypes, strict=True))
-        self.lives = [_Life.of(bucket, part_bytes(bucket, dtypes), workers) for bucket in plan.buckets]
+        sparsity = Sparsity(workload, workers=workers)
+        self.lives = [_Life.of(bucket, sparsity) for bucket in plan.buckets]
         self.sparse = {name for life in self.lives if life.sparse for name in life.names}
         self._follow()
         self.base = {
@@ -268,10 +252,12 @@ class _Life:
     end: float = 0
 
     @staticmethod
-    def of(bucket: Bucket, part: int, workers: int) -> _Life:
+    def of(bucket: Bucket, sparsity: Sparsity) -> _Life:
         """Before anything is known of when."""
-        sparse = bucket.density is not None
-        return _Life(bucket, frozenset(block.layer for block in bucket.blocks), part, workers * part if sparse else 0)
+        names = frozenset(block.layer for block in bucket.blocks)
+        if bucket.density is None:
+            return _Life(bucket, names, 0, 0)
+        return _Life(bucket, names, sparsity.sent_bytes(bucket), sparsity.gathered_bytes(bucket))
 
     @property
     def sparse(self) -> bool:

@@ -16,13 +16,14 @@ from osfmodel.cluster import Cluster
 from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError, UsageError
-from osfmodel.memory import DDP, RUNTIME, Memory, entry_bytes, memory_of, require_known, state_bytes
-from osfmodel.plan import Block, Bucket, Plan, entries, one_by_one, require_density
-from osfmodel.predict import count_warnings, extrapolation, require_nouns
+from osfmodel.memory import DDP, RUNTIME, Memory, memory_of, require_known, state_bytes
+from osfmodel.plan import Block, Bucket, Plan, one_by_one, require_density
+from osfmodel.predict import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve import SOLVERS, Limits, Status
 from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.solve.retention import Choice, Room, choose
+from osfmodel.sparse import part_bytes
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
@@ -170,7 +171,7 @@ def tune_memory(
     after = min(fits, key=lambda fit: -fit.throughput)
     common = search.largest(search.default)
     before = search.default(common) if common else None
-    warnings = (*count_warnings(cluster, workers), *extrapolation(after.plan, search.pricing.cost()))
+    warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     return MemoryTuning(workload, cluster, workers, demand, before, after, largest, tuple(fits), warnings)
 
 
@@ -302,11 +303,8 @@ def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], den
     """``workload`` with the layers of ``sparse`` as the merging sees them."""
     if not sparse or density is None:
         return workload
-    sizes = {layer.name: layer.gradient_bytes for layer in workload.layers}
     gathered = {
-        layer.name: pricing.workers
-        * entries(max(1, sizes[layer.name] // element_bytes(layer.dtype)), density)
-        * entry_bytes(layer.dtype)
+        layer.name: pricing.workers * part_bytes(layer.gradient_bytes, density, element_bytes(layer.dtype))
         for layer in workload.layers
         if layer.name in sparse
     }

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from osfmodel.cost.curves import Array
-from osfmodel.memory import activation_levels, entry_bytes
-from osfmodel.plan import entries
+from osfmodel.memory import activation_levels
 from osfmodel.pricing import Pricing
 from osfmodel.solve.solution import Status
 from osfmodel.solve.windows import minorants
+from osfmodel.sparse import part_bytes
 from osfmodel.workload import Workload, element_bytes
 
 SECONDS = 20.0
@@ -127,7 +127,7 @@ class _Figures:
         """Bytes that arrive of each gradient from all workers, were it sent sparsely."""
         density = self.room.density or 1.0
         pairs = zip(self.workload.gradients.sizes, self.workload.gradients.dtypes, strict=True)
-        sent = [entries(max(size // element_bytes(kind), 1), density) * entry_bytes(kind) for size, kind in pairs]
+        sent = [part_bytes(size, density, element_bytes(kind)) for size, kind in pairs]
         return np.array(sent, dtype=float) * self.pricing.workers
 
     def times(self) -> _Rows:
