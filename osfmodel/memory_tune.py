@@ -8,7 +8,7 @@ which only the abstract is public.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.batches import at_batch
@@ -31,6 +31,8 @@ from osfmodel.workload import Workload, element_bytes
 
 GROWTH = 1.25
 """From one batch size that is tried to the next."""
+FINE = 0.01
+"""As close, as a part, the search comes to the batch size from which on something more has to be recomputed."""
 LARGEST_BATCH = 1 << 20
 """Where the search for the largest batch ends: memory that does not grow with the batch is no limit."""
 ROUNDS = 6
@@ -164,13 +166,12 @@ def tune_memory(
             f"and released a step keeps {show_bytes(least.memory.peak.bytes)} ({least.memory.peak.during}); give more "
             "memory, or an optimizer with less state"
         )
-    sizes = search.sizes(largest)
-    fits = [fit for size in sizes for fit in [search.best(size)] if fit is not None]
-    if not fits:
-        raise PlanError(f"no plan for {workload.name!r} keeps within {show_bytes(demand.limit)}: give more memory")
-    after = min(fits, key=lambda fit: -fit.throughput)
     common = search.largest(search.default)
     before = search.default(common) if common else None
+    fits = search.tried(search.sizes(largest, common))
+    if not fits:
+        raise PlanError(f"no plan for {workload.name!r} keeps within {show_bytes(demand.limit)}: give more memory")
+    after = max(fits, key=lambda fit: fit.throughput)
     warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     return MemoryTuning(workload, cluster, workers, demand, before, after, largest, tuple(fits), warnings)
 
@@ -205,15 +206,33 @@ class _Search:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def sizes(self, largest: int) -> list[int]:
-        """Batch sizes to try: down from the largest by GROWTH, and that of the profile."""
+    def sizes(self, largest: int, common: int) -> list[int]:
+        """Batch sizes to try: down from the largest by GROWTH, that of the profile, and the largest of DDP."""
         if self.demand.batch_size is not None:
             return [largest]
-        found, size = {largest, min(largest, self.workload.batch_size or largest)}, float(largest)
+        found, size = {largest, min(largest, self.workload.batch_size or largest), common} - {0}, float(largest)
         while size > 1:
             size /= GROWTH
             found.add(max(1, round(size)))
         return sorted(found)
+
+    def tried(self, sizes: Sequence[int]) -> list[Fit]:
+        """The best of each of these batch sizes, and of some between the best of them and the next that was tried.
+
+        Throughput grows with the batch until something has to be recomputed for the next sample, and falls there.
+        """
+        fits = {fit.batch_size: fit for size in sizes for fit in [self.best(size)] if fit is not None}
+        if not fits:
+            return []
+        low = max(fits, key=lambda size: fits[size].throughput)
+        high = min((size for size in sizes if size > low), default=low)
+        while high - low > max(1, low * FINE):
+            middle = (low + high) // 2
+            fit = self.best(middle)
+            if fit is not None:
+                fits[middle] = fit
+            low, high = (middle, high) if fit is not None and fit.throughput > fits[low].throughput else (low, middle)
+        return [fits[size] for size in sorted(fits)]
 
     def default(self, batch_size: int) -> Fit:
         """DDP as it comes."""
