@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from osfmodel.checks import require_count
 from osfmodel.errors import DataError
-from osfmodel.workload import Workload
+from osfmodel.workload import Layer, Workload
 
 
 def at_batch(workload: Workload, batch_size: int, other: Workload | None = None) -> Workload:
     """``workload`` with ``batch_size`` samples per worker and iteration.
 
     Times of forward and backward and bytes of activations grow in proportion to the batch, which takes a device to be
-    as efficient with few samples as with many. With ``other``, a profile of the same model at another batch size, each
-    follows the line through both, at 0 or more. Gradients, the update and the optimizer's state stay as they are, and
-    bytes are rounded up. Enqueue times, which are the host's, stay too.
+    as efficient with few samples as with many; ``steady_bytes`` of the peaks do not grow. With ``other``, a profile of
+    the same model at another batch size, each follows the line through both, at 0 or more. Gradients, the update and
+    the optimizer's state stay as they are, and bytes are rounded up. Enqueue times, which are the host's, stay too.
 
     Raises DataError where a batch size is unknown, both are the same, or the profiles are of different models.
     """
@@ -42,7 +42,7 @@ def _mapped(workload: Workload, other: Workload, batch_size: int, value: Callabl
             forward_time=value(layer.forward_time, twin.forward_time),
             backward_time=value(layer.backward_time, twin.backward_time),
             activation_bytes=size(layer.activation_bytes, twin.activation_bytes),
-            peak_bytes=size(layer.peak_bytes, twin.peak_bytes),
+            peak_bytes=_peak(layer, twin, size),
         )
         for layer, twin in zip(workload.layers, other.layers, strict=True)
     )
@@ -51,6 +51,15 @@ def _mapped(workload: Workload, other: Workload, batch_size: int, value: Callabl
         for segment, twin in zip(workload.segments, other.segments, strict=True)
     )
     return replace(workload, batch_size=batch_size, layers=layers, segments=segments)
+
+
+def _peak(layer: Layer, twin: Layer, size: Callable[[int | None, int | None], int | None]) -> int | None:
+    """What is there whatever the batch, and the rest."""
+    steady = layer.steady_bytes or 0
+    if layer is not twin or layer.peak_bytes is None:
+        return size(layer.peak_bytes, twin.peak_bytes)
+    growing = layer.peak_bytes - steady
+    return steady + (size(growing, growing) or 0)
 
 
 def _require_alike(workload: Workload, other: Workload) -> None:

@@ -34,6 +34,7 @@ class Layer:
                       the host runs ahead of the device; unknown means together with the gradient
     peak_bytes:       most bytes of activations, inputs and scratch of all layers alive at once during its backward;
                       parameters, gradients, buffers and optimizer state are not among them; where known
+    steady_bytes:     of peak_bytes, those that are there whatever the batch, such as gradients that are not ready yet
     """
 
     name: str
@@ -44,6 +45,7 @@ class Layer:
     activation_bytes: int | None = None
     enqueue_time: float | None = None
     peak_bytes: int | None = None
+    steady_bytes: int | None = None
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a layer")
@@ -55,6 +57,10 @@ class Layer:
             require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
         if self.peak_bytes is not None:
             require_count(self.peak_bytes, f"peak bytes of layer {self.name!r}")
+        if self.steady_bytes is not None:
+            require_count(self.steady_bytes, f"steady bytes of layer {self.name!r}")
+            if self.steady_bytes > (self.peak_bytes or 0):
+                raise DataError(f"layer {self.name!r} has more steady bytes than peak bytes, of which they are a part")
         if self.enqueue_time is not None:
             require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
 

@@ -49,6 +49,12 @@ def test_one_profile_grows_in_proportion(first, second):
         assert layer.activation_bytes == pytest.approx(wanted.activation_bytes, abs=2)
 
 
+def test_steady_bytes_of_a_peak_do_not_grow():
+    layers = tuple(replace(layer, peak_bytes=layer.peak_bytes + 77, steady_bytes=77) for layer in BLOCKS.layers)
+    for found, wanted in zip(at_batch(replace(BLOCKS, layers=layers), 160).layers, BLOCKS.layers, strict=True):
+        assert found.peak_bytes == 10 * wanted.peak_bytes + 77
+
+
 def affine(batch_size):
     """A block model whose times have a part that does not depend on the batch."""
     made = blocks(batch_size)

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.runtime.steps import INPUT, LOSS, Memory
+from osfmodel.runtime.steps import INPUT, LOSS, Memory, Peak
 
 GRAIN = 512
 """Bytes to whose multiples PyTorch rounds allocations on a GPU."""
+BEFORE, UPDATE = "(before)", "(update)"
+"""Intervals that are no layer's: what is over when one begins, and from the end of backward on."""
 
 
 class Held(NamedTuple):
@@ -26,18 +28,25 @@ class Storages:
     """The storages alive, each once, and how many bytes of them are neither parameters, gradients, buffers nor state.
 
     Storages seen first where an operator reads them were there before: they count from the beginning on (``before``).
+
+    level:  bytes alive now, less ``before``
+    log:    what came and went, as (number of the storage, bytes)
+    steady: numbers of storages that are not larger with more samples: those made of parameters alone, such as their
+            casts, and those that became gradients
     """
 
     def __init__(self, cuda: bool) -> None:
         self.cuda = cuda
         self.held: dict[int, Held] = {}
-        self.changes: list[int] = []
-        self.start = self.before = self.numbers = 0
+        self.log: list[tuple[int, int]] = []
+        self.steady: set[int] = set()
+        self.level = self.before = self.numbers = 0
 
     def keep_apart(self, tensors: Iterable[Any]) -> int:
         """Count these no longer as activations; the bytes of their storages."""
-        held = [self.of(tensor, apart=True) for tensor in tensors]
-        return sum({one.number: one.size for one in held if one}.values())
+        held = [one for tensor in tensors if (one := self.of(tensor, apart=True))]
+        self.steady.update(one.number for one in held)
+        return sum({one.number: one.size for one in held}.values())
 
     def of(self, tensor: Any, apart: bool = False, made: bool = False) -> Held | None:
         """The storage of a tensor; None where it has none that is seen. ``made`` just now, where it is new."""
@@ -53,40 +62,57 @@ class Storages:
             held = Held(self.numbers, size, apart, weakref.ref(storage, partial(self._dropped, key)))
             self.held[key] = held
             if made and not apart:
-                self.changes.append(size)
+                self._change(held, size)
             elif not apart:
                 self.before += size
         elif apart and not held.apart:
+            self._change(held, -held.size)
             held = self.held[key] = held._replace(apart=True)
-            self.changes.append(-held.size)
         elif size != held.size:
-            if not held.apart:
-                self.changes.append(size - held.size)
+            self._change(held, size - held.size)
             held = self.held[key] = held._replace(size=size)
         return held
 
     def _dropped(self, key: int, _: Any) -> None:
         held = self.held.pop(key)
+        self._change(held, -held.size)
+
+    def _change(self, held: Held, size: int) -> None:
         if not held.apart:
-            self.changes.append(-held.size)
+            self.log.append((held.number, size))
+            self.level += size
+
+    def read(self, tensors: Sequence[Any]) -> float:
+        """An operator reads these: how many elements there are in their storages, 0 unless all are steady."""
+        held = [(one, tensor) for tensor in tensors if (one := self.of(tensor))]
+        steady = all(one.number in self.steady for one, _ in held)
+        return sum(one.size / tensor.element_size() for one, tensor in held) if steady else 0
+
+    def make(self, tensors: Iterable[Any], read: float) -> None:
+        """It made these, or changed them; what has no more elements than the steady ones it read is steady itself."""
+        for tensor in tensors:
+            before = self.numbers
+            held = self.of(tensor, made=True)
+            if held and held.number > before and held.size / tensor.element_size() <= read:
+                self.steady.add(held.number)
 
     def spike(self, size: int) -> None:
         """Scratch inside one operator."""
-        self.changes += (size, -size)
+        self.log += ((0, size), (0, -size))
 
-    @property
-    def level(self) -> int:
-        """Bytes alive now, less ``before``."""
-        return self.start + sum(self.changes)
-
-    def interval(self) -> int:
-        """The highest level since the last call of this, less ``before``."""
-        level = highest = self.start
-        for change in self.changes:
-            level += change
-            highest = max(highest, level)
-        self.start, self.changes = level, []
-        return highest
+    def peaks(self, marks: Sequence[tuple[str, int]]) -> dict[str, Peak]:
+        """The highest level by interval. ``marks`` are names, and how long the log was when their intervals ended."""
+        found: dict[str, Peak] = {}
+        level = growing = start = 0
+        for name, end in marks:
+            highest, most = level, growing
+            for number, size in self.log[start:end]:
+                level += size
+                growing += 0 if number in self.steady else size
+                highest, most = max(highest, level), max(most, growing)
+            start = end
+            found[name] = Peak(highest + self.before, highest - most)
+        return found
 
 
 class Allocations:
@@ -101,13 +127,12 @@ class Allocations:
         self.memory: Memory | None = None
         self.mode: Any = None
         self.handles: list[Any] = []
-        self.peaks: dict[str, int] = {}
+        self.marks: list[tuple[str, int]] = []
         self.kept: dict[str, list[int]] = {}
         self.entered: dict[str, tuple[int, int]] = {}
-        self.update: int | None = None
         self.state: int | None = None
         self.in_backward = False
-        self.staying = 0
+        self.staying = self.level = 0
 
     def begin(self, optimizers: Sequence[Any]) -> None:
         """An iteration begins, or its next micro-batch. Nothing is noted where a mode of others sees the operators."""
@@ -120,8 +145,12 @@ class Allocations:
             self._attach()
             self.mode = _watching(self.storages)
             self.mode.__enter__()
-        self.storages.interval()
-        self.peaks, self.kept, self.in_backward = {}, {}, False
+        self.marks, self.kept, self.in_backward = [], {}, False
+        self._mark(BEFORE)
+
+    def _mark(self, name: str) -> None:
+        """An interval ends here."""
+        self.marks.append((name, len(self.storages.log)))
 
     def _know(self, optimizers: Sequence[Any]) -> None:
         """What is there before and stays."""
@@ -154,28 +183,27 @@ class Allocations:
     def _ready(self, name: str, tensor: Any) -> None:
         """What was computed as scratch is a gradient from here on, or was added to one that was there before."""
         if self.mode is not None:
-            self.peaks[name] = self.storages.interval()
+            self._mark(name)
             if tensor.grad is not None:
                 self.storages.keep_apart([tensor.grad])
-                self.storages.interval()
+                self._mark(BEFORE)
 
     def backward_begins(self) -> None:
         """All until here was forward."""
         if self.mode is not None and not self.in_backward:
-            self.peaks[LOSS] = self.storages.interval()
+            self._mark(LOSS)
             self.in_backward = True
 
     def backward_ended(self) -> None:
         """All from here on is the update."""
         if self.mode is not None:
-            self.peaks[INPUT] = self.storages.interval()
-            self.update = None
+            self._mark(INPUT)
+            self.level = self.storages.level
 
     def updated(self) -> None:
         """An optimizer made its step."""
-        if self.mode is not None and INPUT in self.peaks:
-            level = self.storages.start
-            self.update = max(self.update or 0, self.storages.interval() - level)
+        if self.mode is not None:
+            self._mark(UPDATE)
 
     def end(self) -> None:
         """The iteration is over, or given up."""
@@ -185,13 +213,15 @@ class Allocations:
         self.mode = None
         for handle in self.handles:
             handle.remove()
-        if INPUT in self.peaks:
-            trained = sum(t.numel() * t.element_size() for name, t in self.tensors.items() if name in self.peaks)
+        peaks = self.storages.peaks(self.marks)
+        if INPUT in peaks:
+            trained = sum(t.numel() * t.element_size() for name, t in self.tensors.items() if name in peaks)
+            update = peaks.get(UPDATE)
             self.memory = Memory(
-                peaks={name: peak + self.storages.before for name, peak in self.peaks.items()},
+                peaks=peaks,
                 kept={name: max(0, calls[0]) for name, calls in self.kept.items() if len(calls) == 1},
                 state=self.state,
-                update=self.update,
+                update=update and max(0, update.bytes - self.storages.before - self.level),
                 fixed=max(0, self.staying - trained),
             )
         self.storages = Storages(self.storages.cuda)
@@ -211,8 +241,7 @@ def _watching(storages: Storages) -> Any:
 
     class Watching(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
-            for tensor in _tensors((inputs, named)):
-                storages.of(tensor)
+            read = storages.read(_tensors((inputs, named)))
             if not storages.cuda:
                 result = operator(*inputs, **(named or {}))
             else:
@@ -220,8 +249,7 @@ def _watching(storages: Storages) -> Any:
                 torch.cuda.reset_peak_memory_stats()
                 result = operator(*inputs, **(named or {}))
                 inside = torch.cuda.max_memory_allocated() - max(before, torch.cuda.memory_allocated())
-            for tensor in _tensors(result):
-                storages.of(tensor, made=True)
+            storages.make(_tensors(result), read)
             if storages.cuda:
                 storages.spike(inside)
             return result

@@ -35,10 +35,17 @@ class Ready(NamedTuple):
     enqueue_time: float
 
 
+class Peak(NamedTuple):
+    """The most bytes alive at once in an interval, and how many of them there are whatever the batch."""
+
+    bytes: int
+    steady: int
+
+
 class Memory(NamedTuple):
     """Bytes that one iteration held: by layer the peaks, by module what it kept; None for what is not known."""
 
-    peaks: Mapping[str, int]
+    peaks: Mapping[str, Peak]
     kept: Mapping[str, int]
     state: int | None
     update: int | None
@@ -97,11 +104,11 @@ def layers_of(
     tensors: Mapping[str, Tensor],
     activations: Mapping[str, int] | None,
     device_clock: bool,
-    peaks: Mapping[str, int] | None = None,
+    peaks: Mapping[str, Peak] | None = None,
 ) -> tuple[Layer, ...]:
     """Layers in the reverse of the order in which gradients became ready, with medians over ``steps``, all alike.
 
-    ``activations`` are bytes by module, ``peaks`` bytes by layer. A module's forward counts for the one of its tensors
+    ``activations`` are bytes by module, ``peaks`` are by layer. A module's forward counts for the one of its tensors
     that stands last, so that it comes after all of them; tensors whose gradient never came are left out.
     """
     forward_end = middle([step.forward_end for step in steps])
@@ -120,7 +127,8 @@ def layers_of(
             enqueue = middle([step.ready[number].enqueue_time for step in steps])
         size = None if activations is None else saved.get(name, 0)
         times = (forward.get(name, 0.0), backward.get(name, 0.0))
-        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue, (peaks or {}).get(name))
+        peak = (peaks or {}).get(name, (None, None))
+        return Layer(name, *times, tensor.gradient_bytes, tensor.dtype, size, enqueue, *peak)
 
     made = [layer(name, number) for number, name in enumerate(names)]
     return (layer(INPUT, None), *reversed(made), layer(LOSS, None))

@@ -110,6 +110,23 @@ def test_a_line_keeps_what_can_be_written_down():
         "first.weight": 240 + 2 + 160 + 600,
         INPUT: 240 + 2,
     }
+    steady = {layer.name: layer.steady_bytes / 4 for layer in workload.layers}
+    assert steady == {LOSS: 0, "second.weight": 200, "first.weight": 600, INPUT: 0}
+
+
+class Casting(nn.Linear):
+    """Computes with a copy of its weight, as autocast does, and adds a row for every sample that no sample is in."""
+
+    def forward(self, inputs):
+        rows = self.bias.expand(len(inputs), -1).contiguous()
+        return nn.functional.linear(inputs, self.weight.double().float()) + rows
+
+
+def test_what_is_made_of_weights_alone_is_steady_unless_it_is_larger_than_they_are():
+    """Floats: 240 inputs, 160 in rows, a weight of 600 in float64 and back; later two times 160 more."""
+    workload = profiled(Casting(30, 20), torch.randn(8, 30), None)
+    loss = workload.layers[-1]
+    assert (loss.peak_bytes / 4, loss.steady_bytes / 4) == (240 + 160 + 1200 + 600, 1800 - 2 * 160)
 
 
 @pytest.mark.parametrize("make", [momentum, adam])
