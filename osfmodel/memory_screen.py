@@ -85,7 +85,10 @@ def _verdict(tuning: MemoryTuning) -> str:
     largest = f"the largest batch that fits at all is {tuning.largest}"
     if tuning.before is None:
         return f"DDP's defaults do not fit with a single sample; {largest}."
-    return f"{tuning.gain:+.1%} samples per second; {largest}, with DDP's defaults {tuning.before.batch_size}."
+    largest += f", with DDP's defaults {tuning.before.batch_size}"
+    if not tuning.improvement:
+        return f"No improvement worth having: {tuning.gain:+.2%} samples per second. Keep DDP's defaults; {largest}."
+    return f"{tuning.gain:+.1%} samples per second; {largest}."
 
 
 def chosen(fit: Fit) -> list[str]:

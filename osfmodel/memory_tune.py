@@ -37,6 +37,8 @@ LARGEST_BATCH = 1 << 20
 """Where the search for the largest batch ends: memory that does not grow with the batch is no limit."""
 ROUNDS = 6
 """Of asking the programme again with less room."""
+WORTHWHILE = 0.005
+"""Gains below half a percent are within what repeated runs differ by."""
 ALIKE = 0.002
 """Throughputs closer than this, as a part, count as the same: then what changes less is preferred."""
 SPARSE = "_sparse"
@@ -138,6 +140,11 @@ class MemoryTuning:
         return tuple(notes)
 
     @property
+    def improvement(self) -> bool:
+        """Whether it brings so much more throughput that it is worth having."""
+        return self.gain is None or self.gain >= WORTHWHILE
+
+    @property
     def gain(self) -> float | None:
         """By which part throughput grows over what is there before; None where nothing fitted."""
         return None if self.before is None else self.after.throughput / self.before.throughput - 1
@@ -171,9 +178,15 @@ def tune_memory(
     fits = search.tried(search.sizes(largest, common))
     if not fits:
         raise PlanError(f"no plan for {workload.name!r} keeps within {show_bytes(demand.limit)}: give more memory")
-    after = max(fits, key=lambda fit: fit.throughput)
+    fastest = max(fit.throughput for fit in fits)
+    after = min((fit for fit in fits if fit.throughput >= fastest * (1 - ALIKE)), key=_changes)
     warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     return MemoryTuning(workload, cluster, workers, demand, before, after, largest, tuple(fits), warnings)
+
+
+def _changes(fit: Fit) -> tuple[bool, bool, int, float]:
+    """How much a plan changes: the less, the better among those that are all but as fast."""
+    return fit.plan.sparse, fit.plan.release, len(fit.plan.recompute), -fit.throughput
 
 
 class _Search:

@@ -1,0 +1,124 @@
+"""LaySA's claims beside what our planner is predicted to bring: ``python benchmarks/memory_claims.py [WORKLOAD...]``.
+
+LaySA (IEEE Access'21) claims 80.5 % less memory and more than 150 % more throughput; its set-ups are unknown, so these
+are no reproductions but figures to stand beside. For each workload on 10 Gbit/s Ethernet (a ring of 50 us):
+
+* the conflict, at the profile's batch size: what a step keeps dense under DDP; with everything that saves memory (all
+  recomputed, each gradient released by itself); sparse alone, with residuals; both naively, where gradients of sparse
+  layers are made dense and kept until the update; and as planned within the memory of the saving plus a tenth of what
+  it saves;
+* throughput at the largest batch that fits 1, 2, 4 and 8 GiB, against DDP's defaults at theirs, dense and at 1 %.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import osfmodel as osf
+from osfmodel.engine import predict_timeline
+from osfmodel.errors import PlanError
+from osfmodel.memory import DDP, memory_of
+from osfmodel.memory_tune import Demand, tune_memory
+from osfmodel.plan import one_by_one
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.sparse import sparsely
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.units import MIB, show_bytes, show_time
+
+NETWORK = "ring:50us,10Gbps"
+WORKLOADS = ("resnet50-memory",)
+WORKERS = (8, 16, 32)
+LIMITS = (1, 2, 4, 8)
+DENSITY = 0.01
+MARGIN = 0.1
+"""Of what saving memory saves, what the planned combination may give up."""
+
+
+def variants(workload: osf.Workload, pricing: Pricing) -> Iterator[tuple[str, osf.Plan, str]]:
+    """(name, plan, who keeps gradients) of all but the planned one."""
+    again = tuple(segment.name for segment in workload.segments)
+    default = CONFIG_TARGETS["ddp"].realise(CONFIG_TARGETS["ddp"].default_knobs(), workload, pricing)
+    yield "dense, DDP", default, DDP
+    yield (
+        "memory saved: recomputed and released",
+        replace(one_by_one(workload), recompute=again, release=True),
+        "runtime",
+    )
+    yield "sparse alone, residuals", sparsely(default, DENSITY), "runtime"
+    yield "sparse and recomputed, naively", replace(sparsely(default, DENSITY), recompute=again), "runtime"
+
+
+def conflict(workload: osf.Workload, cluster: osf.Cluster, workers: int) -> list[list[str]]:
+    """Rows of the first table."""
+    pricing = pricing_of(cluster, workers)
+    peaks: dict[str, int] = {}
+    times: dict[str, float] = {}
+    for name, plan, keeper in variants(workload, pricing):
+        timeline = predict_timeline(workload, plan, pricing)
+        peaks[name] = memory_of(workload, plan, timeline, workers, keeper).peak.bytes
+        times[name] = timeline.iteration_time
+    dense, saved, *_ = peaks.values()
+    limit = saved + round(MARGIN * (dense - saved))
+    for density in (None, DENSITY):
+        name = f"planned, {'dense' if density is None else 'sparse'}"
+        try:
+            demand = Demand(limit, density=density, batch_size=workload.batch_size)
+            fit = tune_memory(workload, cluster, workers, demand).after
+        except PlanError:
+            continue
+        peaks[name], times[name] = fit.memory.peak.bytes, fit.iteration_time
+    return [
+        [
+            name,
+            show_bytes(peak),
+            f"{peak / dense - 1:+.1%}",
+            f"{(dense - peak) / (dense - saved):.0%}",
+            show_time(times[name]),
+        ]
+        for name, peak in peaks.items()
+    ]
+
+
+def gains(workload: osf.Workload, cluster: osf.Cluster) -> Iterator[list[str]]:
+    """Rows of the second table."""
+    for gibibytes in LIMITS:
+        for workers in WORKERS:
+            row = [f"{gibibytes} GiB", str(workers)]
+            for density in (None, DENSITY):
+                try:
+                    tuning = tune_memory(workload, cluster, workers, Demand(gibibytes * 1024 * MIB, density=density))
+                except PlanError:
+                    row += ["does not fit", ""]
+                    continue
+                if density is None:
+                    before = tuning.before
+                    row += ["-" if before is None else f"{before.batch_size}: {before.throughput:.0f}/s"]
+                gain = "" if tuning.gain is None else f"{tuning.gain:+.0%}"
+                row += [f"{tuning.after.batch_size}: {tuning.after.throughput:.0f}/s", gain]
+            yield row
+
+
+def table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print with columns as wide as their contents."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in [columns, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print()
+
+
+def main(names: list[str]) -> None:
+    """Both tables of each workload."""
+    cluster = osf.load_cluster(NETWORK)
+    for name in names or WORKLOADS:
+        workload = osf.load_workload(name)
+        print(f"{name}, a batch of {workload.batch_size} per worker, 16 workers on {NETWORK}")
+        table(["", "peak", "against dense", "of the saving", "iteration"], conflict(workload, cluster, 16))
+        print(f"{name}, batch: samples per second at the largest batch that pays")
+        columns = ["limit", "workers", "DDP's defaults", "tuned", "gain", f"tuned, {DENSITY:.0%} sparse", "gain"]
+        table(columns, list(gains(workload, cluster)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
