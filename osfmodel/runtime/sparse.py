@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from osfmodel.plan import entries
+from osfmodel.runtime.largest import largest
 
 ALIGNMENT = 8
 """Bytes that the part of each rank is a multiple of, for the widest type in it."""
@@ -33,15 +34,10 @@ class Residual:
     def choose(self, count: int) -> tuple[Any, Any]:
         """The ``count`` entries of the largest magnitude, taken out, and their places in memory."""
         flat = flat_of(self.kept)
-        places = _largest(flat.abs(), count)
+        places = largest(lambda part: flat[part].abs(), flat.numel(), count)
         values = flat[places]
         flat[places] = 0
         return values, places
-
-
-def _largest(magnitudes: Any, count: int) -> Any:
-    """Where the largest are; nan and infinity are larger than any number, so that they do not stay hidden."""
-    return magnitudes.topk(count, sorted=False).indices
 
 
 def flat_of(tensor: Any) -> Any:
