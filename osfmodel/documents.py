@@ -53,6 +53,7 @@ KEYS = {
     "copy_in": "copy_in_s_per_byte",
     "copy_out": "copy_out_s_per_byte",
     "select": "select_s_per_byte",
+    "select_sent": "select_sent_s_per_byte",
     "select_time": "select_time_s",
     "spread": "spread_s_per_byte",
     "spread_received": "spread_received_s_per_byte",

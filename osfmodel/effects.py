@@ -25,8 +25,8 @@ class Effects:
     hook_time:           seconds of the compute stream per bucket before it can be sent
     copy_in:             seconds per byte of the compute stream, from gradients into a bucket, before it can be sent
     copy_out:            seconds per byte of the compute stream, bucket by bucket back into gradients, after backward
-    select, select_time: seconds per byte, and per tensor, of the compute stream to choose what a sparse bucket sends of
-                         a gradient and to keep the rest, before it can be sent
+    select, select_sent, select_time: seconds per byte of a gradient, per byte sent of it, and per tensor, of the
+                         compute stream to choose what a sparse bucket sends and to keep the rest, before it can be sent
     spread, spread_received, spread_time: seconds per byte of a gradient, per byte received from all ranks, and per
                          tensor, of the compute stream to make means of the entries of a sparse bucket that has arrived
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
@@ -42,6 +42,7 @@ class Effects:
     copy_in: float = 0
     copy_out: float = 0
     select: float = 0
+    select_sent: float = 0
     select_time: float = 0
     spread: float = 0
     spread_received: float = 0
@@ -68,8 +69,9 @@ class Effects:
         ``gradient_as_bucket_view``, an option of DDP, gradients live in the buckets, so that nothing is copied. Under
         the executor they live there, too, but each is scaled on its way into the bucket, which is a pass over memory as
         DDP's copy is; what DDP's hooks take is not what the executor's do. Sparse buckets are the executor's alone, and
-        what they compute is computed in a replay as well: its timetable starts anew after it. Horovod has neither of
-        these. Its fusion buffer and its negotiation are its own: whatever else is stated to carry a run out has none.
+        what hooks compute under them puts off the timetable of a replay as well, copies into buckets included. Horovod
+        has neither of these. Its fusion buffer and its negotiation are its own: what else is stated to carry a run out
+        has none.
         """
         if conditions.get("executor") == HOROVOD:
             slowdown = 0 if REPLAYED_ON_CPU.items() <= conditions.items() else self.compute_slowdown
@@ -78,7 +80,8 @@ class Effects:
         if "executor" in conditions:
             found = replace(found, fusion_copy=0, negotiation=0, negotiation_miss=0)
         if REPLAYED_ON_CPU.items() <= conditions.items():
-            found = replace(found, copy_in=0, hook_time=0, compute_slowdown=0)
+            copy_in = found.copy_in if COUNTED.items() <= conditions.items() else 0
+            found = replace(found, copy_in=copy_in, hook_time=0, compute_slowdown=0)
         view = "gradient_as_bucket_view" in conditions and conditions.get("executor") != RUNTIME
         return replace(found, copy_in=0, copy_out=0) if view else found
 
@@ -105,6 +108,8 @@ EXECUTED = {"executor": RUNTIME}
 """Conditions of such a run."""
 REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
 """Conditions of such a run, as ``osf run`` states them."""
+COUNTED = {"hooks": "counted"}
+"""Conditions of one under a plan whose hooks compute what belongs to the iteration."""
 CITED_SLOWDOWN = 0.189
 """compute_slowdown as published: arXiv 2507.03114, mean over its models and GPUs."""
 
@@ -150,6 +155,12 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s/byte",
             None,
             "`osf bench`: all ranks at once add what was kept, take the largest, and keep the rest",
+        ),
+        "select_sent": Effect(
+            "compute stream, the same for each byte that is sent",
+            "s/byte",
+            None,
+            "`osf bench`: the same at two densities",
         ),
         "select_time": Effect(
             "compute stream, the same for each tensor, however small",

@@ -17,17 +17,16 @@ from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.memory import DDP, RUNTIME, Memory, memory_of, require_known, state_bytes
-from osfmodel.plan import Block, Bucket, Plan, one_by_one, require_density
+from osfmodel.plan import Plan, one_by_one, require_density
 from osfmodel.predict import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve import SOLVERS, Limits, Status
-from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.solve import Limits, Status
+from osfmodel.solve.chosen import merged
 from osfmodel.solve.retention import Choice, Room, choose
-from osfmodel.sparse import part_bytes
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.workload import Workload
 
 GROWTH = 1.25
 """From one batch size that is tried to the next."""
@@ -41,8 +40,6 @@ WORTHWHILE = 0.005
 """Gains below half a percent are within what repeated runs differ by."""
 ALIKE = 0.002
 """Throughputs closer than this, as a part, count as the same: then what changes less is preferred."""
-SPARSE = "_sparse"
-"""Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""
 LIMIT_HALVINGS = 6
 """How often the largest bucket is halved where buckets that are released need too much at once."""
 
@@ -306,53 +303,3 @@ class _Search:
         timeline = predict_timeline(seen, plan, self.pricing)
         memory = memory_of(seen, plan, timeline, self.pricing.workers, RUNTIME, self.demand.optimizer)
         return Fit(seen, plan, timeline, memory, self.pricing.workers, bound)
-
-
-def merged(workload: Workload, pricing: Pricing, choice: Choice, density: float | None, limits: Limits) -> Plan:
-    """The best merging of messages for what was chosen, dense and sparse ones apart.
-
-    A sparse tensor stands in the dynamic programme with the bytes of which an all-reduce takes as long as it does, and
-    is ready when it has been selected. Raises PlanError where the limits allow none.
-    """
-    seen = _as_merged(workload.recomputing(choice.recompute), pricing, choice.sparse, density)
-    plan = plan_under_effects(
-        seen,
-        pricing,
-        lambda workload, pricing: SOLVERS["optimal"].solve(workload, pricing.cost(), limits).require()[0],
-        limited=limits != Limits() or bool(choice.sparse),
-    )
-    sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
-
-    def real(bucket: Bucket) -> Bucket:
-        sparse = bucket.blocks[0].layer in choice.sparse
-        blocks = tuple(Block(block.layer, 0, sizes[block.layer]) for block in bucket.blocks)
-        return Bucket(blocks, bucket.release_time, density if sparse else None)
-
-    return replace(plan, buckets=tuple(map(real, plan.buckets)))
-
-
-def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], density: float | None) -> Workload:
-    """``workload`` with the layers of ``sparse`` as the merging sees them."""
-    if not sparse or density is None:
-        return workload
-    gathered = {
-        layer.name: pricing.workers * part_bytes(layer.gradient_bytes, density, element_bytes(layer.dtype))
-        for layer in workload.layers
-        if layer.name in sparse
-    }
-    total = sum(gathered.values())
-    dense, gather = pricing.cost(), pricing.cost("all_gather")
-    rate = (gather(total) / total) / (dense(workload.gradient_bytes) / workload.gradient_bytes or 1.0)
-    effects = pricing.effects
-    layers = tuple(
-        replace(
-            layer,
-            gradient_bytes=max(1, round(gathered[layer.name] * rate)),
-            dtype=layer.dtype + SPARSE,
-            backward_time=layer.backward_time + effects.select * layer.gradient_bytes + effects.select_time,
-        )
-        if layer.name in sparse
-        else layer
-        for layer in workload.layers
-    )
-    return replace(workload, layers=layers)

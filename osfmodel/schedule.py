@@ -101,17 +101,16 @@ def _backward(workload: Workload, plan: Plan, pricing: Pricing) -> list[Task]:
         last = max((block.layer for block in bucket.blocks), key=order.__getitem__)
         hooks[last] = hooks.get(last, 0) + effects.hook_time
     sparsity = Sparsity(workload, effects, pricing.workers)
-    chosen = {block.layer for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks}
+    chosen = {
+        block.layer: sparsity.select(block, bucket.density)
+        for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks
+    }  # fmt: skip
     return [
         Task(
             "backward",
             (layer.name,),
             layer.backward_time * stretch
-            + (
-                sparsity.select(layer.gradient_bytes)
-                if layer.name in chosen
-                else effects.copy_in * layer.gradient_bytes
-            )
+            + chosen.get(layer.name, effects.copy_in * layer.gradient_bytes)
             + hooks.get(layer.name, 0),
             hook=layer.gradient_bytes > 0,
         )

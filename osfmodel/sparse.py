@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from osfmodel.checks import require_count
 from osfmodel.cluster import Link
 from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.plan import Bucket, Plan, entries, require_density
+from osfmodel.plan import Block, Bucket, Plan, entries, require_density
 from osfmodel.pricing import Pricing
 from osfmodel.workload import Workload, element_bytes
 
@@ -45,9 +45,10 @@ class Sparsity:
         """Of what a rank has when the messages of all have arrived, which is how all-gathers are priced."""
         return self.sent_bytes(bucket) * self.workers
 
-    def select(self, size: int) -> float:
-        """Seconds of the compute stream to choose the entries of a tensor of so many bytes."""
-        return self.effects.select * size + self.effects.select_time
+    def select(self, block: Block, density: float) -> float:
+        """Seconds of the compute stream to choose the entries of one tensor."""
+        effects, sent = self.effects, part_bytes(block.bytes, density, self.widths[block.layer])
+        return effects.select * block.bytes + effects.select_sent * sent + effects.select_time
 
     def spread(self, bucket: Bucket) -> float:
         """Seconds of the compute stream to make mean gradients of a bucket that has arrived."""
@@ -60,7 +61,8 @@ class Sparsity:
 
     def work(self, bucket: Bucket) -> float:
         """Seconds of the compute stream in all, before it is sent and after it has arrived."""
-        chosen: float = sum(self.select(block.bytes) for block in bucket.blocks)
+        density = bucket.density or 1
+        chosen: float = sum(self.select(block, density) for block in bucket.blocks)
         return chosen + self.spread(bucket)
 
 
@@ -117,17 +119,15 @@ class Exchange:
         0 where they take longer at any, 1 where they never do.
         """
         fixed = self.rounds * self.link.latency
-        per_density = (
-            self.growth
-            * size
-            * ((self.workers - 1) * self.link.seconds_per_byte + self.workers * effects.spread_received)
-        )
+        per_entry = (self.workers - 1) * self.link.seconds_per_byte + self.workers * effects.spread_received
+        per_density = self.growth * size * (per_entry + effects.select_sent)
         return self._below(size, effects, fixed, per_density)
 
     def tree_pays_below(self, size: float, effects: Effects = NO_EFFECTS) -> float:
         """The same for :meth:`tree`, of which the entries of one rank arrive."""
         fixed = 2 * self.rounds * self.link.latency
-        per_density = self.growth * size * (2 * self.rounds * self.link.seconds_per_byte + effects.spread_received)
+        per_entry = 2 * self.rounds * self.link.seconds_per_byte + effects.spread_received
+        per_density = self.growth * size * (per_entry + effects.select_sent)
         return self._below(size, effects, fixed, per_density)
 
     def _below(self, size: float, effects: Effects, fixed: float, per_density: float) -> float:
@@ -185,8 +185,9 @@ def _last(pricing: Pricing, size: int, element: int, dense: float, low: int, hig
 def _time(pricing: Pricing, size: int, count: int, element: int) -> float:
     effects, received = pricing.effects, count * (element + INDEX_BYTES) * pricing.workers
     computed = (effects.select + effects.spread) * size + effects.select_time + effects.spread_time
+    computed += effects.select_sent * received / pricing.workers + effects.spread_received * received
     sent: float = pricing.cost("all_gather")(received)
-    return computed + sent + effects.spread_received * received
+    return computed + sent
 
 
 def sparsely(plan: Plan, density: float) -> Plan:

@@ -1,7 +1,7 @@
 """A workload with the times of one profile and the memory of another: ``python profiles/transplant.py``.
 
-What layers keep does not depend on the device, so a profile made on a CPU says it for a GPU as well, but for the scratch
-of its kernels; how long they take does. Both profiles have the same tensors by name.
+What layers keep does not depend on the device, so a profile made on a CPU says it for a GPU as well, but for the
+scratch of its kernels; how long they take does. Both profiles have the same tensors by name.
 """
 
 from __future__ import annotations

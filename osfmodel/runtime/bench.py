@@ -17,6 +17,7 @@ from osfmodel.runtime.channels import Channels
 from osfmodel.runtime.copies import copying
 from osfmodel.runtime.findings import Findings, Sample
 from osfmodel.runtime.job import Job
+from osfmodel.runtime.selecting import selecting
 from osfmodel.runtime.surroundings import threads_of
 from osfmodel.units import show_bytes, show_time
 
@@ -69,6 +70,8 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
         _several(job, request, findings, told)
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
+    findings.sparse = selecting(job)
+    tell(f"choosing what sparse buckets send {findings.sparse['select'] * 1e12:.0f} ps/B and what comes with it")
     if request.compute != "none":
         _slowing(job, request, findings)
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")

@@ -41,10 +41,10 @@ def copying(job: Job) -> Copies:
             gradient.copy_(view)
 
     size = TENSORS * TENSOR * gradients[0].element_size()
-    return Copies(*(_slowest(job, call) / size for call in (into, out)))
+    return Copies(*(slowest(job, call) / size for call in (into, out)))
 
 
-def _slowest(job: Job, call: Callable[[], Any]) -> float:
+def slowest(job: Job, call: Callable[[], Any]) -> float:
     """Seconds of ``call`` on the slowest rank, all starting together; the first round is not counted."""
     own = [_once(job, call) for _ in range(ROUNDS + 1)][1:]
     return float(median(map(max, zip(*job.gather(own), strict=True))))

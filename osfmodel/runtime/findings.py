@@ -50,6 +50,7 @@ class Findings:
     threads:   collectives that a queue runs at once as the library itself says; None where it does not
     slowdown:  by which fraction computation took longer while collectives ran; None where not measured
     copies:    of gradients into and out of buckets; None where not measured
+    sparse:    effects of sparse buckets, by name
     left_out:  sentences on what was not measured, and why
     """
 
@@ -60,6 +61,7 @@ class Findings:
     slowdown: float | None = None
     slowed: str = "nothing"
     copies: Copies | None = None
+    sparse: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -82,7 +84,7 @@ class Findings:
         """Those that were measured, by name."""
         slowdown = {} if self.slowdown is None else {"compute_slowdown": max(self.slowdown, 0.0)}
         copies = {} if self.copies is None else {"copy_in": self.copies.into, "copy_out": self.copies.out}
-        return {**slowdown, **copies}
+        return {**slowdown, **copies, **self.sparse}
 
     @property
     def doubts(self) -> list[str]:

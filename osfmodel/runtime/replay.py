@@ -6,6 +6,10 @@ spinning for the last moment), until its time since the start of the iteration h
 meanwhile is not added to the computation, as it is not where the host runs ahead of a device. On a GPU it spins a
 kernel, one layer after the other. Nothing here was run on a GPU.
 
+Where a plan has sparse buckets, or releases gradients, hooks compute what belongs to the iteration. Then what is done
+from the first hook of a parameter to the next layer counts: the timetable is put off by it. The gradients are random
+numbers then, others in each iteration and on each rank, since what choosing the largest takes depends on them.
+
 Where the executor lets the next forward overlap communication there is no point at which all ranks wait, so times go on
 from one iteration to the next, and each layer takes its share of the update, by bytes, before its forward. A layer that
 has to wait for its gradient moves all that follows it, as it moves what a device does.
@@ -13,11 +17,13 @@ has to wait for its gradient moves all that follows it, as it moves what a devic
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from osfmodel.errors import DataError, UsageError
+from osfmodel.plan import Plan
 from osfmodel.workload import Layer, Workload
 
 SPIN = 50e-6
@@ -26,6 +32,13 @@ STALL = 200e-6
 """Seconds between a layer's turn and its update from which it waited for its gradient: hooks alone take less."""
 CALIBRATION = 10**8
 """Clock cycles spun to find out how fast a GPU's clock goes."""
+NOISE_PLACES, NOISE_STEP = 1 << 16, 7919
+"""Places from which random numbers are taken, and from one to the next."""
+
+
+def hooks_count(plan: Plan) -> bool:
+    """Whether what hooks compute under a plan is part of the iteration."""
+    return plan.sparse or plan.release
 
 
 def wait_until(deadline: float) -> None:
@@ -41,25 +54,33 @@ class SleepingPace:
     """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`."""
 
     def __init__(self) -> None:
-        self.deadline = self.turn = 0.0
+        self.deadline = self.turn = self.late = 0.0
+        self.counting = False
 
     def start(self) -> None:
         """Begin to count at the present moment: an iteration begins, or its update does."""
-        self.deadline = time.perf_counter()
+        self.deadline, self.late = time.perf_counter(), 0.0
 
     def compute(self, seconds: float) -> None:
         """Stand in for so many seconds of computation."""
         self.deadline += seconds
         wait_until(self.deadline)
+        self.late = time.perf_counter() - self.deadline
 
     def reach(self) -> None:
-        """A layer's turn has come: from here it may wait for its gradient."""
+        """A layer's turn has come: from here it may wait for its gradient, or its hooks compute what counts."""
         self.turn = time.perf_counter()
+        self.late = max(self.turn - self.deadline, 0)
 
     def arrive(self) -> None:
-        """Its gradient is there: where it waited for that, what follows is counted from the present moment."""
+        """Its gradient is there: where it waited for that, what follows is counted from the present moment.
+
+        Where hooks count, whatever was done since the turn is: not how late that was.
+        """
         now = time.perf_counter()
-        if now - self.turn > STALL:
+        if self.counting:
+            self.deadline = max(self.deadline, now - self.late)
+        elif now - self.turn > STALL:
             self.deadline = max(self.deadline, now)
 
 
@@ -67,7 +88,7 @@ class SpinningPace:
     """Computation on a GPU: a kernel that spins for so long on the current stream. The host does not wait."""
 
     def __init__(self) -> None:
-        self.cycles_per_second = _gpu_clock()
+        self.cycles_per_second, self.counting = _gpu_clock(), False
 
     def start(self) -> None:
         """The stream itself keeps the order."""
@@ -126,12 +147,14 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
     import torch
 
     pace = pace_of(device)
-    node = _node(pace)
+    node = _node(pace, Noise())
 
     class Replayed(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, layer: Layer) -> None:
             super().__init__()
             self.layer, self.tensor = layer, _parameter(layer, device)
+            if self.tensor is not None:  # before any other hook of it
+                self.tensor.register_post_accumulate_grad_hook(lambda _: pace.reach())
 
         def forward(self, carried: Any) -> Any:
             return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time)
@@ -163,7 +186,31 @@ def _parameter(layer: Layer, device: str) -> Any:
     return torch.nn.Parameter(torch.zeros(count, dtype=dtype, device=device))
 
 
-def _node(pace: SleepingPace | SpinningPace) -> Any:
+class Noise:
+    """Gradients of random numbers, each a part of the same ones, from another place each time."""
+
+    def __init__(self) -> None:
+        self._numbers: Any = None
+        self._taken = 0
+
+    def like(self, tensor: Any) -> Any:
+        """One for this parameter."""
+        import torch
+
+        if (
+            self._numbers is None
+            or self._numbers.numel() < tensor.numel() + NOISE_PLACES
+            or (self._numbers.dtype != tensor.dtype)
+        ):
+            generator = torch.Generator(tensor.device).manual_seed(1 + int(os.environ.get("RANK", "0")))
+            self._numbers = torch.randn(tensor.numel() + NOISE_PLACES, generator=generator, device=tensor.device).to(
+                tensor.dtype
+            )
+        self._taken = (self._taken + NOISE_STEP) % NOISE_PLACES
+        return self._numbers[self._taken : self._taken + tensor.numel()].view(tensor.shape)
+
+
+def _node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
     """The autograd function of one layer: it takes its time in forward, and in backward until its gradient is there."""
     import torch
 
@@ -177,8 +224,12 @@ def _node(pace: SleepingPace | SpinningPace) -> Any:
         @staticmethod
         def backward(ctx: Any, carried: Any) -> Any:
             tensor = ctx.tensor
+            if pace.counting:
+                pace.arrive()  # from the hooks of the layer before
             # One element in the shape of all: what computes a gradient is stood in for, so it must cost nothing itself.
             gradient = None if tensor is None else tensor.new_ones(()).expand(tensor.shape)
+            if pace.counting and tensor is not None:
+                gradient = noise.like(tensor)
             pace.compute(ctx.backward_time)
             return carried, gradient, None, None
 
@@ -192,7 +243,7 @@ def replay_optimizer(model: Any, workload: Workload, pace: SleepingPace | Spinni
     per_byte = workload.update_time / max(workload.gradient_bytes, 1)
 
     class Update(torch.optim.Optimizer):  # type: ignore[misc]
-        separate = True  # for the executor, which puts updates off
+        separate = True  # for the executor, which makes updates one by one
 
         def step(self) -> None:
             found = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
@@ -200,7 +251,7 @@ def replay_optimizer(model: Any, workload: Workload, pace: SleepingPace | Spinni
                 pace.arrive()
                 pace.compute(per_byte * sum(tensor.numel() * tensor.element_size() for tensor in found))
 
-    return Update(model.parameters(), {})
+    return Update(model.parameters(), {"lr": 1.0})
 
 
 def overlapping_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: str) -> Callable[[Any], Any]:
@@ -218,6 +269,24 @@ def overlapping_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: 
         optimizer.step()
         for tensor, memory in kept:
             tensor.grad = memory
+        return loss.detach()
+
+    return step
+
+
+def counting_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: str) -> Callable[[Any], Any]:
+    """(model) -> loss: one iteration under an executor whose hooks compute what counts; it may make the updates."""
+    import torch
+
+    start = torch.zeros((), device=device, requires_grad=True)
+
+    def step(model: Any) -> Any:
+        pace.start()
+        loss = model(start)
+        loss.backward()
+        pace.start()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.detach()
 
     return step

@@ -14,6 +14,7 @@ from typing import Any
 
 from osfmodel.errors import UsageError
 from osfmodel.plan import entries
+from osfmodel.runtime.largest import largest
 from osfmodel.runtime.separate import Groups
 
 ALIGNMENT = 8
@@ -35,7 +36,7 @@ class Residual:
     def choose(self, count: int) -> tuple[Any, Any]:
         """The ``count`` entries of the largest magnitude, taken out, and their places in memory."""
         flat = flat_of(self.kept)
-        places = _largest(flat.abs(), count)
+        places = largest(lambda part: flat[part].abs(), flat.numel(), count)
         values = flat[places]
         flat[places] = 0
         return values, places
@@ -77,7 +78,7 @@ class Mirror:
     def choose(self, count: int) -> tuple[Any, Any]:
         """The ``count`` entries of the largest magnitude, taken out, and their places in memory."""
         weights, flat = flat_of(self.parameter.detach()), flat_of(self.kept)
-        places = _largest((weights - flat).abs_(), count)
+        places = largest(lambda part: (weights[part] - flat[part]).abs_(), flat.numel(), count)
         values = (weights[places] - flat[places]) / self.rate
         flat[places] = weights[places]
         return values, places
@@ -158,11 +159,6 @@ def require_mirrored(optimizer: Any, parameters: Mapping[str, Any]) -> None:
             raise UsageError(f"{name!r} is {str(tensor.dtype)[6:]}, too coarse for mirror weights: use a residual")
         if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
             raise UsageError(f"{name!r} has gaps in memory, which mirror weights have not: use a residual")
-
-
-def _largest(magnitudes: Any, count: int) -> Any:
-    """Where the largest are; nan and infinity are larger than any number, so that they do not stay hidden."""
-    return magnitudes.topk(count, sorted=False).indices
 
 
 def flat_of(tensor: Any) -> Any:

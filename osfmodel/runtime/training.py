@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
-from osfmodel.effects import EXECUTED
+from osfmodel.effects import COUNTED, EXECUTED
 from osfmodel.errors import OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import written
@@ -24,6 +24,7 @@ from osfmodel.runtime.admission import require_executable
 from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.executor import LIMIT, execute
 from osfmodel.runtime.ranks import Place, Watch
+from osfmodel.runtime.replay import hooks_count
 from osfmodel.runtime.surroundings import threads_of
 from osfmodel.runtime.trainees import Subject
 from osfmodel.source import Source
@@ -77,7 +78,7 @@ def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, t
     samples: list[float] = []
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap, None)
+    step = subject.begin(planned.plan, None)
     _meet(place)
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -196,7 +197,7 @@ def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap, None)
+    step = subject.begin(planned.plan, None)
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -256,6 +257,8 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
     }
     if ran.planned.sent:
         own |= EXECUTED | {"sent": ran.planned.sent}
+        if hooks_count(ran.planned.plan):
+            own |= COUNTED
     if label in losses:
         own["loss_difference"] = f"{losses[label]:.3g}"
     return replace(first, plan=label, samples=ran.samples, conditions=first.conditions + tuple(own.items()))

@@ -148,7 +148,7 @@ def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypa
     plan = replace(contiguous_plan(tiny, [2, 5, 9]), forward_overlap=True)
     subject = replayed(tiny, "cpu")
     executor = osf.execute(subject.model, subject.optimizer, plan, layers=subject.names)
-    step = subject.begin(True, None)
+    step = subject.begin(plan, None)
     step(subject.model)
     computed = []
     monkeypatch.setattr(SleepingPace, "compute", lambda pace, seconds: computed.append(seconds))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from osfmodel.plan import Bucket
+
 
 @dataclass
 class Work:
@@ -64,9 +66,16 @@ def repeated(workload, plan):
 
 def chosen(workload, plan, effects):
     """By layer, what is done with a gradient once it is there: copied, or its largest chosen."""
-    sparse = {block.layer for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks}
+    sparse = {
+        block.layer: entries_of(Bucket((block,), density=bucket.density), 1)
+        for bucket in plan.buckets
+        if bucket.density is not None
+        for block in bucket.blocks
+    }
     return {
-        layer.name: (effects.select * layer.gradient_bytes + effects.select_time)
+        layer.name: effects.select * layer.gradient_bytes
+        + effects.select_sent * sparse[layer.name]
+        + effects.select_time
         if layer.name in sparse
         else effects.copy_in * layer.gradient_bytes
         for layer in workload.layers

@@ -387,7 +387,7 @@ def gathered_once(received):
     [
         (osfmodel.simulator._Compute, "_next", never_early(osfmodel.simulator._Compute._next)),
         (Sparsity, "gathered_bytes", gathered_once(Sparsity.gathered_bytes)),
-        (Sparsity, "select", lambda sparsity, size: 0),
+        (Sparsity, "select", lambda sparsity, block, density: 0),
         (Workload, "recomputing", lambda workload, segments: workload),
     ],
     ids=["released-late", "one-rank-gathered", "nothing-selected", "nothing-recomputed"],

@@ -108,6 +108,7 @@ def test_limits():
 effects = st.builds(
     Effects,
     select=st.sampled_from([0.0, 1e-10, 3e-9]),
+    select_sent=st.sampled_from([0.0, 1e-9]),
     select_time=st.sampled_from([0.0, 2e-5]),
     spread=st.sampled_from([0.0, 1e-11]),
     spread_received=st.sampled_from([0.0, 2e-9]),
@@ -128,7 +129,7 @@ def test_break_even_of_the_closed_forms(workers, latency, per_byte, element, siz
         (exchange.gathered, exchange.gather_pays_below(size, effects), workers),
         (exchange.tree, exchange.tree_pays_below(size, effects), 1),
     ):
-        received = effects.spread_received * exchange.growth * size * arriving
+        received = (effects.spread_received * arriving + effects.select_sent) * exchange.growth * size
 
         def saves(density, time=time, received=received):
             return time(size, density) + computed + received * density < exchange.dense(size)

@@ -1,0 +1,66 @@
+"""Where the entries of the largest magnitude are, found in pieces that caches hold.
+
+A sample says below which threshold most of a large tensor lies. What is not below it is gathered piece by piece and
+searched alone, so that the time is in proportion to the elements, several times as short as a search of all, and no
+memory is needed for as many numbers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+PIECE = 1 << 17
+"""Elements that are looked at together."""
+SAMPLE, LEAST_STEP = 1 << 12, 8
+"""Elements of a sample, and of how many each must be one for a sample to be taken."""
+MARGIN = 4
+"""Standard deviations by which the threshold is set lower than the sample has it."""
+Magnitudes: TypeAlias = Callable[[slice], Any]
+"""Those of a part of the elements."""
+
+
+def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
+    """Places of the ``count`` largest of so many elements.
+
+    What is no number counts as infinite, so that it does not stay hidden.
+    """
+    import torch
+
+    places, found = _candidates(magnitudes, elements, count)
+    if places is None:
+        return found.topk(count, sorted=False).indices
+    least = found.topk(count, sorted=False).values.min()
+    above = found > least
+    sure = places[above]
+    return torch.cat([sure, places[found == least][: count - sure.numel()]])
+
+
+def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any, Any]:
+    """Places, ascending, and magnitudes of ``count`` elements or more, the largest among them; no places for all."""
+    import torch
+
+    step = (elements // SAMPLE) | 1  # odd, so that a sample meets all places of small kernels
+    if step >= LEAST_STEP:
+        sample = _numbers(magnitudes(slice(None, None, step)))
+        expected = count * sample.numel() / elements
+        rank = int(expected + MARGIN * (expected**0.5 + 1))
+        if rank < sample.numel() // 2:
+            threshold = sample.topk(rank, sorted=False).values.min()
+            parts = [_beyond(magnitudes, first, threshold) for first in range(0, elements, PIECE)]
+            places, found = (torch.cat(rows) for rows in zip(*parts, strict=True))
+            if count <= found.numel() <= elements // 2:
+                return places, found
+    return None, _numbers(magnitudes(slice(None)))
+
+
+def _beyond(magnitudes: Magnitudes, first: int, threshold: Any) -> tuple[Any, Any]:
+    """Places and magnitudes of the elements of one piece that reach the threshold."""
+    part = _numbers(magnitudes(slice(first, first + PIECE)))
+    places = (part >= threshold).nonzero().view(-1)
+    return places + first, part[places]
+
+
+def _numbers(magnitudes: Any) -> Any:
+    """Infinity in the place of what is no number."""
+    return magnitudes.nan_to_num_(nan=float("inf"), posinf=float("inf"))

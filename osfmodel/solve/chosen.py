@@ -1,0 +1,66 @@
+"""The best merging of messages where some tensors are sent sparsely, dense and sparse ones apart.
+
+A sparse tensor stands in the dynamic programme with the bytes of which an all-reduce takes as long as the all-gather of
+its entries, and is ready when it has been selected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.solve.retention import Choice
+from osfmodel.sparse import part_bytes
+from osfmodel.workload import Workload, element_bytes
+
+SPARSE = "_sparse"
+"""Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""
+
+
+def merged(workload: Workload, pricing: Pricing, choice: Choice, density: float | None, limits: Limits) -> Plan:
+    """The plan for what was chosen. Raises PlanError where the limits allow none."""
+    seen = _as_merged(workload.recomputing(choice.recompute), pricing, choice.sparse, density)
+    plan = plan_under_effects(
+        seen,
+        pricing,
+        lambda workload, pricing: SOLVERS["optimal"].solve(workload, pricing.cost(), limits).require()[0],
+        limited=limits != Limits() or bool(choice.sparse),
+    )
+    sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+
+    def real(bucket: Bucket) -> Bucket:
+        sparse = bucket.blocks[0].layer in choice.sparse
+        blocks = tuple(Block(block.layer, 0, sizes[block.layer]) for block in bucket.blocks)
+        return Bucket(blocks, bucket.release_time, density if sparse else None)
+
+    return replace(plan, buckets=tuple(map(real, plan.buckets)))
+
+
+def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], density: float | None) -> Workload:
+    """``workload`` with the layers of ``sparse`` as the merging sees them."""
+    if not sparse or density is None:
+        return workload
+    gathered = {
+        layer.name: pricing.workers * part_bytes(layer.gradient_bytes, density, element_bytes(layer.dtype))
+        for layer in workload.layers
+        if layer.name in sparse
+    }
+    total = sum(gathered.values())
+    dense, gather = pricing.cost(), pricing.cost("all_gather")
+    rate = (gather(total) / total) / (dense(workload.gradient_bytes) / workload.gradient_bytes or 1.0)
+    effects = pricing.effects
+    layers = tuple(
+        replace(
+            layer,
+            gradient_bytes=max(1, round(gathered[layer.name] * rate)),
+            dtype=layer.dtype + SPARSE,
+            backward_time=layer.backward_time + effects.select * layer.gradient_bytes + effects.select_time,
+        )
+        if layer.name in sparse
+        else layer
+        for layer in workload.layers
+    )
+    return replace(workload, layers=layers)

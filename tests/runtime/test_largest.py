@@ -1,0 +1,59 @@
+"""The largest entries, however they are looked for: against a search of all."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from osfmodel.runtime.largest import PIECE, SAMPLE, largest  # noqa: E402
+
+NAN, INF = float("nan"), float("inf")
+
+
+def found(values, count):
+    return largest(lambda part: values[part].abs(), values.numel(), count)
+
+
+def drawn(kind, elements):
+    generator = torch.Generator().manual_seed(elements)
+    values = torch.randn(elements, generator=generator)
+    if kind == "equal":
+        return torch.ones(elements)
+    if kind == "few":
+        return values.round()
+    if kind == "sorted":
+        return values.sort().values
+    if kind == "zeros":
+        return torch.where(values > 2.5, values, torch.zeros(()))
+    return values
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "few", "sorted", "zeros"])
+@pytest.mark.parametrize("elements", [1, 2, 100, 8 * SAMPLE + 3, PIECE, 3 * PIECE + 17])
+@pytest.mark.parametrize("density", [1e-6, 0.01, 0.1, 0.6, 1.0])
+def test_they_are_those_of_a_search_of_all(kind, elements, density):
+    values = drawn(kind, elements)
+    count = max(1, int(density * elements))
+    places = found(values, count)
+    assert len(set(places.tolist())) == count
+    assert values[places].abs().sort().values.tolist() == values.abs().topk(count).values.sort().values.tolist()
+
+
+@pytest.mark.parametrize("elements", [10, 3 * PIECE])
+def test_what_is_no_number_does_not_stay_hidden(elements):
+    values = torch.randn(elements, generator=torch.Generator().manual_seed(1))
+    values[3], values[7] = NAN, -INF
+    assert sorted(found(values, 2).tolist()) == [3, 7]
+    assert {3, 7} <= set(found(values, 5).tolist())
+
+
+def test_a_misleading_sample_does_no_harm():
+    """Large where the sample looks, and nowhere else; then the other way round."""
+    elements = 20 * SAMPLE
+    step = (elements // SAMPLE) | 1
+    for scale in (100.0, 0.0):
+        values = torch.rand(elements, generator=torch.Generator().manual_seed(2)) + 1
+        values[::step] *= scale
+        count = elements // 100
+        assert set(found(values, count).tolist()) == set(values.topk(count).indices.tolist())
