@@ -289,9 +289,11 @@ def main() -> None:
     if given.profile:
         profile(names)
     if given.measure or given.real:
-        found = list(runs(names, given.real))
-        if not given.real:
-            save(found)
+        found = []
+        for run in runs(names, given.real):
+            found.append(run)
+            if not given.real:
+                save(found)
         print("\n".join(report(found)))
     elif not given.profile:
         print("\n".join(report(load_measurements("memory"))))
