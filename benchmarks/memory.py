@@ -115,7 +115,7 @@ def plan_of(option: Option, workload: Workload) -> Plan | None:
 def measured(maker: Maker, size: int, plan: Plan | None, real: bool) -> int:
     """The highest total of MemTracker in the second iteration, bytes: the optimizer has its state since the first."""
     gc.collect()
-    strange = {id(one) for one in tensors()}
+    strange = tensors()  # kept until the end, so that no other has the id of one of them
     mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode()
     with mode, ExitStack() as left:
         training = maker(size)
@@ -145,10 +145,11 @@ def tensors() -> list[Any]:
     return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
 
 
-def tracked(training: Training, optimizer: Any, run: Callable[[], None], strange: set[int]) -> int:
+def tracked(training: Training, optimizer: Any, run: Callable[[], None], strange: Sequence[Any]) -> int:
     """What is there before is told to the tracker, but for what is ``strange``; the rest it sees."""
     tracker, known = MemTracker(), {id(one) for one in training.model.state_dict(keep_vars=True).values()}
-    there = [one for one in tensors() if id(one) not in strange | known]
+    known.update(map(id, strange))
+    there = [one for one in tensors() if id(one) not in known]
     tracker.track_external(training.model, optimizer, *there)
     del there
     with tracker:
