@@ -1,7 +1,7 @@
 """Peak memory of training steps of real models, measured by PyTorch's own tracker and predicted from one profile each.
 
     python benchmarks/memory.py --profile      # osf profile of each model: profiles/workloads/NAME-cpu.json
-    python benchmarks/memory.py --measure      # profiles/measurements/memory.json
+    python benchmarks/memory.py --measure      # profiles/measurements/memory.json, what is not there; --again: all
     python benchmarks/memory.py                # what is there, held against predictions
 
 Measured is the highest total of torch.distributed._tools.mem_tracker.MemTracker in the second iteration. Tensors have
@@ -18,7 +18,7 @@ import argparse
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ from osfmodel.notation import written
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing
-from osfmodel.runtime import executor, release, sparse
+from osfmodel.runtime import executor, largest, release, sparse
 from osfmodel.runtime.driving import Driving, measure
 from osfmodel.runtime.subjects import Maker, Training, from_torchvision, from_transformers
 from osfmodel.source import Source
@@ -51,6 +51,7 @@ from osfmodel.workload import Workload
 
 PROFILED, BATCHES, WORKERS = 2, (8, 16, 32), 8
 FOLDER = Path(__file__).resolve().parents[1] / "profiles"
+KEPT = FOLDER / "measurements" / "memory.json"
 LICENCE = "Apache-2.0, as this project"
 MODELS = ("resnet50", "vgg16", "densenet121", "inception_v3", "vit_b_16", "bert", "gpt2")
 SEQUENCE = 128
@@ -183,10 +184,28 @@ def alone() -> Iterator[None]:
             mock.patch.object(executor, "Channels", Equals),
             mock.patch.object(sparse.Packing, "faults", looked_at),
             mock.patch.object(release, "_without_memory", unveiled),
+            mock.patch.object(sparse, "largest", first),
         ):
             yield
     finally:
         dist.destroy_process_group()
+
+
+def first(magnitudes: largest.Magnitudes, elements: int, count: int) -> Any:
+    """Some places in place of the largest, by way of as many candidates as a sample of equal numbers leads one to."""
+    step = (elements // largest.SAMPLE) | 1
+    sampled = -(-elements // step)
+    rank = largest.rank_of(count * sampled / elements)
+    if step < largest.LEAST_STEP or rank >= sampled // 2:
+        return magnitudes(slice(None)).topk(count, sorted=False).indices
+    parts = []
+    for start in range(0, elements, largest.PIECE):
+        part = magnitudes(slice(start, start + largest.PIECE))
+        places = torch.arange(rank * step * part.numel() // elements)
+        parts.append((places + start, part[places]))
+    where, found = (torch.cat(rows) for rows in zip(*parts, strict=True))
+    above = found > found.topk(count, sorted=False).values.min()
+    return torch.cat([where[: count - 1].clone(), where[above.numel() - 1 :]])
 
 
 def unveiled(parameter: Any) -> Any:
@@ -230,8 +249,8 @@ class Equals:
         """Nothing is held."""
 
 
-def runs(names: Sequence[str], real: bool) -> Iterator[Measurement]:
-    """Every model, option and batch size."""
+def runs(names: Sequence[str], real: bool, there: Collection[tuple[str, str, str]]) -> Iterator[Measurement]:
+    """Every model, option and batch size but for those that are there."""
     source = Source(
         "measured with benchmarks/memory.py",
         f"MemTracker of torch {torch.__version__}, CPU, {'real tensors' if real else 'tensors without data'}; SGD with "
@@ -243,6 +262,8 @@ def runs(names: Sequence[str], real: bool) -> Iterator[Measurement]:
         for option in OPTIONS:
             plan = plan_of(option, workload)
             for size in BATCHES[:1] if real else BATCHES:
+                if (workload.name, option.name, str(size)) in there:
+                    continue
                 found = measured(maker_of(name), size, plan, real)
                 stated = {"batch_size": str(size), "option": option.name}
                 if plan is not None:
@@ -256,13 +277,22 @@ def runs(names: Sequence[str], real: bool) -> Iterator[Measurement]:
                 yield run
 
 
-def save(found: Sequence[Measurement]) -> None:
-    """In place of the runs of the same models that there were."""
-    path = FOLDER / "measurements" / "memory.json"
-    new = {run.workload for run in found}
-    kept = [run for run in load_measurements(path) if run.workload not in new] if path.exists() else []
-    order = [f"{name}-cpu" for name in MODELS]
-    save_measurements("memory", sorted([*kept, *found], key=lambda run: order.index(run.workload)), path)
+def cell_of(run: Measurement) -> tuple[str, str, str]:
+    """What is measured once."""
+    return run.workload, run.condition("option"), run.condition("batch_size")
+
+
+def kept() -> dict[tuple[str, str, str], Measurement]:
+    """What was measured before."""
+    return {cell_of(run): run for run in load_measurements(KEPT)} if KEPT.exists() else {}
+
+
+def save(run: Measurement) -> None:
+    """Beside the other runs that there are, or in place of the same."""
+    found = kept() | {cell_of(run): run}
+    models, options = [f"{name}-cpu" for name in MODELS], [option.name for option in OPTIONS]
+    order = sorted(found, key=lambda cell: (models.index(cell[0]), options.index(cell[1]), int(cell[2])))
+    save_measurements("memory", [found[cell] for cell in order], KEPT)
 
 
 def report(found: Sequence[Measurement]) -> Iterator[str]:
@@ -283,7 +313,7 @@ def report(found: Sequence[Measurement]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help=f"some of {', '.join(MODELS)}; all if none is named")
-    for name in ("profile", "measure", "real"):
+    for name in ("profile", "measure", "again", "real"):
         parser.add_argument(f"--{name}", action="store_true")
     given = parser.parse_args()
     names = given.models or MODELS
@@ -291,10 +321,10 @@ def main() -> None:
         profile(names)
     if given.measure or given.real:
         found = []
-        for run in runs(names, given.real):
+        for run in runs(names, given.real, {} if given.again or given.real else kept()):
             found.append(run)
             if not given.real:
-                save(found)
+                save(run)
         print("\n".join(report(found)))
     elif not given.profile:
         print("\n".join(report(load_measurements("memory"))))

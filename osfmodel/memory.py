@@ -192,8 +192,7 @@ class _Step:
             yield self._level(f"backward {layer.name}", span.start, span.end, alive[place], done)
             if layer.gradient_bytes and (self.plan.release or layer.name in self.sparse):
                 below = kept[place - 1] if place else 0
-                copies = 3 if layer.name in self.sparse else 1  # the gradient; magnitudes, and what sorts them
-                yield self._level(f"hook {layer.name}", span.end, span.end, below + copies * layer.gradient_bytes, done)
+                yield self._level(f"hook {layer.name}", span.end, span.end, below + layer.gradient_bytes, done)
             done += layer.gradient_bytes
         end = max(span.end for span in self.timeline.spans if span.kind == "backward")
         yield self._level("update", end, self.timeline.iteration_time, 0, done, self._scratch())

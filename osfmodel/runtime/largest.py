@@ -43,8 +43,7 @@ def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any,
     step = (elements // SAMPLE) | 1  # odd, so that a sample meets all places of small kernels
     if step >= LEAST_STEP:
         sample = _numbers(magnitudes(slice(None, None, step)))
-        expected = count * sample.numel() / elements
-        rank = int(expected + MARGIN * (expected**0.5 + 1))
+        rank = rank_of(count * sample.numel() / elements)
         if rank < sample.numel() // 2:
             threshold = sample.topk(rank, sorted=False).values.min()
             parts = [_beyond(magnitudes, first, threshold) for first in range(0, elements, PIECE)]
@@ -52,6 +51,11 @@ def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any,
             if count <= found.numel() <= elements // 2:
                 return places, found
     return None, _numbers(magnitudes(slice(None)))
+
+
+def rank_of(expected: float) -> int:
+    """How many of a sample are taken where so many belong to the largest, so that hardly ever fewer are found."""
+    return int(expected + MARGIN * (expected**0.5 + 1))
 
 
 def _beyond(magnitudes: Magnitudes, first: int, threshold: Any) -> tuple[Any, Any]:
