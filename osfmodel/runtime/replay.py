@@ -8,13 +8,16 @@ kernel, one layer after the other. Nothing here was run on a GPU.
 
 Where the executor lets the next forward overlap communication there is no point at which all ranks wait, so times go on
 from one iteration to the next, and each layer takes its share of the update, by bytes, before its forward. A layer that
-has to wait for its gradient moves all that follows it, as it moves what a device does.
+has to wait for its gradient moves all that follows it, as it moves what a device does. Where a plan releases gradients
+they take it in backward. To choose what a sparse bucket sends is computation, which is done for real in hooks: under a
+plan with such buckets what hooks take is added.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from osfmodel.errors import DataError, UsageError
@@ -38,10 +41,14 @@ def wait_until(deadline: float) -> None:
 
 
 class SleepingPace:
-    """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`."""
+    """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`.
+
+    counts: whether what hooks do in backward is added
+    """
 
     def __init__(self) -> None:
         self.deadline = self.turn = 0.0
+        self.counts = False
 
     def start(self) -> None:
         """Begin to count at the present moment: an iteration begins, or its update does."""
@@ -56,6 +63,12 @@ class SleepingPace:
         """A layer's turn has come: from here it may wait for its gradient."""
         self.turn = time.perf_counter()
 
+    def go_on(self) -> None:
+        """The backward of a layer begins, in which nothing is waited for."""
+        self.turn = inf
+        if self.counts:
+            self.deadline = max(self.deadline, time.perf_counter())
+
     def arrive(self) -> None:
         """Its gradient is there: where it waited for that, what follows is counted from the present moment."""
         now = time.perf_counter()
@@ -65,6 +78,8 @@ class SleepingPace:
 
 class SpinningPace:
     """Computation on a GPU: a kernel that spins for so long on the current stream. The host does not wait."""
+
+    counts = False
 
     def __init__(self) -> None:
         self.cycles_per_second = _gpu_clock()
@@ -82,6 +97,9 @@ class SpinningPace:
 
     def reach(self) -> None:
         """The stream itself waits."""
+
+    def go_on(self) -> None:
+        """The stream itself keeps the order."""
 
     def arrive(self) -> None:
         """The stream itself has waited."""
@@ -134,7 +152,8 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
             self.layer, self.tensor = layer, _parameter(layer, device)
 
         def forward(self, carried: Any) -> Any:
-            return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time)
+            first = self.layer is workload.layers[0]
+            return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time, first)
 
     class Replay(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -169,8 +188,8 @@ def _node(pace: SleepingPace | SpinningPace) -> Any:
 
     class Node(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, carried: Any, tensor: Any, forward_time: float, backward_time: float) -> Any:
-            ctx.tensor, ctx.backward_time = tensor, backward_time
+        def forward(ctx: Any, carried: Any, tensor: Any, forward_time: float, backward_time: float, first: bool) -> Any:
+            ctx.tensor, ctx.backward_time, ctx.first = tensor, backward_time, first
             pace.compute(forward_time)
             return carried.clone()
 
@@ -179,8 +198,11 @@ def _node(pace: SleepingPace | SpinningPace) -> Any:
             tensor = ctx.tensor
             # One element in the shape of all: what computes a gradient is stood in for, so it must cost nothing itself.
             gradient = None if tensor is None else tensor.new_ones(()).expand(tensor.shape)
+            pace.go_on()
             pace.compute(ctx.backward_time)
-            return carried, gradient, None, None
+            if ctx.first:
+                pace.reach()  # the end of backward, where what has not arrived is waited for
+            return carried, gradient, None, None, None
 
     return Node
 
@@ -218,6 +240,22 @@ def overlapping_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: 
         optimizer.step()
         for tensor, memory in kept:
             tensor.grad = memory
+        return loss.detach()
+
+    return step
+
+
+def releasing_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: str) -> Callable[[Any], Any]:
+    """(model) -> loss: one iteration under an executor that makes the updates in backward."""
+    import torch
+
+    start = torch.zeros((), device=device, requires_grad=True)
+
+    def step(model: Any) -> Any:
+        pace.start()
+        loss = model(start)
+        loss.backward()
+        optimizer.step()
         return loss.detach()
 
     return step

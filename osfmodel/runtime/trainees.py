@@ -10,8 +10,16 @@ from itertools import zip_longest
 from typing import Any
 
 from osfmodel.errors import JobError, UsageError
+from osfmodel.plan import Plan
 from osfmodel.runtime.buckets import require_plain_model
-from osfmodel.runtime.replay import overlapping_step, replay_layers, replay_model, replay_optimizer, replay_step
+from osfmodel.runtime.replay import (
+    overlapping_step,
+    releasing_step,
+    replay_layers,
+    replay_model,
+    replay_optimizer,
+    replay_step,
+)
 from osfmodel.runtime.subjects import from_factory, mapped
 from osfmodel.workload import Layer, Workload
 
@@ -20,7 +28,7 @@ LEARNING_RATE, MOMENTUM = 0.01, 0.9
 SEED = 1
 
 
-Beginner = Callable[[bool, Any], Callable[[Any], Any]]
+Beginner = Callable[[Plan | None, Any], Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +36,9 @@ class Subject:
     """A model and how to train it.
 
     optimizer: the one that updates it
-    begin:  (overlap, optimizer) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one
-            iteration; overlap: whether updates are put off into the next forward; optimizer: one of Horovod's in the
-            place of this one, which is to be waited for before the update, or None
+    begin:  (plan, optimizer) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one
+            iteration; plan: says when updates are made, None for at the end; optimizer: one of Horovod's in the place
+            of this one, which is to be waited for before the update, or None
     names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
     real:   whether it is a user's model
     notes:  what to be careful about
@@ -50,9 +58,12 @@ def replayed(workload: Workload, device: str) -> Subject:
     model, pace = replay_model(workload, device)
     optimizer = replay_optimizer(model, workload, pace) if workload.gradients else None
 
-    def begin(overlap: bool, other: Any) -> Callable[[Any], Any]:
-        if overlap:
+    def begin(plan: Plan | None, other: Any) -> Callable[[Any], Any]:
+        pace.counts = plan is not None and plan.sparse
+        if plan is not None and plan.forward_overlap:
             return overlapping_step(pace, optimizer, device)
+        if plan is not None and plan.release:
+            return releasing_step(pace, optimizer, device)
         return replay_step(workload, pace, device, other)
 
     return Subject(model, optimizer, workload, begin, replay_layers(workload))
@@ -135,7 +146,7 @@ def _beginner(model: Any, loss: Callable[[Any], Any], optimizer: Any) -> Beginne
     first = deepcopy(model.state_dict())
     settings = deepcopy(optimizer.state_dict())
 
-    def begin(_: bool, other: Any) -> Callable[[Any], Any]:
+    def begin(_: Plan | None, other: Any) -> Callable[[Any], Any]:
         chosen = optimizer if other is None else other
         model.load_state_dict(first)
         chosen.load_state_dict(deepcopy(settings))
@@ -164,7 +175,7 @@ def _notes(model: Any) -> tuple[str, ...]:
 def _observed(factory: str, model: Any, begin: Beginner) -> Workload:
     """A rough profile: the order in which gradients become ready, and when, in the last of three steps."""
     ready: dict[str, float] = {}
-    step, hooks = begin(False, None), []
+    step, hooks = begin(None, None), []
 
     def hook(name: str) -> Callable[[Any], None]:
         return lambda tensor: ready.__setitem__(name, time.perf_counter())

@@ -77,7 +77,7 @@ def _run(subject: Subject, planned: Carried, settings: Settings, place: Place, t
     samples: list[float] = []
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap, None)
+    step = subject.begin(planned.plan, None)
     _meet(place)
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -196,7 +196,7 @@ def _losses(subject: Subject, planned: Carried, settings: Settings, place: Place
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
-    step = subject.begin(planned.plan.forward_overlap, None)
+    step = subject.begin(planned.plan, None)
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)

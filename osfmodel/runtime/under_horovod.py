@@ -84,7 +84,7 @@ def train(
     grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
     sent = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)
-    step = found.begin(False, optimizer)
+    step = found.begin(None, optimizer)
     samples, losses = [], []
     _meet(hvd)
     for number in range(warm_ups + iterations):
