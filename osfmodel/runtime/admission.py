@@ -12,6 +12,9 @@ from osfmodel.errors import OsfError, PlanError, UsageError
 from osfmodel.plan import Plan
 from osfmodel.runtime import deferral
 from osfmodel.runtime.buckets import require_plain_model
+from osfmodel.runtime.recompute import require_recomputable
+from osfmodel.runtime.separate import require_separate
+from osfmodel.runtime.sparse import require_mirrored
 from osfmodel.workload import Layer, Workload
 
 TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -45,15 +48,26 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
         raise PlanError("the plan sends by priority (credit), which the executor cannot: plan without a credit")
     if any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("the plan has release times, a framework's clock, which the executor does not have")
-    if plan.sparse and unused:
-        raise UsageError(
-            "the plan has sparse buckets, which send of every parameter in each step: without unused=True, or send all "
-            "of it densely"
-        )
     if len({tensor.device for tensor in parameters.values()}) > 1:
         raise UsageError("the parameters are on several devices: one for each rank can be trained")
     if plan.forward_overlap:
         deferral.require_possible(model, optimizer, parameters.values())
+    if plan.sparse and unused:
+        raise UsageError("sparse buckets send of every parameter in each step: leave unused=True, or the density, out")
+    if plan.release:
+        _require_released(optimizer, plan, parameters, unused)
+    if plan.mirror:
+        sparse = [block.layer for bucket in plan.buckets if bucket.density is not None for block in bucket.blocks]
+        require_mirrored(optimizer, {name: parameters[name] for name in sparse})
+    require_recomputable(model, plan.recompute)
+
+
+def _require_released(optimizer: Any, plan: Plan, parameters: dict[str, Any], unused: bool) -> None:
+    if plan.split:
+        raise PlanError("the plan splits all-reduces, whose gathers follow backward, and releases gradients in it")
+    if unused:
+        raise UsageError("a plan that releases gradients updates every parameter in each step: leave unused=True out")
+    require_separate(optimizer, parameters.values(), "release")
 
 
 def require_untrained(model: Any, parameters: dict[str, Any]) -> None:

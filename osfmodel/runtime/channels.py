@@ -29,7 +29,7 @@ class Channels:
     def __init__(self, channels: int, device: Any, limit: float) -> None:
         import torch.distributed as dist
 
-        self.world = dist.get_world_size()
+        self.world, self.rank = dist.get_world_size(), dist.get_rank()
         kind = dist.group.WORLD._get_backend(device).name()
         if kind == "gloo":
             self._groups = [_gloo(channels, device, timedelta(seconds=limit))]

@@ -11,9 +11,8 @@ from typing import Any
 
 from osfmodel.errors import UsageError
 from osfmodel.runtime.messages import Gradient
+from osfmodel.runtime.separate import require_separate, update, veil_type
 
-OPTIMIZERS = ("SGD", "Adam", "AdamW")
-"""Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""
 EARLY = (
     "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "
     "backward and whatever looks at them or changes them (clipping, unscaling), and zero_grad() after step() only, "
@@ -31,19 +30,10 @@ STALE = (
 
 def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> None:
     """Raise UsageError where updates of ``parameters`` cannot be put off."""
-    import torch
-
-    kind = type(optimizer)
-    if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS] and not getattr(kind, "separate", False):
-        raise UsageError(f"forward overlap needs {', '.join(OPTIMIZERS)} of torch.optim, not {kind.__name__}")
+    require_separate(optimizer, parameters, "forward overlap")
     compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
     if compiled or type(model).__name__ == "OptimizedModule":
         raise UsageError("forward overlap waits in each module, which a compiled model hides: run the plan without it")
-    updated = {id(tensor) for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad}
-    if updated != {id(tensor) for tensor in parameters}:
-        raise UsageError(
-            "forward overlap needs one optimizer with all trainable parameters of the model, and no others"
-        )
 
 
 class Deferral:
@@ -66,7 +56,7 @@ class Deferral:
         self.due: dict[Gradient, None] = {}
         self.handles: list[Any] = []
         self._veils: dict[Gradient, Any] = {}
-        self._veil = _veil_type()
+        self._veil = veil_type(EARLY)
         self._options: list[dict[str, Any]] = []
         self._groups: dict[Gradient, int] = {}
         self._names = {module: name for name, module in model.named_modules()}
@@ -166,8 +156,6 @@ class Deferral:
 
     def _update(self, gradients: Sequence[Gradient]) -> None:
         """The optimizer's step for these alone, with the options that it had when ``step`` was called."""
-        import torch
-
         groups: dict[int, list[Any]] = {}
         covered = [gradient.parameter.grad for gradient in gradients]
         for gradient in gradients:
@@ -175,14 +163,7 @@ class Deferral:
             gradient.parameter.grad = gradient.value
             groups.setdefault(self._groups[gradient], []).append(gradient.parameter)
         if groups:
-            kept = self.optimizer.param_groups
-            self.optimizer.param_groups = [{**self._options[k], "params": groups[k]} for k in sorted(groups)]
-            try:
-                # Not in the inference mode of an evaluation, which the optimizer's state would not survive.
-                with torch.inference_mode(False), torch.no_grad():
-                    type(self.optimizer).step.__wrapped__(self.optimizer)  # without its hooks: the step was announced
-            finally:
-                self.optimizer.param_groups = kept
+            update(self.optimizer, [{**self._options[k], "params": groups[k]} for k in sorted(groups)])
         for gradient, cover in zip(gradients, covered, strict=True):
             gradient.parameter.grad, gradient.value = cover, None
             del self.due[gradient]
@@ -213,15 +194,3 @@ def _owners(model: Any, gradients: Sequence[Gradient]) -> dict[Any, list[Gradien
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """A group's options as they are now: schedulers change them before the update is made."""
     return {key: value.clone() if hasattr(value, "clone") else value for key, value in group.items() if key != "params"}
-
-
-def _veil_type() -> Any:
-    """The type of a gradient that is under way: whatever is done with it from Python is an error with a name."""
-    import torch
-
-    class UnderWay(torch.Tensor):  # type: ignore[misc]
-        @classmethod
-        def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-            raise UsageError(EARLY)
-
-    return UnderWay

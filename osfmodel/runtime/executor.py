@@ -19,6 +19,9 @@ add zeros, and what no rank used is left alone, as with DDP's ``find_unused_para
 stay each rank's own, as with DDP's ``broadcast_buffers=False``. Code for GPUs is here where it is the same; none of it
 was run on one.
 
+Where the plan releases gradients each parameter is updated in backward and has none after it; sparse buckets send the
+largest entries and keep the rest for later (``state_dict`` saves it); modules that the plan names are recomputed.
+
 A rank on which something fails, in backward or here, lets go of its connections at once, so that gloo's other ranks
 raise JobError when they next wait, not after ``limit``. After an error an executor raises JobError whenever it is used.
 As with DDP, ranks must call backward equally often: nothing looks for one that does not.
@@ -26,7 +29,7 @@ As with DDP, ranks must call backward equally often: nothing looks for one that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -38,6 +41,11 @@ from osfmodel.runtime.admission import TRAINED, agree, parameters_of, require_po
 from osfmodel.runtime.channels import Channels, finish
 from osfmodel.runtime.deferral import Deferral
 from osfmodel.runtime.messages import Gradient, Message, messages_of
+from osfmodel.runtime.recompute import Recomputation
+from osfmodel.runtime.release import Release
+from osfmodel.runtime.separate import Groups
+from osfmodel.runtime.sparse import Mirror, follow
+from osfmodel.runtime.state import load_state, state_of
 
 LIMIT = 300.0
 """Seconds that a collective may take, the wait for the slowest rank included."""
@@ -98,7 +106,8 @@ class Executor:
 
         device = next(iter(parameters.values())).device
         self.plan, self.unused, self.channels = plan, unused, Channels(plan.channels, device, limit)
-        self.messages, self.gradients = messages_of(plan, parameters, self.channels.world)
+        self.groups = Groups(optimizer) if plan.release or plan.mirror else None
+        self.messages, self.gradients = messages_of(plan, parameters, self.channels.world, self.groups)
         self._place = {gradient: number for number, gradient in enumerate(self.gradients)}
         self._census = Message(len(self.messages), (), torch.zeros(len(parameters), dtype=torch.int32, device=device))
         self._syncing, self._open, self._broken, self._sent = True, False, False, 0
@@ -114,6 +123,14 @@ class Executor:
         self.deferral: Deferral | None = None
         if plan.forward_overlap:
             self.deferral = Deferral(model, optimizer, self.gradients, self._finish, self._telling)
+            self._handles += self.deferral.handles
+        self.release: Release | None = None
+        if self.groups is not None and plan.release:
+            self.release = Release(self.groups, self.messages, self.gradients, self._arrive, self._telling)
+            self._handles += self.release.handles
+        mirrors = [gradient.unsent for gradient in self.gradients if isinstance(gradient.unsent, Mirror)]
+        self._handles += follow(model, None if plan.release else optimizer, mirrors, self._telling)
+        self._recomputation = Recomputation(model, plan.recompute)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -136,13 +153,24 @@ class Executor:
         """
         if not self._broken:
             self.synchronize()
-        if self.deferral is not None:
-            self.deferral.uncover()
+        for cover in (self.deferral, self.release):
+            if cover is not None:
+                cover.uncover()
+        self._recomputation.undo()
         for number in self._known:
             TRAINED.pop(number, None)
-        for handle in self._handles + (self.deferral.handles if self.deferral else []):
+        for handle in self._handles:
             handle.remove()
         self.channels.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's sparse buckets have not sent, for a checkpoint of this rank; {} without such buckets."""
+        self._require_whole()
+        return state_of(self.gradients, self.channels.rank, self.channels.world)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what this rank saved. Raises UsageError where the state is another rank's or another plan's."""
+        load_state(state, self.gradients, self.channels.rank, self.channels.world)
 
     def _telling(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         """``hook``, which breaks off where it raises, lest others wait for this rank."""
@@ -175,6 +203,10 @@ class Executor:
             return
         if not self._open:
             self._open, self._sent = True, 0
+            if self.groups is not None:
+                self.groups.look()
+            if self.release is not None:
+                self.release.begin()
             end = partial(self._end)  # autograd lets go of it when backward is over, however it ended
             self._guard = ref(end, self._over)
             torch.autograd.Variable._execution_engine.queue_callback(end)
@@ -183,6 +215,8 @@ class Executor:
         with torch.no_grad():
             gradient.take(1 / self.channels.world)
         self._send()
+        if self.release is not None:
+            self.release.look()
 
     def _send(self) -> None:
         """Start, in the order of the plan, what is complete up to the first message that is not, or is still needed."""
@@ -216,7 +250,11 @@ class Executor:
             self._gather()
         if self.deferral is not None:
             self.deferral.sent()
+        elif self.release is not None:
+            self.release.end()
         else:
+            for message in self.messages:  # in their order: means of the first are made while the last are under way
+                self._arrive(message)
             for gradient in self.gradients:
                 self._finish(gradient)
                 gradient.parameter.grad, gradient.value = gradient.value, None
@@ -246,15 +284,19 @@ class Executor:
         """Wait until the mean of a gradient is there."""
         self._require_whole()
         for message in gradient.messages:
-            if message.work is not None:
-                self._wait(message)
-                message.land()
-                message.reset()
+            self._arrive(message)
         if gradient.absent:
             self._wait(self._census)
             if not self._census.buffer[self._place[gradient]]:
                 gradient.value = gradient.kept
             gradient.absent, gradient.kept = False, None
+
+    def _arrive(self, message: Message) -> None:
+        """Wait until a bucket has arrived, if it is under way."""
+        if message.work is not None:
+            self._wait(message)
+            message.land()
+            message.reset()
 
     def _wait(self, message: Message) -> None:
         """Until a collective has ended, if there is one."""
@@ -274,16 +316,18 @@ class Executor:
                 )
 
     def _before_step(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Where the step is put off its closure is not: it runs now, and the step is given what it returned."""
+        """Where the step is put off or made already its closure is not: it runs now, and step is given its loss."""
         import torch
 
         self._require_whole()
         closure = named.get("closure", given[1] if len(given) > 1 else None)
-        if closure is None or self.deferral is None:
-            return None
-        with torch.enable_grad():
-            loss = closure()
-        return given[:1], {**named, "closure": lambda: loss}
+        if closure is not None and (self.deferral or self.release or self.plan.mirror):
+            with torch.enable_grad():
+                loss = closure()
+            given, named = given[:1], {**named, "closure": lambda: loss}
+        if self.release is not None:
+            self.release.before_step()
+        return given, named
 
     def _require_whole(self) -> None:
         if self._broken:

@@ -8,13 +8,15 @@ and its mean is made when the entries of all ranks are there, whose memory is gi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from osfmodel.errors import JobError, UsageError
 from osfmodel.plan import Bucket, Plan
-from osfmodel.runtime.sparse import Packing, Residual, flat_of
+from osfmodel.runtime.separate import Groups
+from osfmodel.runtime.sparse import Mirror, Packing, Residual, flat_of
 
 
 @dataclass(eq=False, slots=True)
@@ -22,10 +24,12 @@ class Gradient:
     """The gradient of one parameter.
 
     like:   a tensor without memory that has its shape, and strides without gaps
-    home:   the memory that it lives in: part of a message's buffer, or that of a cut tensor; None for a sparse one
+    home:   the memory that it lives in: part of a message's buffer, or that of a cut tensor; None for a sparse one, and
+            between iterations where it is released
     unsent: what has not been sent of a sparse one, of which each message takes its entries; None for others
     value:  that of this iteration, once it is there
     taken:  whether this backward has given it
+    released: whether it is given back as soon as the parameter is updated
     used:   whether a backward gave something since the last that was sent
     absent: whether what is under way is not of this iteration; ``kept`` is what it had been, left so if no rank has one
     """
@@ -38,9 +42,20 @@ class Gradient:
     unsent: Any = None
     value: Any = None
     taken: bool = False
+    released: bool = False
     used: bool = False
     absent: bool = False
     kept: Any = None
+
+    def settle(self) -> None:
+        """Have a home: in the buffers of messages, and of its own where it does not travel whole."""
+        import torch
+
+        if self.home is None:
+            for message in self.messages:
+                message.allot()
+            if self.home is None:
+                self.home = torch.empty_like(self.like, device=self.parameter.device)
 
     def lack(self, scale: float) -> None:
         """Backward gave nothing: what was there before is this rank's part, or zeros."""
@@ -59,10 +74,11 @@ class Gradient:
             raise UsageError(f"the gradient of {self.name!r} is sparse: make the layer with sparse=False")
         self.taken = True
         if self.unsent is None:
-            self.value = self.parameter.grad = torch.mul(found, scale, out=self.home)
+            self.settle()
+            self.value = torch.mul(found, scale, out=self.home)
         else:
             self.unsent.add(found, scale)
-            self.parameter.grad = None
+        self.parameter.grad = None if self.released else self.value
         del found  # given back before entries are chosen, which takes memory
         for message in self.messages:
             message.take(self)
@@ -96,15 +112,37 @@ class Message:
     """One bucket of the plan, and its collective while there is one.
 
     buffer: None where it is a piece of a cut tensor, sent out of the gradient itself
+    shards: how many parts a split one is padded to
     shard:  this rank's part between reduce-scatter and all-gather; None for an all-reduce
     """
 
     number: int
     pieces: tuple[Piece, ...]
     buffer: Any = None
+    shards: int = 0
     shard: Any = None
     missing: int = 0
     work: Any = None
+
+    @property
+    def gradients(self) -> list[Gradient]:
+        """Whose pieces it carries."""
+        return list(dict.fromkeys(piece.gradient for piece in self.pieces))
+
+    def allot(self) -> None:
+        """Have memory, padded to a multiple of the shards, and homes in it for gradients that travel whole."""
+        last, parameter = self.pieces[-1], self.pieces[0].gradient.parameter
+        length = last.place + last.last - last.first
+        padded = length + (-length % self.shards if self.shards else 0)
+        if self.shards and self.shard is None:
+            self.shard = parameter.detach().new_zeros(padded // self.shards)
+        if self.buffer is not None or (len(self.pieces) == 1 and padded == length and not last.whole):
+            return
+        self.buffer = parameter.detach().new_zeros(padded)
+        for piece in self.pieces:
+            if piece.whole:
+                like = piece.gradient.like
+                piece.gradient.home = piece.within(self.buffer).as_strided(like.size(), like.stride())
 
     def reset(self) -> None:
         """Another iteration begins."""
@@ -175,55 +213,66 @@ class SparseMessage(Message):
         self.buffer = self.part = None
 
 
-def messages_of(plan: Plan, parameters: Mapping[str, Any], world: int) -> tuple[list[Message], list[Gradient]]:
-    """The messages in the order of the plan, and the gradients in the order of ``parameters``, given by layer."""
+@contextmanager
+def following(gradients: Iterable[Gradient]) -> Iterator[None]:
+    """Around an update of their parameters: what has not been sent stays what it was."""
+    kept = [gradient.unsent for gradient in gradients if gradient.unsent is not None]
+    for unsent in kept:
+        unsent.part()
+    yield
+    for unsent in kept:
+        unsent.join()
+
+
+def messages_of(
+    plan: Plan, parameters: Mapping[str, Any], world: int, groups: Groups | None
+) -> tuple[list[Message], list[Gradient]]:
+    """The messages in the order of the plan, and the gradients in the order of ``parameters``, given by layer.
+
+    groups: of the optimizer, whose learning rates mirrors need
+    """
     import torch
 
     gradients = {
-        name: Gradient(name, parameter, torch.empty_like(parameter, device="meta").detach())
+        name: Gradient(name, parameter, torch.empty_like(parameter, device="meta").detach(), released=plan.release)
         for name, parameter in parameters.items()
         if parameter.numel()
     }
-    messages = [_message(number, bucket, gradients, world) for number, bucket in enumerate(plan.buckets)]
+    messages = []
+    for number, bucket in enumerate(plan.buckets):
+        pieces = tuple(_pieces(bucket, gradients))
+        if bucket.density is None:
+            messages.append(Message(number, pieces, shards=world if plan.split else 0))
+        else:
+            messages.append(_sparse(number, pieces, bucket.density, world))
+            for piece in pieces:
+                piece.gradient.unsent = _kept(piece.gradient, groups if plan.mirror else None)
     for message in messages:
-        if not isinstance(message, SparseMessage):
-            _allot(message, world if plan.split else 0)
         message.reset()
-        for gradient in dict.fromkeys(piece.gradient for piece in message.pieces):
+        for gradient in message.gradients:
             gradient.messages.append(message)
     for gradient in gradients.values():
-        if gradient.home is None and gradient.unsent is None:
-            gradient.home = torch.empty_like(gradient.like, device=gradient.parameter.device)
+        if gradient.unsent is None and not plan.release:
+            gradient.settle()
     return messages, list(gradients.values())
 
 
-def _message(number: int, bucket: Bucket, gradients: Mapping[str, Gradient], world: int) -> Message:
-    pieces, place = [], 0
+def _pieces(bucket: Bucket, gradients: Mapping[str, Gradient]) -> Iterator[Piece]:
+    place = 0
     for block in bucket.blocks:
         gradient = gradients[block.layer]
         size = gradient.parameter.element_size()
-        pieces.append(Piece(gradient, block.offset // size, (block.offset + block.bytes) // size, place))
+        yield Piece(gradient, block.offset // size, (block.offset + block.bytes) // size, place)
         place += block.bytes // size
-    if bucket.density is None:
-        return Message(number, tuple(pieces))
+
+
+def _sparse(number: int, pieces: tuple[Piece, ...], density: float, world: int) -> SparseMessage:
     tensors = [piece.gradient.parameter for piece in pieces]
-    for piece in pieces:
-        piece.gradient.unsent = Residual(piece.gradient.parameter, piece.gradient.like)
-    packing = Packing([tensor.numel() for tensor in tensors], bucket.density, tensors[0].dtype)
-    return SparseMessage(number, tuple(pieces), packing=packing, world=world)
+    packing = Packing([tensor.numel() for tensor in tensors], density, tensors[0].dtype)
+    return SparseMessage(number, pieces, packing=packing, world=world)
 
 
-def _allot(message: Message, shards: int) -> None:
-    """Memory for a message, padded to a multiple of ``shards`` where it is cut in so many, and homes in it."""
-    last, parameter = message.pieces[-1], message.pieces[0].gradient.parameter
-    length = last.place + last.last - last.first
-    padded = length + (-length % shards if shards else 0)
-    if shards:
-        message.shard = parameter.detach().new_zeros(padded // shards)
-    if len(message.pieces) == 1 and padded == length and not last.whole:
-        return
-    message.buffer = parameter.detach().new_zeros(padded)
-    for piece in message.pieces:
-        if piece.whole:
-            like = piece.gradient.like
-            piece.gradient.home = piece.within(message.buffer).as_strided(like.size(), like.stride())
+def _kept(gradient: Gradient, groups: Groups | None) -> Residual | Mirror:
+    if groups is None:
+        return Residual(gradient.parameter, gradient.like)
+    return Mirror(gradient.name, gradient.parameter, gradient.like, groups)

@@ -8,12 +8,14 @@ unless a tensor has more elements than that counts; the wider of the two first, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from osfmodel.errors import UsageError
 from osfmodel.plan import entries
 from osfmodel.runtime.largest import largest
+from osfmodel.runtime.separate import Groups
 
 ALIGNMENT = 8
 """Bytes that the part of each rank is a multiple of, for the widest type in it."""
@@ -38,6 +40,125 @@ class Residual:
         values = flat[places]
         flat[places] = 0
         return values, places
+
+    def part(self) -> None:
+        """The parameter is about to change, which does not matter."""
+
+    def join(self) -> None:
+        """It has changed."""
+
+
+class Mirror:
+    """The same in a mirror of the weights: what they would be had all been sent, at the learning rate there is.
+
+    What is not sent is (weights - mirror) / rate, which is there for the entries that are chosen alone. While weights
+    change it is their difference that is kept, so that what was not sent stays what it was.
+
+    rate: the one that it was made with
+    """
+
+    def __init__(self, name: str, parameter: Any, like: Any, groups: Groups) -> None:
+        import torch
+
+        self.name, self.parameter, self.groups = name, parameter, groups
+        self.kept = torch.empty_like(like, device=parameter.device).copy_(parameter.detach())
+        self.rate, self._apart, self._fresh, self._version = 0.0, False, False, parameter._version
+
+    def add(self, gradient: Any, scale: float) -> None:
+        """There is a gradient, of which ``scale`` is to be sent. Raises UsageError where weights were changed."""
+        self.join()
+        self._require_unchanged()
+        rate = rate_of(self.name, self.groups.of(self.name, self.parameter))
+        if self.rate not in (0, rate):
+            weights = self.parameter.detach()
+            self.kept.sub_(weights).mul_(rate / self.rate).add_(weights)
+        self.rate = rate
+        self.kept.add_(gradient, alpha=-rate * scale)
+
+    def choose(self, count: int) -> tuple[Any, Any]:
+        """The ``count`` entries of the largest magnitude, taken out, and their places in memory."""
+        weights, flat = flat_of(self.parameter.detach()), flat_of(self.kept)
+        places = largest(lambda part: (weights[part] - flat[part]).abs_(), flat.numel(), count)
+        values = (weights[places] - flat[places]) / self.rate
+        flat[places] = weights[places]
+        return values, places
+
+    def part(self) -> None:
+        """The parameter is about to change. Raises UsageError where it was before, unannounced."""
+        if not self._apart and not self._fresh:
+            self._require_unchanged()
+            self.kept.sub_(self.parameter.detach())
+            self._apart = True
+
+    def join(self) -> None:
+        """It has changed, and the mirror follows."""
+        if self._apart:
+            self.kept.add_(self.parameter.detach())
+            self._apart, self._version = False, self.parameter._version
+
+    def load(self, kept: Any, rate: float) -> None:
+        """What was saved, of the weights that the next backward finds."""
+        self.kept.copy_(kept)
+        self.rate, self._apart, self._fresh = rate, False, True
+
+    def _require_unchanged(self) -> None:
+        if self._fresh:
+            self._fresh, self._version = False, self.parameter._version
+        if self.parameter._version != self._version:
+            raise UsageError(
+                f"{self.name!r} was changed otherwise than by step() or load_state_dict(), which mirror weights would "
+                "take for a gradient: run the plan with mirror false, or close() and execute() again"
+            )
+
+
+def follow(model: Any, optimizer: Any, mirrors: Sequence[Mirror], telling: Callable[[Any], Any]) -> list[Any]:
+    """Handles of hooks that let mirrors follow where weights change: in steps of the optimizer, if any, and loading."""
+
+    def hook(subject: Any, chosen: Sequence[Mirror], before: str, after: str) -> list[Any]:
+        def part(*_: Any) -> None:
+            for one in chosen:
+                one.part()
+
+        def join(*_: Any) -> None:
+            for one in chosen:
+                one.join()
+
+        return [getattr(subject, before)(telling(part)), getattr(subject, after)(telling(join))]
+
+    handles = [] if optimizer is None else hook(optimizer, mirrors, "register_step_pre_hook", "register_step_post_hook")
+    known = {id(one.parameter): one for one in mirrors}
+    for module in model.modules():
+        own = [known[id(tensor)] for tensor in module.parameters(recurse=False) if id(tensor) in known]
+        if own:
+            handles += hook(module, own, "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook")
+    return handles
+
+
+def rate_of(name: str, group: dict[str, Any]) -> float:
+    """The learning rate of a group. Raises UsageError for 0, by which nothing can be mirrored."""
+    rate = float(group["lr"])
+    if not rate > 0:
+        raise UsageError(
+            f"the learning rate of {name!r} is {rate:g}: mirror weights divide by it: start above 0, or run the plan "
+            "with mirror false"
+        )
+    return rate
+
+
+def require_mirrored(optimizer: Any, parameters: Mapping[str, Any]) -> None:
+    """Raise UsageError where these, which sparse buckets carry, cannot be mirrored."""
+    import torch
+
+    if type(optimizer) is not torch.optim.SGD and not getattr(type(optimizer), "mirrored", False):
+        raise UsageError(f"mirror weights need SGD of torch.optim, not {type(optimizer).__name__}: use a residual")
+    groups = Groups(optimizer)
+    groups.look()
+    for name, tensor in parameters.items():
+        rate_of(name, groups.of(name, tensor))
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise UsageError(f"{name!r} is {str(tensor.dtype)[6:]}, too coarse for mirror weights: use a residual")
+        if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
+            raise UsageError(f"{name!r} has gaps in memory, which mirror weights have not: use a residual")
 
 
 def flat_of(tensor: Any) -> Any:

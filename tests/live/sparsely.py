@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
+import weakref
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
+from io import BytesIO
 
 import numpy as np
 import torch
@@ -12,13 +16,17 @@ import torch.distributed as dist
 from torch import nn
 
 from osfmodel.plan import contiguous_plan
+from osfmodel.runtime import recompute
 from osfmodel.runtime.executor import execute
+from osfmodel.runtime.messages import Message, SparseMessage
 from tests.live.executing import (
     SHORT,
     Small,
+    Way,
     adamw,
     apart,
     families,
+    groups_of,
     loss_at,
     loss_of,
     main,
@@ -29,7 +37,7 @@ from tests.live.executing import (
     workload_of,
 )
 
-MOST = 12
+MOST, LONG = 12, 30
 
 
 def doubled():
@@ -241,11 +249,397 @@ def spoilt(value, gradient):
     return gradient.index_fill(0, torch.tensor([3]), value)
 
 
-def refused():
-    """What does not go together with sparse buckets."""
-    model = model_of(doubled)
-    return {"unused": told(lambda: execute(model, sgd(model), plans()["merged 0.01"], unused=True))}
+def mirrored():
+    """{type: {plan and optimizer: distance of training with mirrors from that with residuals}}, rates changing."""
+    found = {}
+    for label, kind in {"float64": doubled, "float32": partial(Small, bias=False)}.items():
+        found[label] = {}
+        for name, plan in plans(kind).items():
+            for optimizer, how in {"momentum": sgd, "without": plain_sgd}.items():
+                one = train(kind, how, plan, steps=LONG)[0]
+                other = train(kind, how, replace(plan, mirror=True), steps=LONG)[0]
+                found[label][f"{name}, {optimizer}"] = apart(other, one)
+    return found
 
+
+def plain_sgd(model):
+    """Without momentum, with Nesterov's in the one group, and weight decay in the other."""
+    first, second = groups_of(model)
+    return torch.optim.SGD([{**first, "momentum": 0.5, "nesterov": True}, second], lr=0.05)
+
+
+def stiff():
+    """An oracle shown failing: the distance of mirrors from residuals where they do not follow a change of the rate."""
+    plan = plans()["merged 0.01"]
+    reference = train(doubled, sgd, plan, steps=MOST)[0]
+    model, scheduler, executor = fresh(replace(plan, mirror=True))
+    for step in range(MOST):
+        for gradient in executor.gradients:
+            gradient.unsent.rate *= 1 if step % 3 or not step else 0.7
+        loss_of(model, step).backward()
+        scheduler.optimizer.step()
+        scheduler.step()
+        scheduler.optimizer.zero_grad()
+    executor.close()
+    return apart(model.parameters(), reference)
+
+
+def released():
+    """{plan, optimizer and way: distance of training with release from that without}."""
+    every = families(workload_of(model_of()))
+    few = plans(Small)
+    chosen = {name: every[name] for name in ("wfbp", "merged", "mingled", "cut")}
+    chosen["cut, two channels"] = replace(every["cut"], channels=2)
+    chosen |= {name: few[name] for name in ("wfbp 0.05", "mingled 0.2, half", "merged 0.1, two channels")}
+    found = {}
+    for k, (name, plan) in enumerate(chosen.items()):
+        for how in (sgd, adamw):
+            for label, way in {"plain": Way(), "accumulated": Way(2), "closed": Way(closed=True)}.items():
+                if label == "plain" or k % 3 == len(label) % 3:
+                    one = train(Small, how, plan, way, SHORT)[0]
+                    other = train(Small, how, replace(plan, release=True), way, SHORT)[0]
+                    found[f"{name}, {how.__name__}, {label}"] = apart(other, one)
+    mirror = replace(plans()["mingled 0.2, half"], mirror=True)
+    for label, way in {"plain": Way(), "closed": Way(closed=True)}.items():
+        one = train(doubled, sgd, mirror, way, MOST)[0]
+        found[f"mirror, {label}"] = apart(train(doubled, sgd, replace(mirror, release=True), way, MOST)[0], one)
+    return found
+
+
+def memory():
+    """{plan: how many of an iteration's gradients and messages there were, and how many live on after backward}."""
+    every = families(workload_of(model_of(Wide)))
+    dense, cut = every["merged"], every["cut"]
+    chosen = {"dense": dense, "cut": cut, "sparse": sparse(dense, 0.01), "half": sparse(dense, 0.01, 2)}
+    chosen["mirror"] = replace(chosen["sparse"], mirror=True)
+    return {
+        f"{name}{', released' if release else ''}": living(replace(plan, release=release))
+        for name, plan in chosen.items()
+        for release in (False, True)
+    }
+
+
+def living(plan):
+    """(tensors that held gradients or messages in a backward, those of them that something still holds after it)."""
+    model, seen = model_of(Wide), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    executor = execute(model, optimizer, plan, limit=60)
+    before = {kind: (kind.take, kind.start, kind.land) for kind in (Message, SparseMessage)}
+    for kind, calls in before.items():
+        kind.take, kind.start, kind.land = (partialmethod(noting, call, seen) for call in calls)
+    try:
+        model(torch.randn(2, 64)).square().sum().backward()
+    finally:
+        for kind, calls in before.items():
+            kind.take, kind.start, kind.land = calls
+    tensors = {id(tensor()): tensor for tensor in seen if tensor() is not None}
+    deadline = time.monotonic() + 10
+    while plan.release and any(tensor() is not None for tensor in seen) and time.monotonic() < deadline:
+        time.sleep(0.01)  # gloo's threads let go of what has arrived a moment later
+    optimizer.step()
+    assert not plan.release or all(tensor.grad is None for tensor in model.parameters())
+    executor.close()
+    return len(seen), len({key for key, tensor in tensors.items() if tensor() is not None})
+
+
+def noting(message, call, seen, *given):
+    """``call``, and weak references to the tensors that ``message`` and its gradients hold then."""
+    call(message, *given)
+    held = [message.buffer, getattr(message, "part", None), *(piece.gradient.value for piece in message.pieces)]
+    seen += [weakref.ref(tensor) for tensor in held if tensor is not None]
+
+
+class Wide(nn.Module):
+    """A few layers, of which each has many more parameters than there are activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(5)))
+
+    def forward(self, images):
+        return self.layers(images)
+
+
+class Normal(nn.Module):
+    """Blocks of convolution, normalisation and dropout: what a second forward would change."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(self.block(3 if k == 0 else 8) for k in range(3)))
+        self.head = nn.Linear(8, 5)
+        self.calls = 0
+        self.blocks[1].register_forward_hook(self.called)
+        self.blocks[1][0].register_forward_hook(self.called)
+
+    def called(self, *_):
+        self.calls += 1
+
+    @staticmethod
+    def block(channels):
+        kept = nn.InstanceNorm2d(8, affine=True, track_running_stats=True)
+        return nn.Sequential(nn.Conv2d(channels, 8, 3), nn.BatchNorm2d(8), kept, nn.ReLU(), nn.Dropout(0.3))
+
+    def forward(self, images):
+        return self.head(self.blocks(images).mean((2, 3)))
+
+
+def recomputed():
+    """{what: whether parameters, gradients and buffers are those of training that keeps all activations}"""
+    plan = families(workload_of(model_of(Normal)))["merged"]
+    inner = ("blocks.0", "blocks.1.1")
+    cases = {
+        "blocks": replace(plan, recompute=("blocks.0", "blocks.1", "blocks.2")),
+        "all": replace(plan, recompute=("blocks", "head")),
+        "inner": replace(plan, recompute=inner),
+        "overlap": replace(plan, recompute=inner, forward_overlap=True, split=True),
+        "released": replace(plan, recompute=("blocks.1",), release=True),
+        "sparse": replace(sparse(plan, 1), recompute=("blocks.1",), release=True, mirror=False),
+    }
+    reference, calls = normalised(plan)
+    found = {name: same(normalised(case)[0], reference) for name, case in cases.items()}
+    found["calls"] = [calls, normalised(cases["blocks"])[1]]
+    kept, recompute._without_statistics = recompute._without_statistics, lambda module: nullcontext()
+    try:
+        found["twice"] = same(normalised(cases["blocks"])[0], reference)
+    finally:
+        recompute._without_statistics = kept
+    return found
+
+
+def same(one, other):
+    """Whether lists of tensors are, bit for bit."""
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def normalised(plan):
+    """Parameters and buffers after a few steps, of training and of an evaluation in between; and the calls counted."""
+    model = model_of(Normal)
+    before = dict(vars(model.blocks[1]))
+    optimizer = adamw(model)
+    executor = execute(model, optimizer, plan, limit=60)
+    torch.manual_seed(1000 + dist.get_rank())
+    for step in range(SHORT):
+        loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 2:
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, 50)
+            model.train()
+    executor.close()
+    assert dict(vars(model.blocks[1])) == before
+    return [tensor.detach() for tensor in (*model.parameters(), *model.buffers())], model.calls
+
+
+def resumed():
+    """{form: distance of training that was broken off, saved and resumed from training that was not}."""
+    found = {}
+    for form, mirror in {"residual": False, "mirror": True}.items():
+        for order in (True, False):
+            plan = replace(plans()["mingled 0.2, half"], mirror=mirror)
+            reference, _ = train(doubled, sgd, plan, steps=SHORT)
+            model, scheduler, executor = fresh(plan)
+            for step in range(SHORT):
+                if step == 3:
+                    saved = BytesIO()
+                    torch.save([*(one.state_dict() for one in (*scheduled(scheduler), model, executor))], saved)
+                    executor.close()
+                    saved.seek(0)
+                    *states, weights, unsent = torch.load(saved, weights_only=True)
+                    model, scheduler, executor = fresh(plan)
+                    for one, state in zip(scheduled(scheduler), states, strict=True):
+                        one.load_state_dict(state)
+                    pairs = [(model, weights), (executor, unsent)]
+                    for one, state in pairs if order else reversed(pairs):
+                        one.load_state_dict(state)
+                loss_of(model, step).backward()
+                scheduler.optimizer.step()
+                scheduler.step()
+                scheduler.optimizer.zero_grad()
+            executor.close()
+            found[f"{form}, model {'first' if order else 'last'}"] = apart(model.parameters(), reference)
+    return found
+
+
+def fresh(plan):
+    """A new start."""
+    model = model_of(doubled)
+    optimizer = sgd(model)
+    executor = execute(model, optimizer, plan, limit=60)
+    return model, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7), executor
+
+
+def scheduled(scheduler):
+    """What is saved of it."""
+    return scheduler.optimizer, scheduler
+
+
+def states():
+    """What is told where a state is loaded that is of another run, and what there is without sparse buckets."""
+    every = plans()
+    executors = {}
+    for name, plan in {**every, "mirror": replace(every["merged 0.01"], mirror=True)}.items():
+        executors[name] = fresh(plan)[2]
+    dense = fresh(families(workload_of(model_of(doubled)))["merged"])[2]
+    state = executors["merged 0.01"].state_dict()
+    one = executors["merged 0.01"]
+    named = {**state, "unsent": {**state["unsent"], "head.bias": torch.zeros(4, dtype=torch.float64)}}
+    before = [gradient.unsent.kept.clone() for gradient in one.gradients]
+    found = {
+        "dense": dense.state_dict(),
+        "empty": told(lambda: dense.load_state_dict({})),
+        "form": told(lambda: executors["mirror"].load_state_dict(state)),
+        "rank": told(lambda: one.load_state_dict({**state, "rank": 1 - dist.get_rank()})),
+        "world": told(lambda: one.load_state_dict({**state, "world": 3})),
+        "half": told(lambda: executors["mingled 0.2, half"].load_state_dict(state)),
+        "shape": told(lambda: one.load_state_dict(named)),
+        "none": told(lambda: one.load_state_dict({})),
+        "own": told(lambda: one.load_state_dict(state)),
+    }
+    assert same([gradient.unsent.kept for gradient in one.gradients], before)
+    return found
+
+
+def refused():
+    """What execute() says to plans that do not go with what is here."""
+    model = model_of(doubled)
+    plan = plans()["merged 0.01"]
+    dense = families(workload_of(model))["merged"]
+    release, mirror = replace(dense, release=True), replace(plan, mirror=True)
+    still, coarse = (partial(torch.optim.SGD, lr=0.0), model_of(lambda: Small(bias=False).bfloat16()))
+    cases = {
+        "sparse unused": lambda: execute(model, sgd(model), plan, unused=True),
+        "release unused": lambda: execute(model, sgd(model), release, unused=True),
+        "release split": lambda: execute(model, sgd(model), replace(release, split=True)),
+        "release optimizer": lambda: execute(model, torch.optim.Adagrad(model.parameters()), release),
+        "release none": lambda: execute(model, None, release),
+        "release partly": lambda: execute(model, torch.optim.SGD(model.head.parameters()), release),
+        "mirror optimizer": lambda: execute(model, adamw(model), mirror),
+        "mirror rate": lambda: execute(model, still(model.parameters()), mirror),
+        "mirror partly": lambda: execute(model, torch.optim.SGD(model.head.parameters(), lr=0.1), mirror),
+        "mirror type": lambda: execute(coarse, sgd(coarse), replace(plans(lambda: coarse)["merged 0.01"], mirror=True)),
+        "recompute name": lambda: execute(model, sgd(model), replace(dense, recompute=("body", "nobody"))),
+        "recompute root": lambda: execute(model, sgd(model), replace(dense, recompute=("",))),
+        "recompute nested": lambda: execute(model, sgd(model), replace(dense, recompute=("body", "body.linear1"))),
+        "recompute twice": lambda: execute(model, sgd(model), replace(dense, recompute=("body", "body"))),
+    }
+    return {what: told(case) for what, case in cases.items()}
+
+
+def wrong():
+    """What loops that go wrong are told, with release and with mirrors."""
+    every = families(workload_of(model_of(doubled)))
+    release, mirror = replace(every["merged"], release=True), replace(sparse(every["merged"], 0.1), mirror=True)
+    found = {}
+    for plan, cases in ((release, RELEASED), (mirror, MIRRORED)):
+        for what in cases:
+            model = model_of(doubled)
+            optimizer = sgd(model)
+            executor = execute(model, optimizer, plan, limit=60)
+            found[what.__name__] = told(partial(what, model, optimizer, executor))
+    counting = model_of(Counting)
+    plan = replace(contiguous_plan(workload_of(counting), [4]), recompute=("inner",))
+    execute(counting, sgd(counting), plan, limit=60)
+    found["counting"] = told(lambda: counting(torch.randn(2, 4)))
+    return found
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.inner.register_buffer("calls", torch.zeros(()))
+        self.inner.register_forward_pre_hook(lambda *_: None)
+        whole = self.inner.forward
+        self.inner.forward = lambda given: whole(given + 0 * self.inner.calls.add_(1).detach().clone())
+
+    def forward(self, given):
+        return self.outer(self.inner(given))
+
+
+def clipped(model, optimizer, executor):
+    """Clipping what has been given back."""
+    loss_of(model, 0).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def looked_at(model, optimizer, executor):
+    """Gradients read."""
+    loss_of(model, 0).backward()
+    return model.head.weight.grad.sum()
+
+
+def unscaled(model, optimizer, executor):
+    """A scaler as for AMP."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(loss_of(model, 0)).backward()
+    scaler.step(optimizer)
+
+
+def twice(model, optimizer, executor):
+    """A second backward before step."""
+    loss_of(model, 0).backward()
+    loss_of(model, 1).backward()
+
+
+def zeroed(model, optimizer, executor):
+    """zero_grad in place of step."""
+    loss_of(model, 0).backward()
+    optimizer.zero_grad()
+    loss_of(model, 1).backward()
+
+
+def alone(model, optimizer, executor):
+    """A step after a backward that was not sent."""
+    with executor.no_sync():
+        loss_of(model, 0).backward()
+    optimizer.step()
+
+
+def regrouped(model, optimizer, executor):
+    """A parameter taken out of the optimizer."""
+    optimizer.param_groups[0]["params"].pop()
+    loss_of(model, 0).backward()
+
+
+def stopped(model, optimizer, executor):
+    """A learning rate that becomes 0."""
+    for number in range(2):
+        loss_of(model, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.param_groups[1]["lr"] = 0.0
+
+
+def clamped(model, optimizer, executor):
+    """Weights changed by hand."""
+    for number in range(2):
+        loss_of(model, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model.head.weight.clamp_(-0.1, 0.1)
+
+
+def loaded(model, optimizer, executor):
+    """Weights loaded, which mirrors follow."""
+    for number in range(2):
+        loss_of(model, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()})
+        model.head.load_state_dict(model.head.state_dict())
+    for gradient in executor.gradients:
+        gradient.unsent.join()
+        unsent = (gradient.parameter - gradient.unsent.kept).abs().max() / gradient.unsent.rate
+        assert unsent < 10, (gradient.name, unsent)
+
+
+RELEASED = (clipped, looked_at, unscaled, twice, zeroed, alone, regrouped)
+MIRRORED = (stopped, clamped, loaded)
 
 SCENARIOS = {
     "feedback": feedback,
@@ -255,7 +649,15 @@ SCENARIOS = {
     "sizes": sizes,
     "loops": loops,
     "nonfinite": nonfinite,
+    "mirrored": mirrored,
+    "stiff": stiff,
+    "released": released,
+    "memory": memory,
+    "recomputed": recomputed,
+    "resumed": resumed,
+    "states": states,
     "refused": refused,
+    "wrong": wrong,
 }
 
 if __name__ == "__main__":

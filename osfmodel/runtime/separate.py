@@ -1,0 +1,71 @@
+"""Updates of some parameters and not of others, by the user's own optimizer: one that treats each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from osfmodel.errors import UsageError
+
+OPTIMIZERS = ("SGD", "Adam", "AdamW")
+"""Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""
+
+
+def require_separate(optimizer: Any, parameters: Iterable[Any], what: str) -> None:
+    """Raise UsageError, saying ``what`` needs it, where not just these are updated, each by itself."""
+    import torch
+
+    kind = type(optimizer)
+    if kind not in [getattr(torch.optim, name) for name in OPTIMIZERS] and not getattr(kind, "separate", False):
+        raise UsageError(f"{what} needs {', '.join(OPTIMIZERS)} of torch.optim, not {kind.__name__}")
+    updated = {id(tensor) for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad}
+    if updated != {id(tensor) for tensor in parameters}:
+        raise UsageError(f"{what} needs one optimizer with all trainable parameters of the model, and no others")
+
+
+def update(optimizer: Any, groups: Sequence[dict[str, Any]]) -> None:
+    """The step of ``optimizer`` as if it had these groups, without its hooks."""
+    import torch
+
+    kept = optimizer.param_groups
+    optimizer.param_groups = groups
+    try:
+        # Not in the inference mode of an evaluation, which the optimizer's state would not survive.
+        with torch.inference_mode(False), torch.no_grad():
+            type(optimizer).step.__wrapped__(optimizer)
+    finally:
+        optimizer.param_groups = kept
+
+
+class Groups:
+    """The group of each parameter, as the optimizer has them when a backward begins."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self._known: dict[int, dict[str, Any]] = {}
+
+    def look(self) -> None:
+        """A backward begins: schedulers change groups, and to load a state replaces them."""
+        self._known = {id(tensor): group for group in self.optimizer.param_groups for tensor in group["params"]}
+
+    def of(self, name: str, parameter: Any) -> dict[str, Any]:
+        """The group of a parameter. Raises UsageError where it is in none."""
+        group = self._known.get(id(parameter))
+        if group is None:
+            raise UsageError(
+                f"{name!r} is in none of the optimizer's groups: give execute() the optimizer that updates it, and "
+                "close() and call it again where groups change"
+            )
+        return group
+
+
+def veil_type(said: str) -> Any:
+    """The type of a gradient that is not to be looked at: whatever is done with it from Python is an error."""
+    import torch
+
+    class Veil(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+            raise UsageError(said)
+
+    return Veil
