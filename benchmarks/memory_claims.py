@@ -7,8 +7,8 @@ are no reproductions but figures to stand beside. For each workload on 10 Gbit/s
   recomputed, each gradient released by itself); sparse alone, with residuals; both naively, where gradients of sparse
   layers are made dense and kept until the update; and as planned within the memory of the saving plus a tenth of what
   it saves;
-* throughput at the largest batch that pays within 1, 2 and 4 GiB, against DDP's defaults at theirs: dense, and sparse at
-  1 %, with selection free and with what it took its authors on a V100.
+* throughput at the batch that pays most within 1, 2 and 4 GiB, against DDP's defaults at their largest: dense, and
+  sparse at 1 %, with selection free and with what it took its authors on a V100.
 """
 
 from __future__ import annotations
