@@ -82,7 +82,9 @@ def _train(kept: Sequence[Residual | Mirror], gradients: Sequence[Any], workers:
     for one, gradient in zip(kept, gradients, strict=True):
         one.add(gradient, 1 / workers)
         one.choose(entries(gradient.numel(), DENSITIES[0]))
+    for one in kept:  # later, when caches hold others
         one.part()
+    for one in kept:
         one.join()
 
 
