@@ -13,7 +13,7 @@ from osfmodel import profiles
 from osfmodel.bands import quantile
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
-from osfmodel.ledger.recipe import not_predicted, row_of, stated_plan, without_unsteady
+from osfmodel.ledger.recipe import TIME, not_predicted, row_of, stated_plan, without_unsteady
 from osfmodel.measurement import OF_ONE_REPEAT, Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import Plan
@@ -127,8 +127,9 @@ def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[
 
 
 def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
-    """The medians over the sources of their median and of their 90th percentile."""
-    pairs = [(one.median_abs_error, one.p90_abs_error) for one in checked]
+    """The medians over the sources of times of their median and of their 90th percentile."""
+    times = [one for one in checked if one.source not in LEDGER or LEDGER[one.source].compares == TIME]
+    pairs = [(one.median_abs_error, one.p90_abs_error) for one in times]
     known = [(middle, high) for middle, high in pairs if middle is not None and high is not None]
     if not known:
         return None, None
@@ -193,6 +194,8 @@ def _factor(text: str) -> float:
 
 def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]]) -> Row:
     stated = dict(run.conditions)
+    if not run.samples:
+        raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)

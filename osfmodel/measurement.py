@@ -1,4 +1,4 @@
-"""What really happened: iteration times of real runs, with the conditions under which they were taken."""
+"""What really happened: iteration times or peak memory of real runs, and the conditions under which they were taken."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ WIDE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Iteration times of one set-up.
+    """Iteration times of one set-up, or the peak of its memory.
 
     workload, cluster, plan: the names of what was run
-    samples:    seconds of each measured iteration; one value where only a mean was published
+    samples:    seconds of each measured iteration; one value where only a mean was published; none where what was
+                measured is memory
     warm_ups:   iterations before them that do not count
     conditions: (name, value) pairs: hardware, versions, settings; two runs are alike where these are equal
     deviation:  standard deviation of the samples in seconds, where it was published beside their mean
+    peak_bytes: the most bytes alive at once in an iteration, where that was measured
     """
 
     workload: str
@@ -37,13 +39,16 @@ class Measurement:
     conditions: tuple[tuple[str, str], ...] = ()
     source: Source = Source()
     deviation: float | None = None
+    peak_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name, what in ((self.workload, "workload"), (self.cluster, "cluster"), (self.plan, "plan")):
             require_name(name, f"the {what} of a measurement")
         require_count(self.workers, "workers of a measurement", least=1)
         require_count(self.warm_ups, "warm-ups of a measurement")
-        if not self.samples:
+        if self.peak_bytes is not None:
+            require_count(self.peak_bytes, f"peak bytes of {self.workload!r}", least=1)
+        if not self.samples and self.peak_bytes is None:
             raise DataError(f"the measurement of {self.workload!r} has no samples")
         for sample in self.samples:
             require_time(sample, f"a sample of {self.workload!r}")
@@ -53,10 +58,17 @@ class Measurement:
             require_time(self.deviation, f"the deviation of {self.workload!r}")
 
     @property
+    def measured(self) -> float:
+        """What predictions are held against: the iteration time, or the peak where that alone was measured."""
+        return self.iteration_time if self.samples or self.peak_bytes is None else self.peak_bytes
+
+    @property
     def iteration_time(self) -> float:
-        """The median of the samples: single iterations have outliers."""
+        """The median of the samples: single iterations have outliers. Raises DataError where there are none."""
         from statistics import median
 
+        if not self.samples:
+            raise DataError(f"the measurement of {self.workload!r} is one of memory: it has no iteration times")
         return median(self.samples)
 
     @property

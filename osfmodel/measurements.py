@@ -24,8 +24,9 @@ class _Run(documents.Strict):  # in the order in which a file shows them
     cluster: str
     plan: str
     workers: int
-    iteration_time_s: list[float]
+    iteration_time_s: list[float] = msgspec.field(default_factory=list)
     deviation_s: float | None = None
+    peak_bytes: int | None = None
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -57,6 +58,7 @@ def decode_measurements(text: bytes) -> tuple[Measurement, ...]:
                     tuple(row.conditions.items()),
                     document.source,
                     row.deviation_s,
+                    row.peak_bytes,
                 )
             )
         except DataError as error:
@@ -78,6 +80,7 @@ def measurements_document(name: str, runs: Sequence[Measurement]) -> dict[str, A
             run.workers,
             list(run.samples),
             run.deviation,
+            run.peak_bytes,
             dict(run.conditions),
         )
         for run in runs

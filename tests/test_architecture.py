@@ -87,6 +87,7 @@ FLOORS = [
         "ledger.ddl_benchmarks",
         "ledger.emulated_ddp",
         "ledger.low_bandwidth",
+        "ledger.memory",
         "ledger.papers",
         "ledger.pollux",
         "ledger.pytorch_ddp",

@@ -18,6 +18,7 @@ from osfmodel.check import check, overall, quantile
 from osfmodel.cli import main
 from osfmodel.errors import DataError, UsageError
 from osfmodel.ledger import LEDGER
+from osfmodel.measurement import Measurement
 from osfmodel.measurements import decode_measurements, load_measurements, save_measurements
 from osfmodel.runtime.words import _ratio
 
@@ -55,7 +56,7 @@ def test_no_run_of_a_source_is_lost(ledger, source):
     runs = load_measurements(source)
     measured = [row.measured for row in ledger[source].rows]
     if source != "papers":
-        assert sorted(measured) == sorted(run.iteration_time for run in runs)
+        assert sorted(measured) == sorted(run.measured for run in runs)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=40), st.floats(0, 1))
@@ -63,8 +64,8 @@ def test_quantile_is_that_of_numpy(values, part):
     assert quantile(values, part) == pytest.approx(float(np.quantile(values, part)), abs=1e-9)
 
 
-def test_overall_is_the_medians_over_the_sources(ledger):
-    known = [one for one in ledger.values() if one.n]
+def test_overall_is_the_medians_over_the_sources_of_times(ledger):
+    known = [one for one in ledger.values() if one.n and one.source != "memory"]
     middle, high = overall(list(ledger.values()))
     assert middle == statistics.median(one.median_abs_error for one in known)
     assert high == statistics.median(one.p90_abs_error for one in known)
@@ -96,6 +97,21 @@ def test_what_cannot_be_predicted_is_listed_with_the_reason(tmp_path):
     (one,) = check([str(own_runs(tmp_path, 0.1, workload="unheard-of"))])
     assert (one.n, one.not_predicted) == (0, 1)
     assert "no workload named 'unheard-of'" in one.rows[0].note
+
+
+def test_peaks_of_memory_are_no_times(tmp_path):
+    """They come back as they were written, have no iteration time, and a file of them is not judged as times."""
+    run = Measurement("w", "c", "p", 1, (), peak_bytes=5)
+    path = tmp_path / "peaks.json"
+    save_measurements("peaks", [run], path)
+    assert load_measurements(path) == (run,)
+    assert run.measured == 5
+    with pytest.raises(DataError, match="no iteration times"):
+        _ = run.iteration_time
+    with pytest.raises(DataError, match="what is checked here are times"):
+        check([str(path)])
+    with pytest.raises(DataError, match="peak bytes"):
+        replace(run, peak_bytes=0)
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,15 @@ UNSTEADY = 0.05
 """Repeats that differ by more, slowest over fastest, are not counted."""
 
 
+TIME, MEMORY = "time", "memory"
+"""What a source compares: seconds or ratios of them, or bytes."""
+
+
 class Row(NamedTuple):
     """One run held against its prediction.
 
     label:     what was run, for a person
-    measured:  seconds per iteration, or a ratio of two such times
+    measured:  seconds per iteration, a ratio of two such times, or bytes
     predicted: the same from the model; None where it is not predicted, and ``note`` says why
     fitted:    whether a parameter was fitted on it, so that its error is no prediction error
     regime:    how much is communicated over which kind of network; None where what is compared is no time
@@ -74,11 +78,13 @@ class Recipe(NamedTuple):
     """judge:     (measurements) -> Verdict
     tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up
     meaning:   half a line for a person
+    compares:  TIME or MEMORY
     """
 
     judge: Callable[[Sequence[Measurement]], Verdict]
     tolerance: float
     meaning: str
+    compares: str = TIME
 
 
 def row_of(
@@ -137,6 +143,7 @@ LABELLED = (
     "system",
     "scale",
     "repeat",
+    "option",
 )
 """Conditions that a label shows."""
 

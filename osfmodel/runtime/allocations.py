@@ -32,7 +32,8 @@ class Storages:
     level:  bytes alive now, less ``before``
     log:    what came and went, as (number of the storage, bytes)
     steady: numbers of storages that are not larger with more samples: those made of parameters alone, such as their
-            casts, and those that became gradients
+            casts, those that became gradients, and the parts of these
+    sums:   (number of the storage, those of the storages that it is the sum of), of tensors of one shape
     """
 
     def __init__(self, cuda: bool) -> None:
@@ -40,6 +41,7 @@ class Storages:
         self.held: dict[int, Held] = {}
         self.log: list[tuple[int, int]] = []
         self.steady: set[int] = set()
+        self.sums: list[tuple[int, list[int]]] = []
         self.level = self.before = self.numbers = 0
 
     def keep_apart(self, tensors: Iterable[Any]) -> int:
@@ -96,12 +98,20 @@ class Storages:
             if held and held.number > before and held.size / tensor.element_size() <= read:
                 self.steady.add(held.number)
 
+    def add(self, parts: Sequence[Any], sums: Sequence[Any]) -> None:
+        """Tensors were added up, which is what becomes of the gradients of a tensor that is in use twice."""
+        if len({part.shape for part in parts}) == 1:
+            numbers = [held.number for part in parts if (held := self.of(part))]
+            self.sums += [(held.number, numbers) for one in sums if (held := self.of(one))]
+
     def spike(self, size: int) -> None:
         """Scratch inside one operator."""
         self.log += ((0, size), (0, -size))
 
     def peaks(self, marks: Sequence[tuple[str, int]]) -> dict[str, Peak]:
         """The highest level by interval. ``marks`` are names, and how long the log was when their intervals ended."""
+        for number, parts in reversed(self.sums):
+            self.steady.update(parts if number in self.steady else ())
         found: dict[str, Peak] = {}
         level = growing = start = 0
         for name, end in marks:
@@ -239,9 +249,12 @@ def _watching(storages: Storages) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    sums = (torch.ops.aten.add, torch.ops.aten.add_)
+
     class Watching(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, operator: Any, types: Any, inputs: Any = (), named: Any = None) -> Any:
-            read = storages.read(_tensors((inputs, named)))
+            given = _tensors((inputs, named))
+            read = storages.read(given)
             if not storages.cuda:
                 result = operator(*inputs, **(named or {}))
             else:
@@ -249,7 +262,10 @@ def _watching(storages: Storages) -> Any:
                 torch.cuda.reset_peak_memory_stats()
                 result = operator(*inputs, **(named or {}))
                 inside = torch.cuda.max_memory_allocated() - max(before, torch.cuda.memory_allocated())
-            storages.make(_tensors(result), read)
+            made = _tensors(result)
+            storages.make(made, read)
+            if operator.overloadpacket in sums:
+                storages.add(given, made)
             if storages.cuda:
                 storages.spike(inside)
             return result

@@ -16,7 +16,8 @@ from osfmodel.measurements import load_measurements
 
 
 def slower(run, factor):
-    return replace(run, samples=tuple(factor * sample for sample in run.samples))
+    peak = run.peak_bytes and round(factor * run.peak_bytes)
+    return replace(run, samples=tuple(factor * sample for sample in run.samples), peak_bytes=peak)
 
 
 def own_factor(number):

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
+from osfmodel.batches import at_batch
 from osfmodel.cli import main
 from osfmodel.runtime.segments import blocks
 from osfmodel.runtime.steps import INPUT, LOSS
@@ -112,6 +113,17 @@ def test_a_line_keeps_what_can_be_written_down():
     }
     steady = {layer.name: layer.steady_bytes / 4 for layer in workload.layers}
     assert steady == {LOSS: 0, "second.weight": 200, "first.weight": 600, INPUT: 0}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parts_of_a_gradient_are_steady(accumulate):
+    """What is left of the peaks grows with the batch, also where one weight is in use twice."""
+    small, large = (
+        profiled(Tower(), torch.randn(size, 16), torch.randn(size, 16), accumulate=accumulate) for size in (2, 40)
+    )
+    for layer, other in zip(at_batch(small, 40).layers, large.layers, strict=True):
+        assert other.peak_bytes == pytest.approx(layer.peak_bytes, rel=0.1)
+    assert max(layer.steady_bytes for layer in small.layers) >= 4 * 16 * 16
 
 
 class Casting(nn.Linear):

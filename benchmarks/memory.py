@@ -1,0 +1,304 @@
+"""Peak memory of training steps of real models, measured by PyTorch's own tracker and predicted from one profile each.
+
+    python benchmarks/memory.py --profile      # osf profile of each model: profiles/workloads/NAME-cpu.json
+    python benchmarks/memory.py --measure      # profiles/measurements/memory.json
+    python benchmarks/memory.py                # what is there, held against predictions
+
+Measured is the highest total of torch.distributed._tools.mem_tracker.MemTracker in the second iteration. Tensors have
+no data (FakeTensorMode), and storages of the sizes of real ones, so that batches are measured that no memory here would
+hold; --real measures the smallest batch of each model on real tensors too. One process stands for all workers:
+collectives leave what a worker with equal gradients everywhere would have. The executor, its hooks, messages and
+updates, and the models are those of real training. Predictions take the profile, made at another batch size in an
+ordinary loop, and the plan; nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch._subclasses import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from osfmodel import profiles
+from osfmodel.cost.curves import FREE
+from osfmodel.ledger.memory import judge
+from osfmodel.measurement import Measurement
+from osfmodel.measurements import load_measurements, save_measurements
+from osfmodel.notation import written
+from osfmodel.plan import Plan
+from osfmodel.plans import make_plan
+from osfmodel.pricing import Pricing
+from osfmodel.runtime import executor, release, sparse
+from osfmodel.runtime.driving import Driving, measure
+from osfmodel.runtime.subjects import Maker, Training, from_torchvision, from_transformers
+from osfmodel.source import Source
+from osfmodel.workload import Workload
+
+PROFILED, BATCHES, WORKERS = 2, (8, 16, 32), 8
+FOLDER = Path(__file__).resolve().parents[1] / "profiles"
+LICENCE = "Apache-2.0, as this project"
+MODELS = ("resnet50", "vgg16", "densenet121", "inception_v3", "vit_b_16", "bert", "gpt2")
+SEQUENCE = 128
+CAP = "cap:25MiB"
+SPARSE = f"sparse:1%,{CAP}"
+PLAIN = "loop"
+
+
+class Option(NamedTuple):
+    """How a step is carried out: a plan by name, or an ordinary loop; every how manyth segment is computed again."""
+
+    name: str
+    plan: str = CAP
+    release: bool = False
+    every: int = 0
+
+
+OPTIONS = (
+    Option("an ordinary loop", PLAIN),
+    Option("dense"),
+    Option("release", release=True),
+    Option("recompute all", every=1),
+    Option("recompute every second", every=2),
+    Option("sparse, residual", SPARSE),
+    Option("sparse, mirror", f"{SPARSE},mirror"),
+    Option("sparse, mirror, release, recompute all", f"{SPARSE},mirror", True, 1),
+)
+
+
+def maker_of(name: str) -> Maker:
+    """A model by name, with random weights. PyPI's torchvision may be built for another PyTorch; models need no part of
+    it that is compiled."""
+    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+    return from_transformers(name, SEQUENCE) if name in ("bert", "gpt2") else from_torchvision(name)
+
+
+def workload_of(name: str) -> Workload:
+    """Its profile."""
+    return profiles.load_workload(f"{name}-cpu")
+
+
+def profile(names: Sequence[str]) -> None:
+    """Make profiles anew."""
+    for name in names:
+        found = measure(f"{name}-cpu", maker_of(name), PROFILED, Driving(steps=2, warm_up=2), lambda *_: None)
+        source = replace(
+            found.workload.source, origin="measured by osf profile, for benchmarks/memory.py", licence=LICENCE
+        )
+        profiles.save(replace(found.workload, source=source), FOLDER / "workloads" / f"{name}-cpu.json")
+        print(f"{name}: {found.workload.compute_time:.3f} s", flush=True)
+
+
+def plan_of(option: Option, workload: Workload) -> Plan | None:
+    """What the executor is given; None in an ordinary loop."""
+    if option.plan == PLAIN:
+        return None
+    plan = make_plan(option.plan, workload, Pricing.of(FREE))
+    segments = [segment.name for segment in workload.segments][:: option.every or None]
+    return replace(plan, release=option.release, recompute=tuple(segments) if option.every else ())
+
+
+def measured(maker: Maker, size: int, plan: Plan | None, real: bool) -> int:
+    """The highest total of MemTracker in the second iteration, bytes: the optimizer has its state since the first."""
+    gc.collect()
+    strange = tensors()  # kept until the end, so that no other has the id of one of them
+    mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode()
+    with mode, ExitStack() as left:
+        training = maker(size)
+        optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-4, momentum=0.9)
+        if plan is not None:
+            left.enter_context(alone())
+            left.enter_context(executed(training.model, optimizer, plan))
+        training.model.train()
+        step(training, optimizer)
+        return tracked(training, optimizer, lambda: step(training, optimizer), strange)
+
+
+def step(training: Training, optimizer: Any) -> None:
+    """As osf profile makes it."""
+    optimizer.zero_grad()
+    if isinstance(training.batch, dict):
+        loss = training.loss(training.model(**training.batch))
+    else:
+        inputs, targets = training.batch
+        loss = training.loss(training.model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+
+
+def tensors() -> list[Any]:
+    """All that there are."""
+    return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+
+
+def tracked(training: Training, optimizer: Any, run: Callable[[], None], strange: Sequence[Any]) -> int:
+    """What is there before is told to the tracker, but for what is ``strange``; the rest it sees."""
+    tracker, known = MemTracker(), {id(one) for one in training.model.state_dict(keep_vars=True).values()}
+    known.update(map(id, strange))
+    there = [one for one in tensors() if id(one) not in known]
+    tracker.track_external(training.model, optimizer, *there)
+    del there
+    with tracker:
+        run()
+    return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+
+
+@contextmanager
+def executed(model: Any, optimizer: Any, plan: Plan) -> Iterator[None]:
+    """Under the executor."""
+    one = executor.execute(model, optimizer, plan)
+    try:
+        yield
+    finally:
+        one.close()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A job of WORKERS ranks with equal gradients, of which this process is one and the others do nothing."""
+    dist.init_process_group("fake", rank=0, world_size=WORKERS, store=FakeStore())
+
+    def looked_at(self: Any, whole: Any) -> Iterator[tuple[int, int]]:
+        """Tensors without data cannot be asked."""
+        self._section(whole, self._types[0]).isfinite().all()
+        return iter(())
+
+    try:
+        with (
+            mock.patch.object(executor, "agree"),
+            mock.patch.object(executor, "Channels", Equals),
+            mock.patch.object(sparse.Packing, "faults", looked_at),
+            mock.patch.object(release, "_without_memory", unveiled),
+        ):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def unveiled(parameter: Any) -> Any:
+    """What stands for a gradient that was released, without the subclass that tensors without data cannot have."""
+    tensor = parameter.detach().new_zeros(()).expand(parameter.shape)
+    tensor.as_subclass = lambda _: tensor
+    return tensor
+
+
+class Done:
+    """A collective that has ended."""
+
+    def is_completed(self) -> bool:
+        """It has."""
+        return True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+class Equals:
+    """Channels between ranks that all hold what this one does."""
+
+    def __init__(self, channels: int, device: Any, limit: float) -> None:
+        self.world = WORKERS
+
+    def all_reduce(self, tensor: Any) -> Done:
+        """All the same."""
+        tensor.mul_(self.world)
+        return Done()
+
+    def all_gather(self, whole: Any, part: Any) -> Done:
+        """The same from all."""
+        whole.view(self.world, -1).copy_(part)
+        return Done()
+
+    def drop(self) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def runs(names: Sequence[str], real: bool) -> Iterator[Measurement]:
+    """Every model, option and batch size."""
+    source = Source(
+        "measured with benchmarks/memory.py",
+        f"MemTracker of torch {torch.__version__}, CPU, {'real tensors' if real else 'tensors without data'}; SGD with "
+        f"momentum; collectives of one process that stands for all workers; sequences of {SEQUENCE} tokens",
+        LICENCE,
+    )
+    for name in names:
+        workload = workload_of(name)
+        for option in OPTIONS:
+            plan = plan_of(option, workload)
+            for size in BATCHES[:1] if real else BATCHES:
+                found = measured(maker_of(name), size, plan, real)
+                stated = {"batch_size": str(size), "option": option.name}
+                if plan is not None:
+                    stated |= {"executor": "runtime", "sent": written(plan, workload)}
+                workers = 1 if plan is None else WORKERS
+                run = Measurement(
+                    workload.name, "none", option.plan, workers, (), 2, tuple(stated.items()), source, peak_bytes=found
+                )
+                (row,) = judge([run]).rows
+                print(f"{row.label}: {found / 2**20:.1f} MiB, {row.error:+.2%}", flush=True)
+                yield run
+
+
+def save(found: Sequence[Measurement]) -> None:
+    """In place of the runs of the same models that there were."""
+    path = FOLDER / "measurements" / "memory.json"
+    new = {run.workload for run in found}
+    kept = [run for run in load_measurements(path) if run.workload not in new] if path.exists() else []
+    order = [f"{name}-cpu" for name in MODELS]
+    save_measurements("memory", sorted([*kept, *found], key=lambda run: order.index(run.workload)), path)
+
+
+def report(found: Sequence[Measurement]) -> Iterator[str]:
+    """Errors by option and by model."""
+    rows = judge(found).rows
+    for what in ("option", "workload"):
+        yield f"\n| {what} | rows | median error | worst | bias |\n|---|---|---|---|---|"
+        groups: dict[str, list[float]] = {}
+        for run, row in zip(found, rows, strict=True):
+            key = run.workload if what == "workload" else run.condition("option")
+            groups.setdefault(key, []).append(row.error or 0.0)
+            groups.setdefault("all", []).append(row.error or 0.0)
+        for key, errors in sorted(groups.items(), key=lambda pair: pair[0] == "all"):
+            sizes = [abs(error) for error in errors]
+            yield f"| {key} | {len(sizes)} | {median(sizes):.2%} | {max(sizes):.2%} | {median(errors):+.2%} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help=f"some of {', '.join(MODELS)}; all if none is named")
+    for name in ("profile", "measure", "real"):
+        parser.add_argument(f"--{name}", action="store_true")
+    given = parser.parse_args()
+    names = given.models or MODELS
+    if given.profile:
+        profile(names)
+    if given.measure or given.real:
+        found = []
+        for run in runs(names, given.real):
+            found.append(run)
+            if not given.real:
+                save(found)
+        print("\n".join(report(found)))
+    elif not given.profile:
+        print("\n".join(report(load_measurements("memory"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Peak memory of training steps of real models, as PyTorch's own tracker counts it (benchmarks/memory.py).
+
+Each run is predicted from the bundled profile of its model, made at another batch size in an ordinary loop, and the
+plan that the executor was given; without one, gradients are kept as an ordinary loop keeps them. Nothing is fitted. A
+run at the profile's own batch size would be no prediction, and does not count.
+
+Collectives are taken to cost nothing: those of the runs ended when they began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from osfmodel import profiles
+from osfmodel.batches import at_batch
+from osfmodel.cost.curves import FREE
+from osfmodel.engine import predict_timeline
+from osfmodel.ledger.recipe import Row, Verdict, label_of, stated_plan
+from osfmodel.measurement import Measurement
+from osfmodel.memory import LOCAL, RUNTIME, memory_of
+from osfmodel.plan import in_one
+from osfmodel.pricing import Pricing
+from osfmodel.workload import Workload
+
+PRICING = Pricing.of(FREE)
+
+
+def judge(measurements: Sequence[Measurement]) -> Verdict:
+    """Predict all runs."""
+    return Verdict(tuple(map(_row, measurements)), "nothing: one profile of each model, at another batch size")
+
+
+def _row(run: Measurement) -> Row:
+    size = int(run.condition("batch_size"))
+    workload = _workload(run.workload, size)
+    plan = stated_plan(dict(run.conditions), workload, PRICING)
+    keeper = LOCAL if plan is None else RUNTIME
+    plan = in_one(workload) if plan is None else plan
+    memory = memory_of(workload, plan, predict_timeline(workload, plan, PRICING), run.workers, keeper)
+    own = profiles.load_workload(run.workload).batch_size == size
+    return Row(label_of(run), run.measured, memory.peak.bytes, fitted=own)
+
+
+@cache
+def _workload(name: str, size: int) -> Workload:
+    return at_batch(profiles.load_workload(name), size)

@@ -1,0 +1,73 @@
+"""The harness of benchmarks/memory.py on a small model: tensors with and without data, and predictions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from osfmodel.batches import at_batch
+from osfmodel.engine import predict_timeline
+from osfmodel.memory import LOCAL, RUNTIME, memory_of
+from osfmodel.plan import in_one
+from osfmodel.runtime.driving import Driving, measure
+from osfmodel.runtime.subjects import Training
+
+if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+from benchmarks import memory
+from osfmodel.ledger.memory import PRICING
+from tests.live.test_memory_live import Block
+
+pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+nn = torch.nn
+NARROW, WIDE = 32, 64
+
+
+def maker(batch_size):
+    model = nn.Sequential(nn.Linear(WIDE, NARROW), nn.ModuleList(Block(NARROW) for _ in range(6)), nn.Linear(NARROW, 3))
+    model.forward = lambda inputs: model[2](run(model[1], model[0](inputs)))
+    batch = torch.randn(batch_size, WIDE), torch.zeros(batch_size, dtype=torch.long)
+    return Training(model, batch, nn.functional.cross_entropy)
+
+
+def run(blocks, hidden):
+    for block in blocks:
+        hidden = block(hidden)
+    return hidden
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return measure("tower", maker, 64, Driving(steps=1, warm_up=2), lambda *_: None).workload
+
+
+@pytest.mark.parametrize("option", memory.OPTIONS, ids=lambda option: option.name)
+def test_predictions_from_one_profile_hold_at_another_batch_size(workload, option):
+    """And tensors without data take what real ones take."""
+    plan = memory.plan_of(option, workload)
+    found = memory.measured(maker, 640, plan, real=False)
+    assert memory.measured(maker, 640, plan, real=True) == pytest.approx(found, rel=0.01)
+    larger = at_batch(workload, 640)
+    given = in_one(larger) if plan is None else plan
+    workers = 1 if plan is None else memory.WORKERS
+    keeper = LOCAL if plan is None else RUNTIME
+    predicted = memory_of(larger, given, predict_timeline(larger, given, PRICING), workers, keeper).peak.bytes
+    assert predicted == pytest.approx(found, rel=0.05)
+    assert (given.recompute != ()) == (option.every > 0)
+
+
+def test_recomputing_is_predicted_to_save_what_it_saves(workload):
+    """The oracle tells plans apart: the prediction for another plan is far off."""
+    dense, again = (
+        memory.plan_of(option, workload) for option in memory.OPTIONS if option.name in ("dense", "recompute all")
+    )
+    larger = at_batch(workload, 640)
+    found = memory.measured(maker, 640, again, real=False)
+    wrong = memory_of(larger, dense, predict_timeline(larger, dense, PRICING), memory.WORKERS, RUNTIME).peak.bytes
+    assert wrong > 1.5 * found
+    assert replace(again, recompute=()) == dense
