@@ -58,6 +58,7 @@ KEYS = {
     "spread": "spread_s_per_byte",
     "spread_received": "spread_received_s_per_byte",
     "spread_time": "spread_time_s",
+    "mirror": "mirror_s_per_byte",
     "fusion_copy": "fusion_copy_s_per_byte",
     "negotiation": "negotiation_s",
     "negotiation_miss": "negotiation_miss_s",

@@ -29,6 +29,8 @@ class Effects:
                          compute stream to choose what a sparse bucket sends and to keep the rest, before it can be sent
     spread, spread_received, spread_time: seconds per byte of a gradient, per byte received from all ranks, and per
                          tensor, of the compute stream to make means of the entries of a sparse bucket that has arrived
+    mirror:              seconds per byte of the compute stream by which a mirror of the weights, in the place of a
+                         residual, lengthens the update
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
     negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on what all of them have
     negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache, or in its
@@ -47,6 +49,7 @@ class Effects:
     spread: float = 0
     spread_received: float = 0
     spread_time: float = 0
+    mirror: float = 0
     fusion_copy: float = 0
     negotiation: float = 0
     negotiation_miss: float = 0
@@ -185,6 +188,12 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
             "s",
             None,
             "`osf bench`: the same of small tensors",
+        ),
+        "mirror": Effect(
+            "compute stream, mirror weights kept apart while weights are updated (sparse buckets)",
+            "s/byte",
+            None,
+            "`osf bench`: what mirrors take beyond residuals, with nothing updated in between",
         ),
         "fusion_copy": Effect(
             "communication stream, into and out of the fusion buffer (Horovod)",

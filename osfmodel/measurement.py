@@ -10,7 +10,7 @@ from osfmodel.source import Source
 
 OF_ONE_REPEAT = ("repeat", "loss_difference")
 """Conditions in which repeats of one plan may differ."""
-OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "sent", "settings")
+OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "hooks", "sent", "settings")
 """Conditions in which turns of plans that were run beside each other may differ."""
 
 WIDE = 0.2

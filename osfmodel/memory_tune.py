@@ -17,10 +17,12 @@ from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.memory import DDP, RUNTIME, Memory, memory_of, require_known, state_bytes
+from osfmodel.objective import PLAIN
 from osfmodel.plan import Plan, one_by_one, require_density
 from osfmodel.predict import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve import Limits, Status
+from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.chosen import merged
 from osfmodel.solve.retention import Choice, Room, choose
 from osfmodel.targets import CONFIG_TARGETS
@@ -231,7 +233,12 @@ class _Search:
 
         Throughput grows with the batch until something has to be recomputed for the next sample, and falls there.
         """
-        fits = {fit.batch_size: fit for size in sizes for fit in [self.best(size)] if fit is not None}
+        fits: dict[int, Fit] = {}
+        for size in sorted(sizes, reverse=True):
+            if all(fit.throughput < self.ceiling(size) for fit in fits.values()):
+                fit = self.best(size)
+                if fit is not None:
+                    fits[size] = fit
         if not fits:
             return []
         low = max(fits, key=lambda size: fits[size].throughput)
@@ -243,6 +250,13 @@ class _Search:
                 fits[middle] = fit
             low, high = (middle, high) if fit is not None and fit.throughput > fits[low].throughput else (low, middle)
         return [fits[size] for size in sorted(fits)]
+
+    def ceiling(self, batch_size: int) -> float:
+        """Samples per second that no plan has at this batch size, however much memory there is."""
+        seen = self.at(batch_size)
+        early = replace(seen, update_time=0) if self.demand.release else seen
+        bound = 0.0 if self.demand.density else objective_bound(early, self.pricing, PLAIN)
+        return self.pricing.workers * batch_size / max(bound, seen.compute_time)
 
     def default(self, batch_size: int) -> Fit:
         """DDP as it comes."""

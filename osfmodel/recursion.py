@@ -48,22 +48,19 @@ def predict_timeline(
         communication.append(Span("all_reduce", "channel 0", layers, start, end))
     arrivals = [span.end for span in communication]
     landings = [("copy", effects.copy_out * bucket.size) for bucket in plan.buckets] if effects.copy_out else ()
-    last, finish = aftermath(workload, plan, landings, compute.clock(compute.end), arrivals)
+    last, finish = aftermath(plan, landings, workload.update_time, compute.clock(compute.end), arrivals)
     return Timeline((*compute.spans(), *communication, *last), workload.compute_time, finish)
 
 
 def aftermath(
-    workload: Workload,
-    plan: Plan,
-    landings: Sequence[tuple[str, float]],
-    computed: float,
-    arrivals: Sequence[float],
+    plan: Plan, landings: Sequence[tuple[str, float]], update: float, computed: float, arrivals: Sequence[float]
 ) -> tuple[list[Span], float]:
     """What follows backward before the iteration is over, and when it is: what became of the buckets, and the update.
 
     Bucket by bucket, in the order of the plan, its arrival is awaited and its gradients copied back (reducer.cpp,
     ``finalize_backward``) or made of its entries, so early buckets are dealt with while later ones are on their way.
-    ``landings`` say for each bucket what that is and how many seconds it takes; none where nothing is done.
+    ``landings`` say for each bucket what that is and how many seconds it takes; none where nothing is done. ``update``:
+    seconds.
     """
     finish = computed if landings else max([computed, *arrivals])
     spans: list[Span] = []
@@ -72,9 +69,9 @@ def aftermath(
         finish = start + work
         if work:
             spans.append(Span(kind, "compute", tuple(block.layer for block in bucket.blocks), start, finish))
-    if workload.update_time:
-        spans.append(Span("update", "compute", (), finish, finish + workload.update_time))
-        finish = finish + workload.update_time
+    if update:
+        spans.append(Span("update", "compute", (), finish, finish + update))
+        finish = finish + update
     return spans, finish
 
 

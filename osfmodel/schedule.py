@@ -72,6 +72,11 @@ def landings(workload: Workload, plan: Plan, pricing: Pricing) -> list[tuple[str
     ]
 
 
+def mirroring(plan: Plan, bucket: Bucket, pricing: Pricing) -> float:
+    """Seconds by which mirror weights lengthen the update of what a bucket carries."""
+    return pricing.effects.mirror * bucket.size if plan.mirror and bucket.density is not None else 0
+
+
 def releases(workload: Workload, plan: Plan, pricing: Pricing, operations: Sequence[Operation]) -> list[Task]:
     """What a plan that releases gradients does with each bucket, in its order, once that has arrived.
 
@@ -82,7 +87,7 @@ def releases(workload: Workload, plan: Plan, pricing: Pricing, operations: Seque
     tasks = [] if plan.buckets else [Task("update", (), workload.update_time)]
     for number, (bucket, (kind, work)) in enumerate(zip(plan.buckets, done, strict=True)):
         waits, layers = (arrives.get(number, number),), operations[number].layers
-        share = workload.update_time / workload.gradient_bytes * bucket.size
+        share = workload.update_time / workload.gradient_bytes * bucket.size + mirroring(plan, bucket, pricing)
         tasks += [Task(kind, layers, work, waits), Task("update", layers, share, waits)]
     return tasks
 

@@ -76,7 +76,7 @@ def _bounds(bounds: Sequence[Bound]) -> str:
     """Of one set of rules the bound; of several, each with its rules."""
     if len(bounds) == 1:
         return f": {show_time(bounds[0].value)}"
-    return " with " + "; with ".join(f"{rules_of(bound.objective)}: {show_time(bound.value)}" for bound in bounds)
+    return " with " + "; with ".join(f"{_rules(bound)}: {show_time(bound.value)}" for bound in bounds)
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
@@ -93,11 +93,25 @@ def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None
         console.print(f"Needs an executor, as no stock framework does it: {who} ({words}).", markup=False)
 
 
+def _rules(bound: Bound) -> str:
+    return rules_of(bound.objective) + ("" if bound.plan is None else _beyond_rules(bound.plan))
+
+
 def describe(plan: Plan) -> str:
     """The rules of a plan in words."""
-    if plan.credit is None:
-        return rules_of(plan.objective)
-    return f"{rules_of(plan.objective)}, by priority with a credit of {show_bytes(plan.credit)}"
+    credit = "" if plan.credit is None else f", by priority with a credit of {show_bytes(plan.credit)}"
+    return rules_of(plan.objective) + credit + _beyond_rules(plan)
+
+
+def _beyond_rules(plan: Plan) -> str:
+    """What a plan does that changes computation."""
+    densities = sorted({bucket.density for bucket in plan.buckets if bucket.density is not None})
+    ends = dict.fromkeys(f"{density:.3g}" for density in (*densities[:1], *densities[-1:]))
+    sent = [f"{' to '.join(ends)} of tensors sent"] if densities else []
+    again = [f"{_count(len(plan.recompute), 'segment')} recomputed"] if plan.recompute else []
+    released = ["updates as buckets arrive"] if plan.release else []
+    mirrored = ["mirror weights"] if plan.mirror else []
+    return "".join(f", {words}" for words in (*sent, *mirrored, *released, *again))
 
 
 def rules_of(objective: Objective) -> str:

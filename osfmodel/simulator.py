@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.recursion import aftermath
-from osfmodel.schedule import Operation, Task, landings, releases, schedule
+from osfmodel.schedule import Operation, Task, landings, mirroring, releases, schedule
 from osfmodel.timeline import Span, Timeline
 from osfmodel.workload import Workload
 
@@ -38,7 +38,8 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     spans = compute.spans + network.spans
     if not plan.forward_overlap and not plan.release:
         computed, arrivals = compute.spans[-1].end, _arrivals(operations, network, plan)
-        last, finish = aftermath(workload, plan, landings(workload, plan, pricing), computed, arrivals)
+        update = workload.update_time + sum(mirroring(plan, bucket, pricing) for bucket in plan.buckets)
+        last, finish = aftermath(plan, landings(workload, plan, pricing), update, computed, arrivals)
         spans += last
     return Timeline(tuple(spans), workload.compute_time, finish, "simulator")
 

@@ -96,6 +96,7 @@ FLOORS = [
     ("side_by_side",),
     ("check",),
     ("runtime",),
+    ("runtime.pace",),
     ("runtime.ranks", "runtime.sizes", "runtime.replay", "runtime.buckets", "runtime.subjects", "runtime.largest"),
     ("runtime.job",),
     ("runtime.copies", "runtime.beside", "runtime.channels", "runtime.separate", "runtime.recompute"),

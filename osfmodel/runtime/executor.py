@@ -19,6 +19,9 @@ add zeros, and what no rank used is left alone, as with DDP's ``find_unused_para
 stay each rank's own, as with DDP's ``broadcast_buffers=False``. Code for GPUs is here where it is the same; none of it
 was run on one.
 
+Where the plan releases gradients each parameter is updated in backward and has none after it; sparse buckets send the
+largest entries and keep the rest for later (``state_dict`` saves it); modules that the plan names are recomputed.
+
 A rank on which something fails, in backward or here, lets go of its connections at once, so that gloo's other ranks
 raise JobError when they next wait, not after ``limit``. After an error an executor raises JobError whenever it is used.
 As with DDP, ranks must call backward equally often: nothing looks for one that does not.
@@ -250,6 +253,8 @@ class Executor:
         elif self.release is not None:
             self.release.end()
         else:
+            for message in self.messages:  # in their order: means of the first are made while the last are under way
+                self._arrive(message)
             for gradient in self.gradients:
                 self._finish(gradient)
                 gradient.parameter.grad, gradient.value = gradient.value, None

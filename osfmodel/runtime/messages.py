@@ -118,8 +118,8 @@ class Message:
 
     number: int
     pieces: tuple[Piece, ...]
-    shards: int = 0
     buffer: Any = None
+    shards: int = 0
     shard: Any = None
     missing: int = 0
     work: Any = None
@@ -242,7 +242,7 @@ def messages_of(
     for number, bucket in enumerate(plan.buckets):
         pieces = tuple(_pieces(bucket, gradients))
         if bucket.density is None:
-            messages.append(Message(number, pieces, world if plan.split else 0))
+            messages.append(Message(number, pieces, shards=world if plan.split else 0))
         else:
             messages.append(_sparse(number, pieces, bucket.density, world))
             for piece in pieces:

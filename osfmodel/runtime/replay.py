@@ -6,13 +6,14 @@ spinning for the last moment), until its time since the start of the iteration h
 meanwhile is not added to the computation, as it is not where the host runs ahead of a device. On a GPU it spins a
 kernel, one layer after the other. Nothing here was run on a GPU.
 
-Where a plan has sparse buckets, or releases gradients, hooks compute what belongs to the iteration. Then what is done
-from the first hook of a parameter to the next layer counts: the timetable is put off by it. The gradients are random
-numbers then, others in each iteration and on each rank, since what choosing the largest takes depends on them.
-
 Where the executor lets the next forward overlap communication there is no point at which all ranks wait, so times go on
 from one iteration to the next, and each layer takes its share of the update, by bytes, before its forward. A layer that
-has to wait for its gradient moves all that follows it, as it moves what a device does.
+has to wait for its gradient moves all that follows it, as it moves what a device does. Where a plan releases gradients
+they take it in backward.
+
+To choose what a sparse bucket sends is computation, which is done for real in hooks. Under a plan with such buckets
+what is done from the first hook of a parameter to the next layer is added. The gradients are random numbers then,
+others in each iteration and on each rank, since what choosing the largest takes depends on them.
 """
 
 from __future__ import annotations
@@ -24,108 +25,16 @@ from typing import Any
 
 from osfmodel.errors import DataError, UsageError
 from osfmodel.plan import Plan
+from osfmodel.runtime.pace import SPIN, SleepingPace, SpinningPace, pace_of
 from osfmodel.workload import Layer, Workload
 
-SPIN = 50e-6
-"""Seconds before a deadline at which sleeping turns into spinning: what Linux oversleeps by default (timer slack)."""
-STALL = 200e-6
-"""Seconds between a layer's turn and its update from which it waited for its gradient: hooks alone take less."""
-CALIBRATION = 10**8
-"""Clock cycles spun to find out how fast a GPU's clock goes."""
 NOISE_PLACES, NOISE_STEP = 1 << 16, 7919
 """Places from which random numbers are taken, and from one to the next."""
 
 
 def hooks_count(plan: Plan) -> bool:
     """Whether what hooks compute under a plan is part of the iteration."""
-    return plan.sparse or plan.release
-
-
-def wait_until(deadline: float) -> None:
-    """Return at ``deadline`` on the monotonic clock (``time.perf_counter``), or at once where it has passed."""
-    left = deadline - time.perf_counter()
-    if left > SPIN:
-        time.sleep(left - SPIN)
-    while time.perf_counter() < deadline:
-        pass
-
-
-class SleepingPace:
-    """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`."""
-
-    def __init__(self) -> None:
-        self.deadline = self.turn = self.late = 0.0
-        self.counting = False
-
-    def start(self) -> None:
-        """Begin to count at the present moment: an iteration begins, or its update does."""
-        self.deadline, self.late = time.perf_counter(), 0.0
-
-    def compute(self, seconds: float) -> None:
-        """Stand in for so many seconds of computation."""
-        self.deadline += seconds
-        wait_until(self.deadline)
-        self.late = time.perf_counter() - self.deadline
-
-    def reach(self) -> None:
-        """A layer's turn has come: from here it may wait for its gradient, or its hooks compute what counts."""
-        self.turn = time.perf_counter()
-        self.late = max(self.turn - self.deadline, 0)
-
-    def arrive(self) -> None:
-        """Its gradient is there: where it waited for that, what follows is counted from the present moment.
-
-        Where hooks count, whatever was done since the turn is: not how late that was.
-        """
-        now = time.perf_counter()
-        if self.counting:
-            self.deadline = max(self.deadline, now - self.late)
-        elif now - self.turn > STALL:
-            self.deadline = max(self.deadline, now)
-
-
-class SpinningPace:
-    """Computation on a GPU: a kernel that spins for so long on the current stream. The host does not wait."""
-
-    def __init__(self) -> None:
-        self.cycles_per_second, self.counting = _gpu_clock(), False
-
-    def start(self) -> None:
-        """The stream itself keeps the order."""
-
-    def compute(self, seconds: float) -> None:
-        """Stand in for so many seconds of computation."""
-        import torch
-
-        cycles = round(seconds * self.cycles_per_second)
-        if cycles:
-            torch.cuda._sleep(cycles)
-
-    def reach(self) -> None:
-        """The stream itself waits."""
-
-    def arrive(self) -> None:
-        """The stream itself has waited."""
-
-
-def _gpu_clock() -> float:
-    """Cycles per second of the spinning kernel, the fastest of three tries."""
-    import torch
-
-    found: list[float] = []
-    for _ in range(3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        torch.cuda._sleep(CALIBRATION)
-        end.record()
-        torch.cuda.synchronize()
-        found.append(CALIBRATION / (float(begin.elapsed_time(end)) / 1e3))
-    return max(found)
-
-
-def pace_of(device: str) -> SleepingPace | SpinningPace:
-    """How computation is stood in for on ``device``."""
-    return SleepingPace() if device == "cpu" else SpinningPace()
+    return plan.sparse
 
 
 def dtype_of(layer: Layer) -> Any:
@@ -154,10 +63,11 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
             super().__init__()
             self.layer, self.tensor = layer, _parameter(layer, device)
             if self.tensor is not None:  # before any other hook of it
-                self.tensor.register_post_accumulate_grad_hook(lambda _: pace.reach())
+                self.tensor.register_post_accumulate_grad_hook(lambda _: pace.hooked())
 
         def forward(self, carried: Any) -> Any:
-            return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time)
+            first = self.layer is workload.layers[0]
+            return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time, first)
 
     class Replay(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -216,22 +126,23 @@ def _node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
 
     class Node(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, carried: Any, tensor: Any, forward_time: float, backward_time: float) -> Any:
-            ctx.tensor, ctx.backward_time = tensor, backward_time
+        def forward(ctx: Any, carried: Any, tensor: Any, forward_time: float, backward_time: float, first: bool) -> Any:
+            ctx.tensor, ctx.backward_time, ctx.first = tensor, backward_time, first
             pace.compute(forward_time)
             return carried.clone()
 
         @staticmethod
         def backward(ctx: Any, carried: Any) -> Any:
             tensor = ctx.tensor
-            if pace.counting:
-                pace.arrive()  # from the hooks of the layer before
             # One element in the shape of all: what computes a gradient is stood in for, so it must cost nothing itself.
             gradient = None if tensor is None else tensor.new_ones(()).expand(tensor.shape)
-            if pace.counting and tensor is not None:
+            if pace.counts and tensor is not None:
                 gradient = noise.like(tensor)
+            pace.go_on()
             pace.compute(ctx.backward_time)
-            return carried, gradient, None, None
+            if ctx.first:
+                pace.reach()  # the end of backward, where what has not arrived is waited for
+            return carried, gradient, None, None, None
 
     return Node
 
@@ -243,7 +154,7 @@ def replay_optimizer(model: Any, workload: Workload, pace: SleepingPace | Spinni
     per_byte = workload.update_time / max(workload.gradient_bytes, 1)
 
     class Update(torch.optim.Optimizer):  # type: ignore[misc]
-        separate = True  # for the executor, which makes updates one by one
+        separate = mirrored = True  # for the executor, which makes updates one by one, and follows them
 
         def step(self) -> None:
             found = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
@@ -274,8 +185,8 @@ def overlapping_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: 
     return step
 
 
-def counting_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: str) -> Callable[[Any], Any]:
-    """(model) -> loss: one iteration under an executor whose hooks compute what counts; it may make the updates."""
+def executed_step(pace: SleepingPace | SpinningPace, optimizer: Any, device: str) -> Callable[[Any], Any]:
+    """(model) -> loss: one iteration under an executor that makes updates in backward, or follows them by hooks."""
     import torch
 
     start = torch.zeros((), device=device, requires_grad=True)

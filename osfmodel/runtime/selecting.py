@@ -6,18 +6,25 @@ numbers, others on each rank, and so many that caches do not hold them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
+from osfmodel.plan import entries
 from osfmodel.runtime.copies import slowest
 from osfmodel.runtime.job import Job
-from osfmodel.runtime.sparse import Packing, Residual
+from osfmodel.runtime.separate import Groups
+from osfmodel.runtime.sparse import Mirror, Packing, Residual
 
 SIZES = (1 << 8, 1 << 15, 1 << 18, 1 << 20, 1 << 21)
 """Elements of a tensor."""
+MIRRORED = 1 << 20
 DENSITIES = (0.01, 0.1)
 TOGETHER, MOST = 1 << 22, 32
 """Elements of all tensors of one size together, and how many of these there are at most."""
 
+FLOAT = 4
+"""Bytes of an element."""
 NAMES = ("select_time", "select", "select_sent", "spread_time", "spread", "spread_received")
 
 
@@ -33,7 +40,10 @@ class Sample(NamedTuple):
 
 def selecting(job: Job) -> dict[str, float]:
     """The effects of sparse buckets, by name. Raises RuntimeError as torch does."""
-    return fitted([_sample(job, elements, density) for elements in SIZES for density in DENSITIES])
+    return {
+        **fitted([_sample(job, elements, density) for elements in SIZES for density in DENSITIES]),
+        "mirror": _mirroring(job),
+    }
 
 
 def fitted(samples: list[Sample]) -> dict[str, float]:
@@ -51,6 +61,31 @@ def _non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[flo
     units = scaled.max(axis=0)  # bytes are many and seconds few
     found, _ = nnls(scaled / units, np.ones(len(times)))
     return [float(value) for value in found / units]
+
+
+def _mirroring(job: Job) -> float:
+    """Seconds per byte by which mirrors take longer than residuals, with what they do around an update."""
+    import torch
+
+    elements, count = MIRRORED, TOGETHER // MIRRORED
+    tensors = [torch.zeros(elements, device=job.device, requires_grad=True) for _ in range(count)]
+    gradients = [torch.randn(elements, device=job.device) for _ in range(count)]
+    groups = Groups(torch.optim.SGD(tensors, lr=1.0))
+    groups.look()
+    mirrors = [Mirror(str(number), tensor, tensor.detach(), groups) for number, tensor in enumerate(tensors)]
+    residuals = [Residual(tensor, tensor.detach()) for tensor in tensors]
+    most, least = (slowest(job, partial(_train, kept, gradients, job.workers)) for kept in (mirrors, residuals))
+    return max(most - least, 0.0) / (count * elements * FLOAT)
+
+
+def _train(kept: Sequence[Residual | Mirror], gradients: Sequence[Any], workers: int) -> None:
+    for one, gradient in zip(kept, gradients, strict=True):
+        one.add(gradient, 1 / workers)
+        one.choose(entries(gradient.numel(), DENSITIES[0]))
+    for one in kept:  # later, when caches hold others
+        one.part()
+    for one in kept:
+        one.join()
 
 
 def _sample(job: Job, elements: int, density: float) -> Sample:
@@ -78,5 +113,5 @@ def _sample(job: Job, elements: int, density: float) -> Sample:
             list(packing.faults(whole))
             packing.mean(whole, 0, tensor)
 
-    size = elements * tensors[0].element_size()
+    size = elements * FLOAT
     return Sample(size, packing.bytes, packing.bytes * job.workers, chosen, slowest(job, spread) / count)

@@ -149,7 +149,7 @@ def require_mirrored(optimizer: Any, parameters: Mapping[str, Any]) -> None:
     """Raise UsageError where these, which sparse buckets carry, cannot be mirrored."""
     import torch
 
-    if type(optimizer) is not torch.optim.SGD:
+    if type(optimizer) is not torch.optim.SGD and not getattr(type(optimizer), "mirrored", False):
         raise UsageError(f"mirror weights need SGD of torch.optim, not {type(optimizer).__name__}: use a residual")
     groups = Groups(optimizer)
     groups.look()

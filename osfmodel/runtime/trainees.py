@@ -13,7 +13,7 @@ from osfmodel.errors import JobError, UsageError
 from osfmodel.plan import Plan
 from osfmodel.runtime.buckets import require_plain_model
 from osfmodel.runtime.replay import (
-    counting_step,
+    executed_step,
     hooks_count,
     overlapping_step,
     replay_layers,
@@ -38,8 +38,8 @@ class Subject:
 
     optimizer: the one that updates it
     begin:  (plan, optimizer) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one
-            iteration under that plan; None where Horovod's optimizer, which is to be waited for before the update, is
-            given in the place of this one
+            iteration; plan: says when updates are made, None for at the end; optimizer: one of Horovod's in the place
+            of this one, which is to be waited for before the update, or None
     names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
     real:   whether it is a user's model
     notes:  what to be careful about
@@ -60,11 +60,11 @@ def replayed(workload: Workload, device: str) -> Subject:
     optimizer = replay_optimizer(model, workload, pace) if workload.gradients else None
 
     def begin(plan: Plan | None, other: Any) -> Callable[[Any], Any]:
-        pace.counting = plan is not None and hooks_count(plan)
+        pace.counts = plan is not None and hooks_count(plan)
         if plan is not None and plan.forward_overlap:
             return overlapping_step(pace, optimizer, device)
-        if pace.counting:
-            return counting_step(pace, optimizer, device)
+        if plan is not None and (plan.sparse or plan.release):
+            return executed_step(pace, optimizer, device)
         return replay_step(workload, pace, device, other)
 
     return Subject(model, optimizer, workload, begin, replay_layers(workload))

@@ -13,8 +13,8 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.solve.retention import Choice
-from osfmodel.sparse import part_bytes
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.sparse import Sparsity
+from osfmodel.workload import Workload
 
 SPARSE = "_sparse"
 """Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""
@@ -43,21 +43,22 @@ def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], den
     """``workload`` with the layers of ``sparse`` as the merging sees them."""
     if not sparse or density is None:
         return workload
-    gathered = {
-        layer.name: pricing.workers * part_bytes(layer.gradient_bytes, density, element_bytes(layer.dtype))
+    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+    alone = {
+        layer.name: Bucket((Block(layer.name, 0, layer.gradient_bytes),), density=density)
         for layer in workload.layers
         if layer.name in sparse
     }
+    gathered = {name: sparsity.gathered_bytes(bucket) for name, bucket in alone.items()}
     total = sum(gathered.values())
     dense, gather = pricing.cost(), pricing.cost("all_gather")
     rate = (gather(total) / total) / (dense(workload.gradient_bytes) / workload.gradient_bytes or 1.0)
-    effects = pricing.effects
     layers = tuple(
         replace(
             layer,
             gradient_bytes=max(1, round(gathered[layer.name] * rate)),
             dtype=layer.dtype + SPARSE,
-            backward_time=layer.backward_time + effects.select * layer.gradient_bytes + effects.select_time,
+            backward_time=layer.backward_time + sparsity.select(alone[layer.name].blocks[0], density),
         )
         if layer.name in sparse
         else layer

@@ -22,11 +22,12 @@ import numpy as np
 
 from osfmodel.cost.curves import Array
 from osfmodel.memory import activation_levels
+from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import Pricing
 from osfmodel.solve.solution import Status
 from osfmodel.solve.windows import minorants
-from osfmodel.sparse import part_bytes
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.sparse import Sparsity
+from osfmodel.workload import Workload
 
 SECONDS = 20.0
 """After which the search for whole numbers ends with what it has, and the bound it has."""
@@ -117,18 +118,14 @@ class _Figures:
         self.spans = [workload.span(segment.name) for segment in workload.segments]
         self.again = np.array([sum(layer.forward_time for layer in workload.layers[span]) for span in self.spans])
         self.kept = np.array([segment.kept_bytes for segment in workload.segments], dtype=float)
-        self.gathered = self._gathered()
-        effects = pricing.effects
-        self.selecting = effects.select * self.sizes + effects.select_time
-        self.spreading = effects.spread * self.sizes + effects.spread_received * self.gathered + effects.spread_time
+        # Were each tensor sent sparsely in a message of its own.
+        density, sparsity = room.density or 1.0, Sparsity(workload, pricing.effects, pricing.workers)
+        pairs = zip(gradients.names, gradients.sizes, strict=True)
+        alone = [Bucket((Block(name, 0, size),), density=density) for name, size in pairs]
+        self.gathered = np.array([sparsity.gathered_bytes(bucket) for bucket in alone], dtype=float)
+        self.selecting = np.array([sparsity.select(bucket.blocks[0], density) for bucket in alone])
+        self.spreading = np.array([sparsity.spread(bucket) for bucket in alone])
         self.unit = float(room.limit)
-
-    def _gathered(self) -> Array:
-        """Bytes that arrive of each gradient from all workers, were it sent sparsely."""
-        density = self.room.density or 1.0
-        pairs = zip(self.workload.gradients.sizes, self.workload.gradients.dtypes, strict=True)
-        sent = [part_bytes(size, density, element_bytes(kind)) for size, kind in pairs]
-        return np.array(sent, dtype=float) * self.pricing.workers
 
     def times(self) -> _Rows:
         """Seconds that T is not below."""

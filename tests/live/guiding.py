@@ -24,9 +24,8 @@ from tests.conftest import ROOT
 from tests.live.executing import RULES, apart, families, workload_of
 from tests.test_docs import blocks
 
-_, LOOP, ACCUMULATED, AMP, SAVE, RESUME, LIGHTNING, ACCELERATE = blocks(
-    ROOT / "docs/how-to/train-under-a-plan.md", "py"
-)
+PAGE = ROOT / "docs/how-to/train-under-a-plan.md"
+_, LOOP, ACCUMULATED, AMP, SAVE, RESUME, LIGHTNING, ACCELERATE, LESS, SAVE_UNSENT, LOAD_UNSENT = blocks(PAGE, "py")
 CASES = {"ddp": None, "merged plain": ("merged", "plain"), "mingled all": ("mingled", "all")}
 
 
@@ -220,8 +219,44 @@ def accelerate():
     }
 
 
+def less():
+    """{plan: distance}: release and recomputation from neither; resumed sparse training from such that was not."""
+    dist.init_process_group("gloo")
+    share = TensorDataset(*(tensor[dist.get_rank() :: 2] for tensor in data().tensors))
+
+    def fresh(which):
+        model = net()
+        names = {"plan": plan_of(model, ("merged", "plain"))}
+        exec(LESS, names)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        names |= {"model": model, "optimizer": optimizer, "torch": torch, "dist": dist, "osf": osfmodel}
+        return names | {"plan": names[which], "loader": DataLoader(share, 4), "loss_of": nn.functional.cross_entropy}
+
+    def train(which, resumed=False):
+        names = fresh(which)
+        exec(LOOP, names)
+        if resumed:
+            exec(SAVE_UNSENT, names)
+            saved = [names[part].state_dict() for part in ("model", "optimizer")]
+            names["executor"].close()
+            names = fresh(which)
+            exec(LOOP.partition("\n")[0], names)
+            exec(LOAD_UNSENT, names)
+            for part, state in zip(("model", "optimizer"), saved, strict=True):
+                names[part].load_state_dict(state)
+        exec(LOOP.partition("\n")[2], names)
+        names["executor"].close()
+        return list(names["model"].parameters())
+
+    found = {"released": apart(train("released"), train("plan"))}
+    for which in ("sparse", "mirrored"):
+        found[which] = apart(train(which, resumed=True), train(which))
+    found["dense"] = apart(train("sparse"), train("plan"))
+    return found
+
+
 if __name__ == "__main__":
-    told = {"own": own, "lightning": lightning, "accelerate": accelerate}[sys.argv[1]]()
+    told = {"own": own, "less": less, "lightning": lightning, "accelerate": accelerate}[sys.argv[1]]()
     rank = dist.get_rank()
     Path(f"{sys.argv[1]}-{rank}.json").write_text(json.dumps(told))
     dist.barrier()

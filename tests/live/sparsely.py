@@ -37,7 +37,7 @@ from tests.live.executing import (
     workload_of,
 )
 
-MOST, LONG = 12, 60
+MOST, LONG = 12, 30
 
 
 def doubled():

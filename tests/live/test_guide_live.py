@@ -64,3 +64,12 @@ def test_the_loops_train_as_with_ddp(part, tmp_path):
         assert set(told) >= ({"own"} if part == "own" else {part, f"{part} resumed", f"{part} plain"})
         for case, distances in told.items():
             assert distances == {"merged plain": 0.0, "mingled all": 0.0}, case
+
+
+def test_release_and_sparse_buckets_train_as_the_page_says(tmp_path):
+    """Bit for bit: with release and recomputation as without; sparse buckets saved and resumed as if never ended."""
+    run(["torchrun", "--nproc-per-node", "2", "-m", "tests.live.guiding", "less"], tmp_path)
+    for rank in range(2):
+        told: dict[str, float] = json.loads((tmp_path / f"less-{rank}.json").read_text())
+        assert told.pop("dense") > 0
+        assert told == {"released": 0.0, "sparse": 0.0, "mirrored": 0.0}

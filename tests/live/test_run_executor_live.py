@@ -159,3 +159,24 @@ def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypa
     backward = [task.work for task in tasks if task.kind == "backward"]
     forward = [task.work for task in tasks if task.kind != "backward"]
     assert computed == pytest.approx((forward + backward) * 3 + [tiny.update_time])
+
+
+@pytest.mark.parametrize("density", [None, 0.1])
+def test_a_replay_updates_in_backward_where_gradients_are_released(tiny, meeting, monkeypatch, density):
+    """Each bucket takes its share of the update once, after the backward of its layers; nothing is left for step."""
+    plan = replace(contiguous_plan(tiny, [2, 5, 9]), release=True)
+    plan = replace(plan, buckets=tuple(replace(bucket, density=density) for bucket in plan.buckets))
+    subject = replayed(tiny, "cpu")
+    executor = osf.execute(subject.model, subject.optimizer, plan, layers=subject.names)
+    step = subject.begin(plan, None)
+    computed = []
+    monkeypatch.setattr(SleepingPace, "compute", lambda pace, seconds: computed.append(seconds))
+    for _ in range(2):
+        step(subject.model)
+    executor.close()
+    shares = [tiny.update_time * bucket.size / tiny.gradient_bytes for bucket in plan.buckets]
+    passes = [layer.forward_time for layer in tiny.layers] + [layer.backward_time for layer in tiny.layers]
+    assert sorted(computed) == pytest.approx(sorted(2 * (passes + shares)))
+    assert computed[: len(tiny.layers)] == [layer.forward_time for layer in tiny.layers]
+    last = len(computed) // 2 - 1
+    assert computed[last] == pytest.approx(shares[-1])  # what is ready last arrives after backward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osfmodel.runtime import replay
+from osfmodel.runtime import pace as pace_module
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def clock(monkeypatch):
         now[0] += 1e-9
         return now[0]
 
-    monkeypatch.setattr(replay, "SPIN", 0)
-    monkeypatch.setattr(replay.time, "sleep", sleep)
-    monkeypatch.setattr(replay.time, "perf_counter", look)
+    monkeypatch.setattr(pace_module, "SPIN", 0)
+    monkeypatch.setattr(pace_module.time, "sleep", sleep)
+    monkeypatch.setattr(pace_module.time, "perf_counter", look)
     return now
 
 
 def test_what_hosts_do_fits_in_between(clock):
-    pace = replay.SleepingPace()
+    pace = pace_module.SleepingPace()
     pace.start()
     pace.compute(1.0)
     pace.reach()
@@ -37,21 +37,21 @@ def test_what_hosts_do_fits_in_between(clock):
 
 def test_what_hooks_compute_counts_where_it_is_to(clock):
     """Half a second in hooks puts the rest off; that the turn came late does not."""
-    pace = replay.SleepingPace()
-    pace.counting = True
+    pace = pace_module.SleepingPace()
+    pace.counts = True
     pace.start()
     pace.compute(1.0)
     clock[0] += 0.25  # autograd, before the first hook
-    pace.reach()
+    pace.hooked()
     clock[0] += 0.5
-    pace.arrive()
+    pace.go_on()
     pace.compute(1.0)
     assert clock[0] == pytest.approx(102.5)
-    pace.reach()
+    pace.hooked()
     clock[0] += 0.5
     pace.arrive()  # an update in the hook
     pace.compute(0.25)
     clock[0] += 0.125  # what follows there
-    pace.arrive()
+    pace.go_on()
     pace.compute(1.0)
     assert clock[0] == pytest.approx(102.5 + 0.5 + 0.25 + 0.125 + 1)

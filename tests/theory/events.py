@@ -91,6 +91,12 @@ def landed(bucket, pricing):
     return "spread", effects.spread * size + received + effects.spread_time * len(bucket.blocks)
 
 
+def reflected(plan, buckets, effects):
+    """What mirror weights add to the update of these buckets."""
+    sparse = [bucket for bucket in buckets if plan.mirror and bucket.density is not None]
+    return effects.mirror * sum(block.bytes for bucket in sparse for block in bucket.blocks)
+
+
 def tasks_of(workload, plan, pricing, period):
     """What one period computes, in order."""
     effects, total = pricing.effects, sum(layer.gradient_bytes for layer in workload.layers)
@@ -115,15 +121,17 @@ def tasks_of(workload, plan, pricing, period):
             Work(("c", period, k), *landed(bucket, pricing), {(int(plan.split), period, k)})
             for k, bucket in enumerate(plan.buckets)
         ]
+        whole = workload.update_time + reflected(plan, plan.buckets, effects)
         if plan.release and plan.buckets:
             later = []
             for k, bucket in enumerate(plan.buckets):
                 part = Fraction(sum(block.bytes for block in bucket.blocks), total) * workload.update_time
+                part += reflected(plan, [bucket], effects)
                 later += [copies[k], Work(("u", period, k), "update", part, {(int(plan.split), period, k)})]
             for work in later:
                 work.early = True
             return [*forward, *backward, *later]
-        return [*forward, *backward, *copies, Work(("u", period, ""), "update", workload.update_time, every)]
+        return [*forward, *backward, *copies, Work(("u", period, ""), "update", whole, every)]
     for layer in workload.layers:
         holds = [k for k, bucket in enumerate(plan.buckets) if layer.name in [b.layer for b in bucket.blocks]]
         needs = {(int(plan.split), period, number) for number in holds}

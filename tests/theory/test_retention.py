@@ -52,7 +52,9 @@ def steps(draw):
 
 pricings = st.builds(
     lambda startup, per_byte, select: Pricing.of(
-        AffineCost(((startup, per_byte),)), Effects(select=select, select_time=select), WORKERS
+        AffineCost(((startup, per_byte),)),
+        Effects(select=select, select_sent=select / 2, select_time=select, spread_received=select),
+        WORKERS,
     ),
     st.integers(0, 5),
     st.sampled_from([0.01, 0.1, 0.5]),
@@ -68,7 +70,8 @@ def least_time(workload, pricing, again, sparse, release, density):
     }
     sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
     gathered = {name: WORKERS * 8 * max(1, -(-size * density // 4)) for name, size in sizes.items()} if density else {}
-    select = {name: effects.select * sizes[name] + effects.select_time for name in sparse}
+    sent = {name: some // WORKERS for name, some in gathered.items()}
+    select = {n: effects.select * sizes[n] + effects.select_sent * sent[n] + effects.select_time for n in sparse}
     total = workload.compute_time + sum(forward[name] for name in again) + sum(select.values())
     total += sum(
         effects.spread * sizes[n] + effects.spread_received * gathered[n] + effects.spread_time for n in sparse

@@ -1,0 +1,164 @@
+"""Sparse buckets between emulated hosts, predicted and measured, beside the best dense plan.
+
+    python benchmarks/live_sparse.py                 # show the runs that the project keeps, held against predictions
+    python benchmarks/live_sparse.py FOLDER          # measure what is not in FOLDER yet: half an hour
+    python benchmarks/live_sparse.py FOLDER --keep   # put what FOLDER holds among the project's profiles
+
+Needs root, iproute2 and torch. For each rate the wires, and what sparse buckets compute, are measured once with ``osf
+bench`` right before; then each workload is replayed under all plans, by turns. To choose what is sent is real work of
+all ranks at once on the cores of this machine, in the bench as in the runs: scheduling is the default one, since under
+a real-time one the ranks that compute would keep the cores from those that communicate. Nothing else should run then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import live  # noqa: E402
+
+from osfmodel import load_cluster, profiles  # noqa: E402
+from osfmodel.effects import RUNTIME  # noqa: E402
+from osfmodel.ledger import emulated_ddp  # noqa: E402
+from osfmodel.measurement import Measurement  # noqa: E402
+from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
+from osfmodel.side_by_side import Beside, Turns, side_by_side  # noqa: E402
+from tests.live.cluster import emulated  # noqa: E402
+
+NAME = "emulated-sparse"
+WORKERS, RATES = 4, ("2500mbit", "1gbit")
+SCALES = {"googlenet-k80-tensors": 0.5, "transformer-6x256-cpu": 0.4}
+"""How many times as slow computation is replayed."""
+DENSITIES, KINDS, BUCKETS = ("1%", "10%"), ("", ",release,mirror"), "cap:4MiB"
+DENSE = ("ddp", "optimal", f"{RUNTIME}:optimal")
+"""Stock DDP by default and with the best that it can form, and the executor with the same buckets."""
+SPARSE = tuple(f"{RUNTIME}:sparse:{density},{BUCKETS}{kind}" for density in DENSITIES for kind in KINDS)
+ORIGIN = "measured with benchmarks/live_sparse.py"
+
+
+class Setting(NamedTuple):
+    """One file of runs."""
+
+    workload: str
+    rate: str
+
+    @property
+    def wires(self) -> str:
+        """The name of the cluster."""
+        return f"{NAME}-{WORKERS}x{self.rate}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file of runs."""
+        return f"{self.workload}-{WORKERS}x{self.rate}.json"
+
+
+def settings() -> Iterator[Setting]:
+    """All of them, in the order in which they are measured."""
+    for rate in RATES:
+        for workload in SCALES:
+            yield Setting(workload, rate)
+
+
+def measure(folder: Path) -> None:
+    """Everything that is not in ``folder``, one setting after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in settings():
+        if (folder / setting.file).exists():
+            continue
+        with emulated(WORKERS, setting.rate, real_time=False) as hosts:
+            wires = folder / f"{setting.wires}.json"
+            if not wires.exists():
+                network = f"{WORKERS} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
+                words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--compute", "none", "--network", network]
+                words += ["--collective", "all_reduce", "--collective", "all_gather"]
+                live.osf(hosts, [*words, "-o", str(wires)])
+            words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
+            words += ["--gradient-as-bucket-view"]
+            words += [word for plan in (*DENSE, *SPARSE) for word in ("--plan", plan)]
+            words += ["--iterations", str(live.ITERATIONS), "--repeat", str(live.REPEATS)]
+            partial = folder / f"unfinished-{setting.file}"
+            live.osf(hosts, [*words, "-o", str(partial)])
+            source = replace(live.source_of(live.machine_of(hosts)), origin=ORIGIN)
+            runs = [replace(run, source=source) for run in load_measurements(partial)]
+            save_measurements(partial.stem, runs, partial)
+            partial.rename(folder / setting.file)
+            print(setting.file, flush=True)
+
+
+def keep(folder: Path) -> None:
+    """Put the wires and the runs where the profiles are."""
+    for name in dict.fromkeys(setting.wires for setting in settings()):
+        cluster = load_cluster(folder / f"{name}.json")
+        source = replace(cluster.source, licence=live.LICENCE)
+        profiles.save(replace(cluster, source=source), ROOT / f"profiles/clusters/{name}.json")
+    runs: list[Measurement] = []
+    for setting in settings():
+        runs += [replace(run, cluster=setting.wires) for run in load_measurements(folder / setting.file)]
+    save_measurements(NAME, runs, ROOT / f"profiles/measurements/{NAME}.json")
+
+
+def sparse(turns: Turns) -> bool:
+    """Whether these turns are of a plan with sparse buckets."""
+    return ":sparse:" in turns.plan
+
+
+def groups() -> list[Beside]:
+    """The kept runs, each workload and rate with its plans."""
+    runs = load_measurements(NAME)
+    return side_by_side(runs, emulated_ddp.judge(runs).rows)
+
+
+def show() -> str:
+    """The kept runs as tables."""
+    found = groups()
+    return "\n".join([*errors(found), "", *gains(found), "", *live.cells(found)])
+
+
+def errors(found: Sequence[Beside]) -> Iterator[str]:
+    """Median and worst, of sparse plans and of the others."""
+    for words, wanted in (("sparse", True), ("dense", False)):
+        every = [turns for group in found for turns in group.turns if sparse(turns) == wanted]
+        counted = [abs(turns.error) for turns in every if turns.steady and turns.error is not None]
+        yield (
+            f"{words}: {len(counted)} cells, median |error| {median(counted):.2%}, worst {max(counted):.2%}; "
+            f"{len(every) - len(counted)} not counted"
+        )
+
+
+def gains(found: Sequence[Beside]) -> Iterator[str]:
+    """What sparse plans gain over the best dense one, predicted and measured."""
+    yield "| workload, ranks x rate | plan | predicted gain | measured gain |"
+    yield "|---|---|---|---|"
+    for group in found:
+        best = min((turns for turns in group.turns if not sparse(turns)), key=lambda turns: turns.measured)
+        for turns in group.turns:
+            if sparse(turns) and turns.predicted and best.predicted:
+                promised, gained = 1 - turns.predicted / best.predicted, 1 - turns.measured / best.measured
+                name = f"{group.workload} {group.cluster.rpartition('-')[2]}"
+                yield f"| {name} | {turns.plan} | {promised:.1%} | {gained:.1%} |"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
+    arguments = parser.parse_args(words)
+    if arguments.keep and not arguments.folder:
+        parser.error("--keep needs FOLDER")
+    if arguments.folder:
+        (keep if arguments.keep else measure)(arguments.folder)
+    else:
+        print(show())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,533 @@
+"""Whether sparse buckets with error feedback train as well as dense ones: two small real problems, four ranks.
+
+    python benchmarks/sparse_training.py            # docs/ledger/sparse-training.md, from the runs that are kept
+    python benchmarks/sparse_training.py --train    # train what is not kept yet, and write that page
+
+Training needs PyTorch and scikit-learn (for its images of digits; nothing is downloaded). Runs are kept in
+sparse_training.json beside this file as they end, so that an interrupted training goes on; remove it to train anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from statistics import mean, stdev
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn.functional import cross_entropy
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from osfmodel.errors import UsageError  # noqa: E402
+from osfmodel.plan import Block, Bucket, Plan  # noqa: E402
+from osfmodel.runtime.executor import Executor, execute  # noqa: E402
+from osfmodel.runtime.messages import SparseMessage  # noqa: E402
+from tests.live.launching import free_port  # noqa: E402
+
+RANKS, SEEDS = 4, (0, 1, 2)
+KEPT, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs/ledger/sparse-training.md"
+TINY = 1000
+"""Tensors of fewer elements travel densely, together: biases, norms, the first convolution."""
+MOMENTUM, WARM_UP, LAST = 0.9, 0.1, 0.1
+"""The parts of the steps in which the learning rate rises, and over which the final training loss is averaged."""
+WITHIN = 0.01
+"""Of the dense run's loss: what counts as reached."""
+
+
+class Problem(ABC):
+    """What is trained.
+
+    steps, batch, decay: how many, the examples of all ranks in each, and weight decay
+    rates:     the learning rate of each optimizer
+    densities: those that it is trained with, None for dense
+    """
+
+    name: ClassVar[str]
+    steps: int
+    batch: int
+    decay: float
+    rates: ClassVar[dict[str, float]]
+    densities: ClassVar[tuple[float | None, ...]] = (None, 0.1, 0.01, 0.001)
+    held_out: tuple[torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def takes(cls, way: Way) -> bool:
+        """Whether it is trained so."""
+        return way.optimizer in cls.rates and way.density in cls.densities
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A new one, by torch's seed."""
+
+    @abstractmethod
+    def examples(self, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next batch of all ranks."""
+
+
+class Digits(Problem):
+    """1,797 images of 8 x 8 pixels of handwritten digits, moved by up to a pixel and seen through noise.
+
+    Without the noise the loss goes to nothing, and 1 % of it means nothing. Held-out images have noise of their own,
+    the same in all runs.
+    """
+
+    name = "digits"
+    steps, batch, decay = 3000, 32, 5e-4
+    rates: ClassVar = {"momentum": 0.05, "plain": 0.5}
+    NOISE, HELD_OUT, VIEWS = 0.3, 397, 8
+
+    def __init__(self) -> None:
+        try:
+            from sklearn.datasets import load_digits  # noqa: PLC0415  (the text needs none of it)
+        except ImportError:
+            raise UsageError("the images of digits are scikit-learn's: pip install scikit-learn") from None
+        images, labels = load_digits(return_X_y=True)
+        self._random = torch.Generator().manual_seed(0)
+        order = torch.randperm(len(labels), generator=self._random)
+        images = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8)[order] / 16
+        self._images = nn.functional.pad(images, (1, 1, 1, 1))
+        self._labels = torch.tensor(labels)[order]
+        held = self._images[: self.HELD_OUT].repeat(self.VIEWS, 1, 1, 1), self._labels[: self.HELD_OUT]
+        self.held_out = self._seen(held[0], self._random), held[1].repeat(self.VIEWS)
+
+    def model(self) -> nn.Module:
+        """Two convolutions with batch normalisation; ten thousand parameters."""
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(),
+            nn.Linear(512, 10),
+        )  # fmt: skip
+
+    def examples(self, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next batch of all ranks."""
+        chosen = torch.randint(self.HELD_OUT, len(self._labels), (self.batch,), generator=random)
+        return self._seen(self._images[chosen], random), self._labels[chosen]
+
+    def _seen(self, images: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        """8 x 8 pixels of each 10 x 10, and noise."""
+        corners = torch.randint(3, (2, len(images), 1), generator=random) + torch.arange(8)
+        pixels = images[torch.arange(len(images))[:, None, None], 0, corners[0][:, :, None], corners[1][:, None]]
+        return (pixels + self.NOISE * torch.randn(pixels.shape, generator=random))[:, None]
+
+
+class Hurried(Digits):
+    """The same with half the steps."""
+
+    name = "digits, half the steps"
+    steps = 1500
+    rates: ClassVar = {"plain": 0.5}
+    densities: ClassVar = (None, 0.01)
+
+
+class Text(Problem):
+    """The characters of Python's own help on its language, 460 thousand; every tenth topic is held out."""
+
+    LENGTH: int
+
+    def __init__(self) -> None:
+        texts = [topics[key] for key in sorted(topics)]
+        texts = list(dict.fromkeys(texts))  # some topics share their text
+        self.letters = sorted(set("".join(texts)))
+        held = self._numbers("".join(texts[::10]))
+        self._text = self._numbers("".join(text for place, text in enumerate(texts) if place % 10))
+        self.held_out = self.split(held[: len(held) // (self.LENGTH + 1) * (self.LENGTH + 1)].view(-1, self.LENGTH + 1))
+
+    def _numbers(self, text: str) -> torch.Tensor:
+        places = {letter: place for place, letter in enumerate(self.letters)}
+        return torch.tensor([places[letter] for letter in text])
+
+    def split(self, windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is read and what is to be predicted: each next character."""
+        return windows[:, :-1], windows[:, 1:]
+
+    def examples(self, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next batch of all ranks."""
+        starts = torch.randint(len(self._text) - self.LENGTH, (self.batch, 1), generator=random)
+        return self.split(self._text[starts + torch.arange(self.LENGTH + 1)])
+
+
+class Perceptron(Text):
+    """The next character of eight, by a network of one hidden layer, as the first neural language models did."""
+
+    name = "text, perceptron"
+    steps, batch, decay = 1500, 128, 0.0
+    rates: ClassVar = {"momentum": 0.05, "plain": 0.5}
+    LENGTH, WIDTH, HIDDEN = 8, 24, 128
+
+    def split(self, windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Eight characters and the ninth."""
+        return windows[:, :-1], windows[:, -1]
+
+    def model(self) -> nn.Module:
+        """40 thousand parameters."""
+        letters = len(self.letters)
+        return nn.Sequential(
+            nn.Embedding(letters, self.WIDTH), nn.Flatten(), nn.Linear(self.LENGTH * self.WIDTH, self.HIDDEN),
+            nn.Tanh(), nn.Linear(self.HIDDEN, letters),
+        )  # fmt: skip
+
+
+class Attention(Text):
+    """The next character after each of 32, by a transformer."""
+
+    name = "text, transformer"
+    steps, batch, decay = 1000, 16, 0.0
+    rates: ClassVar = {"momentum": 0.5}
+    densities: ClassVar = (None, 0.1, 0.01)
+    LENGTH, WIDTH, LAYERS, HEADS = 32, 64, 2, 4
+
+    def model(self) -> nn.Module:
+        """115 thousand parameters."""
+        return Transformer(len(self.letters), self.LENGTH, self.WIDTH, self.LAYERS, self.HEADS)
+
+
+class Transformer(nn.Module):
+    """Normalised before each part, without dropout."""
+
+    def __init__(self, letters: int, length: int, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.letters, self.places = nn.Embedding(letters, width), nn.Embedding(length, width)
+        for table in (self.letters, self.places):
+            nn.init.normal_(table.weight, std=0.3)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.body = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, letters)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.letters(text) + self.places.weight, mask=self.mask, is_causal=True))
+
+
+PROBLEMS: dict[str, type[Problem]] = {problem.name: problem for problem in (Digits, Hurried, Perceptron, Attention)}
+
+
+class Way(NamedTuple):
+    """How a problem is trained: density None is dense."""
+
+    optimizer: str
+    density: float | None
+    mirror: bool = False
+
+    @property
+    def words(self) -> str:
+        """As a table says it."""
+        if self.density is None:
+            return "dense"
+        return f"{100 * self.density:g} %" + (", mirror weights" if self.mirror else "")
+
+
+WAYS = (
+    Way("plain", None),
+    Way("plain", 0.01),
+    Way("momentum", None),
+    Way("momentum", 0.01),
+    Way("plain", 0.1),
+    Way("momentum", 0.1),
+    Way("plain", 0.01, mirror=True),
+    Way("momentum", 0.001),
+)
+"""In the order in which they are trained; the transformer with momentum alone, without which SGD does not train it."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to.
+
+    train:      loss, over the last part of the steps and all ranks
+    validation: loss on what was held out
+    accuracy:   on what was held out: of digits, or of the next character
+    sent:       bytes that each rank sends in a step, by the ring's all-reduce and all-gather
+    elements:   of all parameters, and of those that travel sparsely
+    """
+
+    problem: str
+    optimizer: str
+    density: float | None
+    mirror: bool
+    seed: int
+    train: float
+    validation: float
+    accuracy: float
+    sent: float
+    elements: tuple[int, int]
+
+    @property
+    def way(self) -> Way:
+        """How it was trained."""
+        return Way(self.optimizer, self.density, self.mirror)
+
+
+def plan_of(model: nn.Module, density: float | None, mirror: bool = False) -> Plan:
+    """The large tensors in a bucket of that density, the tiny ones in a dense one, the last layer first."""
+    tensors = [(name, tensor) for name, tensor in reversed(list(model.named_parameters()))]
+    large = [Block(name, 0, 4 * tensor.numel()) for name, tensor in tensors if tensor.numel() >= TINY]
+    tiny = [Block(name, 0, 4 * tensor.numel()) for name, tensor in tensors if tensor.numel() < TINY]
+    return Plan("model", (Bucket(tuple(large), density=density), Bucket(tuple(tiny))), mirror=mirror)
+
+
+def optimizer_of(model: nn.Module, problem: Problem, way: Way) -> torch.optim.Optimizer:
+    """SGD, with momentum or without."""
+    momentum = MOMENTUM if way.optimizer == "momentum" else 0.0
+    rate = problem.rates[way.optimizer]
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=problem.decay)
+
+
+def pace(step: int, steps: int) -> float:
+    """The part of the learning rate: up in a line while warming up, then down along a cosine to nothing."""
+    warm_up = WARM_UP * steps
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
+
+
+def train(problem: Problem, way: Way, seed: int, forget: bool = False) -> Trained:
+    """Train on the ranks of the process group; ``forget`` drops what is not sent instead of keeping it."""
+    torch.manual_seed(seed)
+    model = problem.model()
+    optimizer = optimizer_of(model, problem, way)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: pace(step, problem.steps))
+    executor = execute(model, optimizer, plan_of(model, way.density, way.mirror))
+    random = torch.Generator().manual_seed(1 + seed)
+    rank, world, losses = dist.get_rank(), dist.get_world_size(), []
+    for _ in range(problem.steps):
+        inputs, targets = problem.examples(random)
+        loss = cross_entropy(model(inputs[rank::world]).flatten(0, -2), targets[rank::world].flatten())
+        loss.backward()
+        if forget:
+            for gradient in executor.gradients:
+                if gradient.unsent is not None:
+                    gradient.unsent.kept.zero_()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach() / world)
+    executor.close()
+    last = torch.stack(losses[-round(LAST * problem.steps) :]).mean()
+    dist.all_reduce(last)
+    validation, accuracy = judged(model, *problem.held_out)
+    sent, elements = traffic(executor, world)
+    return Trained(problem.name, *way, seed, float(last), validation, accuracy, sent, elements)
+
+
+@torch.no_grad()
+def judged(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, float]:
+    """Loss and accuracy on what was held out."""
+    model.eval()
+    found = torch.cat([model(part) for part in inputs.split(256)]).flatten(0, -2)
+    return float(cross_entropy(found, targets.flatten())), float((found.argmax(1) == targets.flatten()).double().mean())
+
+
+def traffic(executor: Executor, world: int) -> tuple[float, tuple[int, int]]:
+    """Bytes that a rank sends in a step, and the elements of all parameters and of the sparse ones."""
+    sent, every, sparsely = 0.0, 0, 0
+    for bucket, message in zip(executor.plan.buckets, executor.messages, strict=True):
+        every += bucket.size // 4
+        if isinstance(message, SparseMessage):
+            sent, sparsely = sent + (world - 1) * message.packing.bytes, sparsely + bucket.size // 4
+        else:
+            sent += 2 * (world - 1) / world * bucket.size
+    return sent, (every, sparsely)
+
+
+def jobs(runs: Sequence[Trained]) -> list[tuple[str, Way, int]]:
+    """What is not among the runs yet, one way after the other."""
+    known = {(run.problem, run.way, run.seed) for run in runs}
+    every = [(name, way, seed) for way in WAYS for seed in SEEDS for name in PROBLEMS]
+    return [job for job in every if PROBLEMS[job[0]].takes(job[1]) and job not in known]
+
+
+def work(rank: int, port: int) -> None:
+    """One rank, through all trainings; the first keeps what each came to."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    dist.init_process_group("gloo")
+    runs = kept()
+    problems = {name: PROBLEMS[name]() for name in PROBLEMS}
+    for name, way, seed in jobs(runs):
+        start = time.perf_counter()
+        runs.append(train(problems[name], way, seed))
+        if rank == 0:
+            keep(runs)
+            seconds = time.perf_counter() - start
+            print(
+                f"{name}, {way.optimizer}, {way.words}, seed {seed}: {runs[-1].train:.4f}, {seconds:.0f} s", flush=True
+            )
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def kept() -> list[Trained]:
+    """The runs so far."""
+    if not KEPT.exists():
+        return []
+    found = json.loads(KEPT.read_text(encoding="utf-8"))
+    return [Trained(**{**run, "elements": tuple(run["elements"])}) for run in found["runs"]]
+
+
+def keep(runs: Sequence[Trained]) -> None:
+    """Write them, and with which versions they were made."""
+    where = {"python": platform.python_version(), "torch": torch.__version__}
+    lines = ",\n".join(json.dumps(asdict(run)) for run in runs)
+    text = f'{{"versions": {json.dumps(where)}, "runs": [\n{lines}\n]}}\n'
+    beside = KEPT.with_suffix(".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(KEPT)
+
+
+HEAD = (
+    "| optimizer | density | training loss | against dense | within 1 % | held-out loss | against dense | within 1 % | "
+    "accuracy | sent |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+class Against(NamedTuple):
+    """A loss beside the dense run's of the same seed, seed by seed: 0.01 is one per cent more."""
+
+    excess: list[float]
+
+    @property
+    def reached(self) -> bool:
+        """Whether the mean is within what counts."""
+        return mean(self.excess) <= WITHIN
+
+    @property
+    def cells(self) -> str:
+        """Mean, least and greatest, and the verdict."""
+        spread = f"{min(self.excess):+.1%} to {max(self.excess):+.1%}"
+        seeds = sum(excess <= WITHIN for excess in self.excess)
+        return f"{mean(self.excess):+.1%} ({spread}) | {'yes' if self.reached else 'no'}, {seeds} of {len(self.excess)}"
+
+
+def chosen(runs: Sequence[Trained], problem: str, way: Way) -> dict[int, Trained]:
+    """The runs of one row by seed."""
+    return {run.seed: run for run in runs if (run.problem, run.way) == (problem, way)}
+
+
+def against(runs: Sequence[Trained], problem: str, way: Way, loss: str) -> Against:
+    """A row beside the dense one with the same optimizer."""
+    dense = chosen(runs, problem, way._replace(density=None, mirror=False))
+    rows = chosen(runs, problem, way)
+    return Against([getattr(rows[seed], loss) / getattr(dense[seed], loss) - 1 for seed in rows if seed in dense])
+
+
+def ordered(runs: Sequence[Trained], problem: str) -> list[Way]:
+    """Its ways that were run, by optimizer and from the densest on."""
+    ways = {run.way for run in runs if run.problem == problem}
+    return sorted(ways, key=lambda way: (way.optimizer, -(way.density or 2), way.mirror))
+
+
+def table(runs: Sequence[Trained], problem: str) -> Iterator[str]:
+    """All rows of a problem."""
+    yield HEAD
+    for way in ordered(runs, problem):
+        rows = list(chosen(runs, problem, way).values())
+        cells = [way.optimizer, way.words]
+        for loss in ("train", "validation"):
+            values = [getattr(row, loss) for row in rows]
+            spread = f" ± {stdev(values):.4f}" if len(values) > 1 else ""
+            cells.append(f"{mean(values):.4f}{spread}")
+            cells.append("| " if way.density is None else against(runs, problem, way, loss).cells)
+        dense = next(row for row in chosen(runs, problem, Way(way.optimizer, None)).values())
+        cells.append(f"{mean(row.accuracy for row in rows):.1%}")
+        cells.append(f"{rows[0].sent:,.0f} B" + ("" if way.density is None else f", {rows[0].sent / dense.sent:.1%}"))
+        yield "| " + " | ".join(cells) + " |"
+
+
+def verdicts(runs: Sequence[Trained]) -> Iterator[str]:
+    """Where the dense run's loss is reached, and where it is not."""
+    for reached in (True, False):
+        yield "**Within 1 % of the dense run's training loss:**" if reached else "**Not within 1 %:**"
+        yield ""
+        found = [
+            f"* {problem}, {optimizer_words(way)}, density {way.words}: "
+            f"{mean(against(runs, problem, way, 'train').excess):+.1%}, "
+            f"held out {mean(against(runs, problem, way, 'validation').excess):+.1%}"
+            for problem in PROBLEMS
+            for way in ordered(runs, problem)
+            if way.density is not None and against(runs, problem, way, "train").reached == reached
+        ]
+        yield from found or ["* nowhere"]
+        yield ""
+
+
+def optimizer_words(way: Way) -> str:
+    """As a sentence says it."""
+    return "SGD with momentum" if way.optimizer == "momentum" else "plain SGD"
+
+
+def page() -> Iterator[str]:
+    """docs/ledger/sparse-training.md."""
+    runs = kept()
+    if not runs:
+        raise UsageError(f"nothing is kept in {KEPT.name} yet: train with --train")
+    found = json.loads(KEPT.read_text(encoding="utf-8"))["versions"]
+    yield f"""# Does sparse communication train as well?
+
+Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) on {RANKS} ranks over gloo on one
+machine, with dense buckets and with sparse ones: of each tensor the entries of the largest magnitude are sent, and what
+is not sent is kept and sent later (error feedback). Written by `python benchmarks/sparse_training.py --train` (Python
+{found["python"]}, torch {found["torch"]}), on the CPU.
+
+* **Settings** are the dense run's, and the same for every density: batches and their order, first weights, steps,
+  learning rate. Learning rates were chosen by dense runs alone. They rise over the first tenth of the steps (warm-up,
+  usual with error feedback) and then fall along a cosine; the density is the same from the first step on. Plain SGD has
+  ten times the learning rate of SGD with momentum {MOMENTUM}, which comes to the same in the long run.
+* **Steps** are bounded by what a quarter of an hour of two cores can do. Those of digits were doubled after a first
+  look, in which neither the dense run had come to its end nor the sparse one had caught up: both are shown.
+* **Tensors of fewer than {TINY:,} elements** (biases, norms, a first convolution) travel densely in a bucket of their
+  own, all others in one sparse bucket; how tensors are put into sparse buckets does not change what is sent of each.
+* **Momentum** is the optimizer's, of what has arrived. The executor has no momentum correction as DGC's.
+* **Loss** is cross entropy; in training, of the last tenth of the steps and all ranks; mean ± standard deviation over
+  the seeds. **Against dense** compares with the dense run of the same seed and optimizer: mean (least to greatest).
+  **Within 1 %** says whether that mean is at most 1 % above, and of how many seeds it is true.
+* **Sent** is what each rank sends in a step by a ring's all-reduce and all-gather, and the part of the dense run's."""
+    if missing := jobs(runs):
+        yield f"* **Not complete:** {len(missing)} of {len(jobs([]))} trainings are missing: `--train` makes them."
+    for name, problem in PROBLEMS.items():
+        first = next((run for run in runs if run.problem == name and run.density is not None), None)
+        if first is None:
+            continue
+        rates = " and ".join(
+            f"{rate:g} ({optimizer_words(Way(key, None))})" for key, rate in sorted(problem.rates.items())
+        )
+        said = (problem.__doc__ or "").strip().partition("\n")[0]
+        yield f"\n## {name.capitalize()}\n\n{said} {problem.model.__doc__}"
+        sparsely = first.elements[1] / first.elements[0]
+        yield f"Of the parameters {sparsely:.1%} travel sparsely. {problem.steps:,} steps of {problem.batch} examples,"
+        yield f"learning rate {rates}, weight decay {problem.decay}.\n"
+        yield from table(runs, name)
+    yield "\n## Where the dense loss is reached\n"
+    yield from verdicts(runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", action="store_true", help="train what is not kept yet, and write the page")
+    chosen = parser.parse_args()
+    try:
+        if chosen.train:
+            Digits()  # says what is missing before anything starts
+            multiprocessing.spawn(work, (free_port(),), nprocs=RANKS)
+            PAGE.write_text("\n".join(page()) + "\n", encoding="utf-8")
+        else:
+            print("\n".join(page()))
+    except UsageError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Sparse plans by name, and what the reference page says of sparse communication."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli import main
+from osfmodel.effects import COUNTED, EXECUTED, REPLAYED_ON_CPU, Effects
+from osfmodel.errors import OsfError
+from osfmodel.plan import one_by_one
+from osfmodel.plans import make_plan, named_plan, sparse_name
+from osfmodel.pricing import pricing_of
+from osfmodel.runtime.selecting import SIZES, Sample, fitted
+from osfmodel.sparse import part_bytes
+from tests.conftest import ROOT
+
+WORKLOAD, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+PRICING = pricing_of(CLUSTER, 16)
+
+
+def test_names_say_density_plan_and_options():
+    plan = make_plan("sparse:1%,cap:25MiB,release,mirror", WORKLOAD, PRICING)
+    dense = make_plan("cap:25MiB", WORKLOAD, PRICING)
+    assert [bucket.blocks for bucket in plan.buckets] == [bucket.blocks for bucket in dense.buckets]
+    assert {bucket.density for bucket in plan.buckets} == {0.01}
+    assert plan.release
+    assert plan.mirror
+    assert sparse_name("sparse:0.5,osf:64MiB,5ms,fallback") == (0.5, "osf:64MiB,5ms", ("fallback",))
+    assert sparse_name("cap:1MiB") is None
+    assert named_plan("sparse:1%,wfbp").caveats(WORKLOAD)
+
+
+def test_fallback_sends_whole_what_does_not_pay():
+    plan = make_plan("sparse:10%,wfbp,fallback", WORKLOAD, PRICING)  # above 1 / 16
+    assert not any(bucket.density for bucket in plan.buckets if bucket.size > 1 << 20)
+    assert make_plan("sparse:0.1%,wfbp,fallback", WORKLOAD, PRICING).sparse
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sparse:0,wfbp", "nothing would be sent"),
+        ("sparse:0%,wfbp", "nothing would be sent"),
+        ("sparse:101%,wfbp", "no tensor has more elements"),
+        ("sparse:-1%,wfbp", "must be above 0"),
+        ("sparse:nan,wfbp", "must be above 0"),
+        ("sparse:inf,wfbp", "at most 1"),
+        ("sparse:much,wfbp", "no density"),
+        ("sparse:,wfbp", "no density"),
+        ("sparse:1%", "write sparse:DENSITY,PLAN"),
+        ("sparse:1%,release", "write sparse:DENSITY,PLAN"),
+        ("sparse:1%,wfbp,mirror,mirror", "write sparse:DENSITY,PLAN"),
+        ("sparse:1%,sparse:1%,wfbp", "sparse already"),
+        ("sparse:1%,nonsense", "unknown plan 'nonsense'"),
+        ("sparse:1%,us-byte", "neither split, put off nor sent by priority"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(name, message):
+    with pytest.raises(OsfError, match=message) as caught:
+        make_plan(name, WORKLOAD, PRICING)
+    assert "\n" not in str(caught.value)
+
+
+def test_predict_shows_them_with_a_bound_of_their_own():
+    """Less than any dense plan's bound is possible, and no gap is negative."""
+    words = "predict resnet50-v100 --cluster v100-10gbe --workers 16 --json --plan sparse:0.1%,wfbp --plan optimal"
+    result = CliRunner().invoke(main, words.split())
+    rows = {row["plan"]: row for row in json.loads(result.stdout)["predictions"]}
+    assert rows["sparse:0.1%,wfbp"]["gap"] >= 0
+    assert any("compare losses" in note for note in rows["sparse:0.1%,wfbp"]["notes"])
+    assert any("not known here" in note for note in rows["sparse:0.1%,wfbp"]["notes"])
+
+
+def test_what_runs_pay():
+    """Selection is real work also in a replay; there the copies of a sparse plan's dense buckets count as well."""
+    effects = Effects(copy_in=1e-10, select=1e-9, spread=1e-11, mirror=1e-10)
+    replay = REPLAYED_ON_CPU | EXECUTED
+    assert effects.under(replay) == Effects(select=1e-9, spread=1e-11, mirror=1e-10)
+    assert effects.under(replay | COUNTED).copy_in == 1e-10
+    assert effects.under(REPLAYED_ON_CPU | COUNTED | {"executor": "horovod"}).copy_in == 0
+
+
+def test_the_costs_of_choosing_are_found_again():
+    """From samples that they made; noise leaves none negative."""
+    samples = []
+    for elements in SIZES:
+        for density in (0.01, 0.1):
+            size, sent = 4 * elements, part_bytes(4 * elements, density)
+            chosen = 3e-5 + 1e-9 * size + 8e-9 * sent
+            samples.append(Sample(size, sent, 4 * sent, chosen, 2e-5 + 2e-11 * size + 5e-10 * 4 * sent))
+    found = fitted(samples)
+    assert found == pytest.approx(
+        {
+            "select_time": 3e-5,
+            "select": 1e-9,
+            "select_sent": 8e-9,
+            "spread_time": 2e-5,
+            "spread": 2e-11,
+            "spread_received": 5e-10,
+        }
+    )
+    falling = [sample._replace(select=1 / sample.size) for sample in samples]
+    assert all(value >= 0 for value in fitted(falling).values())
+
+
+def test_a_plan_file_gives_each_bucket_its_density(tmp_path):
+    plan = one_by_one(WORKLOAD)
+    path = tmp_path / "plan.json"
+    osf.profiles.save(make_plan("sparse:5%,wfbp,release", WORKLOAD, PRICING), path)
+    read = osf.load_plan(path)
+    assert {bucket.density for bucket in read.buckets} == {0.05}
+    assert read.release
+    assert len(read.buckets) == len(plan.buckets)
+
+
+def test_the_table_of_the_page_is_what_is_printed(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    importlib.import_module("sparse_cost").main([])
+    printed = capsys.readouterr().out
+    page = (ROOT / "docs/reference/sparse.md").read_text(encoding="utf-8")
+    assert printed.splitlines()[0] in page
+    assert printed in page
