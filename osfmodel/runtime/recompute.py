@@ -56,7 +56,8 @@ def _checkpointed(name: str, module: Any, forward: Callable[..., Any]) -> Callab
     def checkpointed(*given: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*given, **named)
-        return checkpoint(forward, *given, use_reentrant=False, context_fn=contexts, **named)
+        own = [list(one) if isinstance(one, list) else one for one in given]  # DenseNet's list grows afterwards
+        return checkpoint(forward, *own, use_reentrant=False, context_fn=contexts, **named)
 
     return checkpointed
 

@@ -12,6 +12,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.memory import LOCAL, RUNTIME, memory_of
 from osfmodel.plan import in_one
 from osfmodel.runtime.driving import Driving, measure
+from osfmodel.runtime.recompute import Recomputation
 from osfmodel.runtime.subjects import Training
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -71,3 +72,36 @@ def test_recomputing_is_predicted_to_save_what_it_saves(workload):
     wrong = memory_of(larger, dense, predict_timeline(larger, dense, PRICING), memory.WORKERS, RUNTIME).peak.bytes
     assert wrong > 1.5 * found
     assert replace(again, recompute=()) == dense
+
+
+class Joined(nn.Linear):
+    """Takes all that was computed before, as a layer of DenseNet does."""
+
+    def forward(self, features):
+        return super().forward(torch.cat(features, 1))
+
+
+class Growing(nn.Module):
+    """A list of features that grows while its layers are called with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Joined(4 + 2 * number, 2) for number in range(3))
+
+    def forward(self, inputs):
+        features = [inputs]
+        for layer in self.layers:
+            features.append(layer(features))
+        return torch.cat(features, 1)
+
+
+def test_a_list_that_grows_after_the_call_is_computed_again_as_it_was():
+    torch.manual_seed(1)
+    model, inputs = Growing(), torch.randn(3, 4)
+    model(inputs).square().sum().backward()
+    wanted = [tensor.grad for tensor in model.parameters()]
+    model.zero_grad()
+    again = Recomputation(model, [f"layers.{number}" for number in range(3)])
+    model(inputs).square().sum().backward()
+    again.undo()
+    assert all(torch.equal(tensor.grad, grad) for tensor, grad in zip(model.parameters(), wanted, strict=True))
