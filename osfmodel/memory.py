@@ -25,7 +25,7 @@ from osfmodel.errors import DataError, UsageError
 from osfmodel.plan import Bucket, Plan
 from osfmodel.sparse import Sparsity
 from osfmodel.timeline import Timeline
-from osfmodel.workload import Layer, Workload
+from osfmodel.workload import Workload
 
 WEIGHTS, STATE, BUFFERS, GRADIENTS = "weights", "optimizer state", "buffers", "gradients"
 BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered entries", "activations and scratch"
@@ -176,10 +176,7 @@ class _Step:
     def levels(self) -> Iterator[Level]:
         """Forward, backward layer by layer, then the update."""
         spans = {(span.kind, span.layers[0]): span for span in self.timeline.spans if len(span.layers) == 1}
-        recomputed = [self.workload.span(name) for name in self.plan.recompute]
-        kept = list(
-            accumulate(self._kept(place, layer, recomputed) for place, layer in enumerate(self.workload.layers))
-        )
+        kept = list(accumulate(self._kept()))
         for layer, held in zip(self.workload.layers, kept, strict=True):
             if ("forward", layer.name) in spans:
                 span = spans["forward", layer.name]
@@ -197,10 +194,15 @@ class _Step:
         end = max(span.end for span in self.timeline.spans if span.kind == "backward")
         yield self._level("update", end, self.timeline.iteration_time, 0, done, self._scratch())
 
-    def _kept(self, place: int, layer: Layer, recomputed: Sequence[slice]) -> int:
-        """What the forward of a layer adds, roughly: of a recomputed segment its last layer's part, as its output."""
-        inside = any(span.start <= place < span.stop - 1 for span in recomputed)
-        return 0 if inside else layer.activation_bytes or 0
+    def _kept(self) -> list[int]:
+        """What the forward of each layer adds: of a recomputed segment what it does not give back, at its end."""
+        added = [layer.activation_bytes or 0 for layer in self.workload.layers]
+        for segment in self.workload.segments:
+            if segment.name in self.plan.recompute:
+                span = self.workload.span(segment.name)
+                left = max(0, sum(added[span]) - segment.kept_bytes)
+                added[span] = [*[0] * (span.stop - span.start - 1), left]
+        return added
 
     def _level(self, during: str, start: float, end: float, alive: int, done: int, scratch: int = 0) -> Level:
         """``done``: bytes of gradients that were ready before."""
