@@ -6,6 +6,7 @@ import dataclasses
 import filecmp
 import json
 import os
+import runpy
 import subprocess
 import sys
 
@@ -74,9 +75,9 @@ def test_profiles_are_what_the_converter_makes(data_folder, tmp_path):
 
 
 def is_ours(path):
-    """Whether it was measured with this project, so that the file is what was found."""
+    """Whether it was measured with this project, or made of what was, so that the file is what was found."""
     return json.loads(path.read_text(encoding="utf-8"))["source"]["origin"].startswith(
-        ("measured by osf", "measured with")
+        ("measured by osf", "measured with", "osf profile", "times of ")
     )
 
 
@@ -298,3 +299,12 @@ def test_nccl_clusters_in_words():
     ]:
         with pytest.raises(UsageError, match=message):
             osf.load_cluster(words)
+
+
+def test_times_of_one_profile_and_memory_of_another():
+    """The bundled file is what its script makes."""
+    script = runpy.run_path(str(ROOT / "profiles" / "transplant.py"))
+    for name in script["MADE"]:
+        made, bundled = script["transplanted"](name), osf.load_workload(name)
+        assert made == bundled
+        assert made.compute_time == pytest.approx(osf.load_workload(script["MADE"][name][1]).compute_time)

@@ -139,8 +139,8 @@ def rate_of(name: str, group: dict[str, Any]) -> float:
     rate = float(group["lr"])
     if not rate > 0:
         raise UsageError(
-            f"the learning rate of {name!r} is {rate:g}: mirror weights divide by it: start above 0, or run the plan "
-            "with mirror false"
+            f"the learning rate of {name!r} is {rate:g}, and mirror weights divide by it: keep schedules above 0 "
+            "(a warm-up by step + 1), or run the plan with mirror false"
         )
     return rate
 
