@@ -15,10 +15,12 @@ state and what belongs to gradients grows in proportion to the batch.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from osfmodel.checks import require_count
 from osfmodel.errors import DataError, UsageError
@@ -32,23 +34,46 @@ BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered en
 UPDATE = "update scratch"
 OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE)
 """Who holds memory, in the order in which it is shown."""
+CAVEAT = "live bytes; the device's context, the library's buffers and fragmentation come on top"
+"""What is said of every prediction."""
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Copies of the weights that an optimizer's state holds."""
 LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
-KEEPERS: Mapping[str, str] = {
-    LOCAL: "one worker alone: each gradient from its backward until the update",
-    DDP: "PyTorch DDP: gradients, and buckets that hold them once more",
-    VIEW: "PyTorch DDP with gradient_as_bucket_view: gradients inside buckets that stay",
-    RUNTIME: "osf.execute: gradients inside buckets that stay, or come and go with release",
+
+
+class Keeper(NamedTuple):
+    """Who keeps gradients, and how.
+
+    meaning:   half a line for a person
+    gradients: whether each has memory of its own from its backward until the update
+    buckets:   whether buckets stay; of the executor, as long as it does not release
+    executes:  whether it takes any plan, and not just all-reduces on one channel with a barrier
+    """
+
+    meaning: str
+    gradients: bool
+    buckets: bool
+    executes: bool = False
+
+    def takes(self, plan: Plan) -> bool:
+        """Whether it can carry ``plan`` out."""
+        return self.executes or (plan.plain and not plan.recompute)
+
+
+KEEPERS: Mapping[str, Keeper] = {
+    LOCAL: Keeper("one worker alone: each gradient from its backward until the update", True, False),
+    DDP: Keeper("PyTorch DDP: gradients, and buckets that hold them once more", True, True),
+    VIEW: Keeper("PyTorch DDP with gradient_as_bucket_view: gradients inside buckets that stay", False, True),
+    RUNTIME: Keeper("osf.execute: gradients inside buckets that stay, or come and go with release", False, True, True),
 }
-"""Who keeps gradients, and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """From ``start`` to ``end`` (seconds after the start of the iteration) at most ``held`` bytes by owner are alive.
 
-    during: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected) or ``update``
+    during: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected), ``means LAYER``
+            (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or ``update``
     """
 
     during: str
@@ -95,9 +120,12 @@ def memory_of(
     require_count(workers, "the number of workers", least=1)
     if keeper not in KEEPERS:
         raise UsageError(f"unknown keeper {keeper!r}: known are {', '.join(KEEPERS)}")
-    if keeper != RUNTIME and (plan.release or plan.sparse):
-        raise UsageError(f"{KEEPERS[keeper].partition(':')[0]} neither releases gradients nor sends sparsely")
-    return Memory(tuple(_Step(workload, plan, timeline, workers, keeper, optimizer).levels()))
+    if not KEEPERS[keeper].takes(plan):
+        raise UsageError(
+            f"{KEEPERS[keeper].meaning.partition(':')[0]} cannot carry out this plan: only osf.execute can"
+        )
+    levels = _Step(workload, plan, timeline, workers, keeper, optimizer).levels()
+    return Memory(tuple(sorted(levels, key=lambda level: level.start)))
 
 
 def require_known(workload: Workload) -> None:
@@ -137,13 +165,28 @@ def activation_levels(workload: Workload, recompute: Sequence[str]) -> list[int]
     return levels
 
 
+def update_scratch(workload: Workload, sizes: Sequence[int] | None = None) -> int:
+    """Bytes of scratch while tensors of these sizes are updated, as profiled; while all are, where none are given.
+
+    An optimizer that goes tensor by tensor has scratch of the size of a tensor, one that goes through all at once
+    (``foreach``) of all: what was profiled tells which.
+    """
+    whole, largest = workload.update_bytes or 0, max(workload.gradients.sizes, default=0)
+    if sizes is None or not whole or not largest:
+        return whole
+    if whole > 2 * largest:
+        return round(whole * sum(sizes) / workload.gradient_bytes)
+    return round(whole * max(sizes) / largest)
+
+
 class _Step:
     """One iteration: what is there throughout, and what comes and goes."""
 
     def __init__(
         self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str, optimizer: str | None
     ) -> None:
-        self.workload, self.plan, self.timeline, self.keeper = workload, plan, timeline, keeper
+        self.workload, self.plan, self.timeline, self.keeper = workload, plan, timeline, KEEPERS[keeper]
+        self.computed = max(span.end for span in timeline.spans if span.kind == "backward")
         gradients = workload.gradients
         self.sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
         sparsity = Sparsity(workload, workers=workers)
@@ -157,8 +200,19 @@ class _Step:
         }
         if self.sparse:
             self.base[SPARSE] = sum(self.sizes[name] for name in self.sparse)
-        if keeper in (DDP, VIEW) or (keeper == RUNTIME and not plan.release):
-            self.base[BUCKETS] = sum(life.bucket.size for life in self.lives if not life.sparse)
+        if self.keeper.buckets and not plan.release:
+            self.base[BUCKETS] = self._homes(workers)
+
+    def _homes(self, workers: int) -> int:
+        """Of all dense gradients: in the buffers of their messages, tensors that are cut beside them; and shards.
+
+        A piece of a cut tensor that travels alone is sent out of the tensor's own memory.
+        """
+        dense = [life.bucket for life in self.lives if not life.sparse]
+        cut = {block.layer for bucket in dense for block in bucket.blocks if block.bytes != self.sizes[block.layer]}
+        buffers = sum(bucket.size for bucket in dense if len(bucket.blocks) > 1 or bucket.blocks[0].layer not in cut)
+        shards = sum(-(-bucket.size // workers) for bucket in dense) if self.plan.split else 0
+        return buffers + sum(self.sizes[name] for name in cut) + shards
 
     def _follow(self) -> None:
         """When each bucket's first gradient is ready, and when it is sent, has arrived and is done with."""
@@ -166,12 +220,16 @@ class _Step:
         sent: dict[frozenset[str], deque[tuple[float, float]]] = {}
         for span in self.timeline.communication:
             sent.setdefault(frozenset(span.layers), deque()).append((span.start, span.end))
-        updated = {name: span.end for span in self.timeline.spans if span.kind == "update" for name in span.layers}
+        ends = {
+            kind: {name: span.end for span in self.timeline.spans if span.kind == kind for name in span.layers}
+            for kind in ("spread", "update")
+        }
         for life in self.lives:
             names = [block.layer for block in life.bucket.blocks]
             life.begin = min(ready[name] for name in names)
             life.sent, life.arrived = sent[frozenset(names)].popleft()
-            life.end = updated.get(names[0], self.timeline.iteration_time) if self.plan.release else life.arrived
+            done = ends["update" if self.plan.release else "spread"]
+            life.end = done.get(names[0], max(life.arrived, self.computed))
 
     def levels(self) -> Iterator[Level]:
         """Forward, backward layer by layer, then the update."""
@@ -191,8 +249,29 @@ class _Step:
                 below = kept[place - 1] if place else 0
                 yield self._level(f"hook {layer.name}", span.end, span.end, below + layer.gradient_bytes, done)
             done += layer.gradient_bytes
-        end = max(span.end for span in self.timeline.spans if span.kind == "backward")
-        yield self._level("update", end, self.timeline.iteration_time, 0, done, self._scratch())
+        yield from self._releases(kept) if self.plan.release else self._landings(done)
+        scratch = 0 if self.plan.release else update_scratch(self.workload)
+        yield self._level("update", self.computed, self.timeline.iteration_time, 0, done, scratch)
+
+    def _releases(self, kept: Sequence[int]) -> Iterator[Level]:
+        """The update of each bucket, beside what is still kept for the backward that goes on."""
+        ends = [span.end for span in self.timeline.spans if span.kind == "backward"]
+        for span in self.timeline.spans:
+            if span.kind == "update" and span.layers:
+                left = len(kept) - bisect_right(ends, span.start)
+                scratch = update_scratch(self.workload, [self.sizes[name] for name in span.layers])
+                below = kept[left - 1] if left else 0
+                yield self._level(f"update {span.layers[0]}", span.start, span.end, below, 0, scratch)
+
+    def _landings(self, done: int) -> Iterator[Level]:
+        """After backward the entries of sparse buckets become gradients, one bucket after the other."""
+        made, left = 0, sum(life.part + life.gathered for life in self.lives if life.sparse)
+        for life in sorted((life for life in self.lives if life.sparse), key=lambda life: life.end):
+            made += life.bucket.size
+            level = self._level(f"means {life.bucket.blocks[0].layer}", self.computed, life.end, 0, done)
+            gradients = level.held.get(GRADIENTS, 0) + made
+            yield replace(level, held={**level.held, GATHERED: left, GRADIENTS: gradients})
+            left -= life.part + life.gathered
 
     def _kept(self) -> list[int]:
         """What the forward of each layer adds: of a recomputed segment what it does not give back, at its end."""
@@ -207,36 +286,22 @@ class _Step:
     def _level(self, during: str, start: float, end: float, alive: int, done: int, scratch: int = 0) -> Level:
         """``done``: bytes of gradients that were ready before."""
         held = {**self.base, ACTIVATIONS: alive}
-        if self.keeper in (LOCAL, DDP):
+        if self.keeper.gradients:
             held[GRADIENTS] = done
         hooked = not during.startswith("backward")
         begun = [life for life in self.lives if life.begin < end or (hooked and life.begin <= end)]
         if self.plan.release:
             held[BUCKETS] = sum(life.bucket.size for life in begun if not life.sparse and life.end > start)
-        moving = [life for life in begun if life.sparse and life.end > start]
+        # Without release what has arrived is dealt with after backward, whose last hook is before that.
+        moving = [life for life in begun if life.sparse and (life.end > start or not self.plan.release)]
         if self.sparse:
             held[GATHERED] = sum(life.part + life.gathered * (life.sent <= end) for life in moving)
         if during == "update" and not self.plan.release:
+            held.pop(GATHERED, None)
             held[GRADIENTS] = held.get(GRADIENTS, 0) + sum(life.bucket.size for life in self.lives if life.sparse)
         if scratch:
             held[UPDATE] = scratch
         return Level(during, start, end, {owner: held[owner] for owner in OWNERS if owner in held})
-
-    def _scratch(self) -> int:
-        """Of the update: of all at once, or of one bucket after the other.
-
-        An optimizer that goes tensor by tensor has scratch of the size of a tensor, one that goes through all at once
-        (``foreach``) of all: what was profiled tells which.
-        """
-        whole, largest = self.workload.update_bytes or 0, max(self.sizes.values(), default=0)
-        if not self.plan.release or not whole:
-            return whole
-        together = whole > 2 * largest
-        unit = self.workload.gradient_bytes if together else largest
-        most = max(
-            life.bucket.size if together else max(self.sizes[name] for name in life.names) for life in self.lives
-        )
-        return round(whole * min(1.0, most / unit))
 
 
 @dataclass(slots=True)

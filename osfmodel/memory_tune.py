@@ -8,7 +8,7 @@ which only the abstract is public.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.batches import at_batch
@@ -16,7 +16,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError, UsageError
-from osfmodel.memory import DDP, RUNTIME, Memory, memory_of, require_known, state_bytes
+from osfmodel.memory import CAVEAT, DDP, RUNTIME, Memory, memory_of, require_known, state_bytes
 from osfmodel.objective import PLAIN
 from osfmodel.plan import Plan, one_by_one, require_density
 from osfmodel.predict import count_warnings, plan_extrapolation, require_nouns
@@ -131,7 +131,7 @@ class MemoryTuning:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a prediction takes for granted."""
-        notes = ["live bytes; the device's context, the library's buffers and fragmentation come on top"]
+        notes = [CAVEAT]
         if self.after.plan.release:
             notes.append("released gradients cannot be clipped; --no-release keeps them")
         if self.after.plan.sparse:
@@ -200,11 +200,11 @@ class _Search:
         """The workload at another batch size."""
         return at_batch(self.workload, batch_size, self.other)
 
-    def largest(self, fit_of: object) -> int:
+    def largest(self, fit_of: Callable[[int], Fit]) -> int:
         """The largest batch size for which ``fit_of`` keeps the limit; 0 for none."""
 
         def fits(size: int) -> bool:
-            return bool(fit_of(size).memory.peak.bytes <= self.demand.limit)  # type: ignore[operator]
+            return fit_of(size).memory.peak.bytes <= self.demand.limit
 
         if self.demand.batch_size is not None:
             return self.demand.batch_size if fits(self.demand.batch_size) else 0

@@ -10,13 +10,11 @@ from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_wor
 from osfmodel.cli.predict import named_or_file
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
-from osfmodel.memory import KEEPERS, LOCAL, OPTIMIZERS, RUNTIME, memory_of
+from osfmodel.memory import CAVEAT, DDP, KEEPERS, LOCAL, OPTIMIZERS, RUNTIME, memory_of
 from osfmodel.memory_output import Held
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan, named_plan
 from osfmodel.pricing import pricing_of
-
-CAVEAT = "live bytes; the device's context, the library's buffers and fragmentation come on top"
 
 
 @click.command(name="memory")
@@ -90,4 +88,4 @@ def memory_command(
 
 
 def _keeper(plan: Plan) -> str:
-    return "ddp" if plan.plain and not plan.recompute else RUNTIME
+    return DDP if KEEPERS[DDP].takes(plan) else RUNTIME

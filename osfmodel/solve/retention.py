@@ -4,7 +4,7 @@ For one batch size, with x_s = 1 where segment s is computed again and z_l = 1 w
 
     minimise T   subject to
     T >= t_f + t_b + t_u + sum_s f_s x_s + sum_l sel_l z_l                              all is computed
-    T >= r_i(x, z) + a + sum_{j >= i} (b g_j (1 - z_j) + b' n_j z_j)                    what is ready last is sent
+    T >= r_i(x, z) + a + sum_{j >= i} (b g_j (1 - z_j) + b' n_j z_j) [+ t_u]            what is ready last is sent
     M >= fixed + sum_l e_l z_l + peak_t - sum_{s before t} kept_s x_s + gradients_t(z)   in every backward t
 
 g are bytes of gradients in ready order, n what is gathered of them, a + b m and b' m lines below the prices, r_i the
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from osfmodel.cost.curves import Array
-from osfmodel.memory import activation_levels
+from osfmodel.memory import activation_levels, update_scratch
 from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import Pricing
 from osfmodel.solve.solution import Status
@@ -168,7 +168,9 @@ class _Figures:
                           for place in layers]) if self.spans else np.zeros((len(alive), 1))  # fmt: skip
         # A residual or mirror is as large as the gradient, whose own place in a bucket it does without.
         state = (self.sizes if self.room.release else 0 * self.sizes) if len(self.sizes) else np.zeros(1)
-        constant = np.concatenate([alive, [float(workload.update_bytes or 0)]]) + self.room.fixed + homes
+        # Where buckets are released one after the other, the largest tensor is in one of them.
+        scratch = update_scratch(workload, [max(workload.gradients.sizes, default=0)] if self.room.release else None)
+        constant = np.concatenate([alive, [float(scratch)]]) + self.room.fixed + homes
         sparse = np.vstack([np.tile(state, (len(alive), 1)), _filled(self.sizes, count)])
         again = np.vstack([freed, np.zeros((1, freed.shape[1]))])
         return _Rows(constant / self.unit, again / self.unit, sparse / self.unit)

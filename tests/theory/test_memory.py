@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import DataError, Layer, Segment, UsageError, Workload
+from osfmodel import Block, Bucket, DataError, Layer, Plan, Segment, UsageError, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.cost.curves import FREE
 from osfmodel.engine import predict_timeline
 from osfmodel.memory import (
     ACTIVATIONS,
     BUCKETS,
     DDP,
+    GATHERED,
     GRADIENTS,
     LOCAL,
     RUNTIME,
@@ -76,8 +78,48 @@ def test_released_buckets_come_and_go():
     found = memory(plan=plan)
     assert levels(found, BUCKETS) == {
         "forward a": 0, "forward b": 0, "forward c": 0, "backward c": 0, "hook c": 400, "backward b": 400,
-        "hook b": 700, "backward a": 700, "hook a": 700, "update": 700,
+        "hook b": 700, "backward a": 700, "hook a": 700, "update": 700, "update c": 700, "update b": 300,
     }  # fmt: skip
+
+
+def test_scratch_of_a_release_stands_beside_what_backward_still_needs():
+    """c is ready at 5 and costs nothing to send, so that it is updated in the next hook, while the output of a is kept."""
+    plan = replace(grouped_plan(STEP, [[0], [1], [2]]), release=True)
+    timeline = predict_timeline(STEP, plan, Pricing.of(FREE))
+    found = memory_of(STEP, plan, timeline, 4)
+    assert levels(found, ACTIVATIONS)["update c"] == 1000
+    assert levels(found, UPDATE)["update c"] == 50
+    assert levels(found, ACTIVATIONS)["update a"] == 0
+
+
+def test_entries_that_have_arrived_stay_until_means_are_made_of_them():
+    """Eight bytes for each of 25, 50 and 100 elements, of this worker and of four: 5 x 8 x 175 after backward."""
+    plan = grouped_plan(STEP, [[0], [1, 2]])
+    plan = replace(plan, buckets=tuple(replace(bucket, density=1) for bucket in plan.buckets))
+    found = memory_of(STEP, plan, predict_timeline(STEP, plan, Pricing.of(FREE, workers=4)), 4)
+    assert levels(found, GATHERED)["hook a"] == 7000
+    assert levels(found, GATHERED)["means c"] == 7000
+    assert levels(found, GATHERED)["means b"] == 3000
+    assert levels(found, GRADIENTS)["means c"] == 400
+    assert levels(found, GRADIENTS)["means b"] == levels(found, GRADIENTS)["update"] == 700
+    assert levels(found, GATHERED)["update"] == 0
+
+
+def test_cut_tensors_have_a_home_and_splits_a_shard():
+    cut = Plan(
+        "step", (Bucket((Block("c", 0, 200),)), Bucket((Block("c", 200, 200), Block("b", 0, 200), Block("a", 0, 100))))
+    )
+    assert levels(memory(plan=cut), BUCKETS)["update"] == 400 + 500  # the first piece is sent out of its tensor
+    split = replace(contiguous_plan(STEP, (1, 3)), split=True)
+    assert levels(memory(plan=split), BUCKETS)["update"] == 700 + 100 + 75
+
+
+def test_levels_are_in_the_order_of_time():
+    plan = replace(contiguous_plan(STEP, (1, 3)), forward_overlap=True)
+    starts = [level.start for level in memory(plan=plan).levels]
+    assert starts == sorted(starts)
+    with pytest.raises(UsageError, match=r"only osf\.execute can"):
+        memory(plan=plan, keeper=DDP)
 
 
 def test_a_recomputed_segment_is_not_there_before_its_own_backward():
@@ -97,9 +139,10 @@ def test_the_state_of_the_optimizer(optimizer, size):
 def test_scratch_of_the_update_goes_by_tensor_or_by_bucket():
     alone = replace(grouped_plan(STEP, [[0], [1], [2]]), release=True)
     by_tensor = replace(STEP, update_bytes=400)
-    assert levels(memory(by_tensor, alone), UPDATE)["update"] == 400
+    each = [f"update {name}" for name in "cba"]
+    assert [levels(memory(by_tensor, alone), UPDATE)[name] for name in each] == [400, 200, 100]
     at_once = replace(STEP, update_bytes=1400)
-    assert levels(memory(at_once, alone), UPDATE)["update"] == 800  # of the largest bucket, 400 of 700
+    assert [levels(memory(at_once, alone), UPDATE)[name] for name in each] == [800, 400, 200]  # 400 of 700 and so on
     assert levels(memory(at_once), UPDATE)["update"] == 1400
 
 
@@ -112,7 +155,7 @@ def test_what_is_not_known_is_said():
         memory(optimizer="lion")
     with pytest.raises(UsageError, match="unknown keeper"):
         memory(keeper="nobody")
-    with pytest.raises(UsageError, match="neither releases"):
+    with pytest.raises(UsageError, match=r"only osf\.execute can"):
         memory(plan=replace(contiguous_plan(STEP, (3,)), release=True), keeper=DDP)
 
 

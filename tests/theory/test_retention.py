@@ -45,9 +45,8 @@ def steps(draw):
         Segment(f"s{i}", f"l{i}", f"l{j - 1}", (sum(layer.activation_bytes for layer in layers[i:j]) * 3) // 4)
         for i, j in pairwise(bounds)
     )
-    return Workload(
-        "w", tuple(layers), 1, draw(st.integers(0, 5)), segments=segments, state_bytes=0, fixed_bytes=ALWAYS
-    )
+    facts = {"state_bytes": 0, "update_bytes": draw(st.integers(0, 300)), "fixed_bytes": ALWAYS}
+    return Workload("w", tuple(layers), 1, draw(st.integers(0, 5)), segments=segments, **facts)
 
 
 pricings = st.builds(
@@ -103,7 +102,10 @@ def keeps(workload, again, sparse, release):
     for place, layer in enumerate(workload.layers):
         gone = sum(s.kept_bytes for s in workload.segments if s.name in again and workload.span(s.name).stop <= place)
         highest = max(highest, ALWAYS + homes + state + layer.peak_bytes - gone)
-    return max(highest, ALWAYS + homes + sum(sizes[name] for name in sparse))
+    largest, whole = max(sizes.values(), default=0), workload.update_bytes
+    if release and whole > 2 * largest and largest:  # all at once: a bucket's part of it
+        whole = round(whole * largest / sum(sizes.values()))
+    return max(highest, ALWAYS + homes + sum(sizes[name] for name in sparse) + whole)
 
 
 @settings(max_examples=120, deadline=None)
