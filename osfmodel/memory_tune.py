@@ -57,6 +57,7 @@ class Demand:
     batch_size: None for the one that trains fastest
     release:    whether layers may be updated as soon as their gradients have arrived: clipping and whatever else looks
                 at all gradients before the update has to do without
+    mirror:     whether sparse buckets keep what was not sent in a mirror of the weights, instead of a residual
     """
 
     limit: int
@@ -64,6 +65,7 @@ class Demand:
     density: float | None = None
     batch_size: int | None = None
     release: bool = True
+    mirror: bool = False
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -176,7 +178,10 @@ def tune_memory(
     before = search.default(common) if common else None
     fits = search.tried(search.sizes(largest, common))
     if not fits:
-        raise PlanError(f"no plan for {workload.name!r} keeps within {show_bytes(demand.limit)}: give more memory")
+        raise PlanError(
+            f"no plan for {workload.name!r} was found within {show_bytes(demand.limit)}: give more memory, or drop "
+            "--sparse if the search took long"
+        )
     fastest = max(fit.throughput for fit in fits)
     after = min((fit for fit in fits if fit.throughput >= fastest * (1 - ALIKE)), key=_changes)
     warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
@@ -311,7 +316,8 @@ class _Search:
                 plan = merged(seen, self.pricing, choice, room.density, Limits(cap))
             except PlanError:  # a tensor is larger than this bucket
                 return
-            yield replace(plan, recompute=choice.recompute, release=room.release)
+            mirror = self.demand.mirror and plan.sparse
+            yield replace(plan, recompute=choice.recompute, release=room.release, mirror=mirror)
 
     def _judged(self, seen: Workload, plan: Plan, bound: float) -> Fit:
         timeline = predict_timeline(seen, plan, self.pricing)

@@ -59,11 +59,11 @@ class Sparsity:
             + effects.spread_time * len(bucket.blocks)
         )
 
-    def work(self, bucket: Bucket) -> float:
-        """Seconds of the compute stream in all, before it is sent and after it has arrived."""
+    def work(self, bucket: Bucket, mirror: bool = False) -> float:
+        """Seconds of the compute stream in all, before it is sent and after it has arrived; mirrors included if any."""
         density = bucket.density or 1
         chosen: float = sum(self.select(block, density) for block in bucket.blocks)
-        return chosen + self.spread(bucket)
+        return chosen + self.spread(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
 
 
 def part_bytes(size: int, density: float, element: int = 4) -> int:
@@ -210,7 +210,7 @@ def falling_back(plan: Plan, workload: Workload, pricing: Pricing) -> Plan:
     buckets = [
         replace(bucket, density=None)
         if bucket.density is not None
-        and gather(sparsity.gathered_bytes(bucket)) + sparsity.work(bucket) > dense(bucket.size)
+        and gather(sparsity.gathered_bytes(bucket)) + sparsity.work(bucket, plan.mirror) > dense(bucket.size)
         else bucket
         for bucket in plan.buckets
     ]

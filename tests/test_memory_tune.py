@@ -124,6 +124,8 @@ def test_without_sparse_nothing_changes_the_mathematics():
     assert sparse.after.plan.sparse
     assert {bucket.density for bucket in sparse.after.plan.buckets} <= {None, 0.01}
     assert sparse.after.throughput > found.after.throughput
+    assert not sparse.after.plan.mirror
+    assert tuned(2 * GIB, 0.01, mirror=True).after.plan.mirror
 
 
 def test_room_enough_means_that_nothing_is_recomputed():
@@ -215,8 +217,9 @@ def test_osf_memory_says_who_owns_the_peak(profile):
         (("tune", "--workers", "8", "--memory", "2GiB", "--channels", "2"), "--channels does not go with --memory"),
         (("tune", "--workers", "4,8", "--memory", "2GiB"), "--memory plans for one worker count"),
         (("tune", "--workers", "8", "--memory", "lots"), "lots"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "few"), "write a part of the entries"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "0"), "nothing would be sent"),
+        (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "few"), "write a part of the entries"),
+        (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "0"), "nothing would be sent"),
+        (("tune", "--workers", "8", "--memory", "2GiB", "--mirror"), "--mirror is for --sparse"),
         (("memory", "--workers", "4,8"), "give one count"),
         (("memory", "--workers", "8", "--also", "x.json"), "--also is for --batch-size"),
     ],

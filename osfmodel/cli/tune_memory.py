@@ -16,7 +16,9 @@ from osfmodel.memory_output import Fitted
 from osfmodel.memory_tune import Demand, tune_memory
 from osfmodel.units import parse_bytes
 
-ONLY_MEMORY = ("sparse", "optimizer", "batch_size", "also", "no_release")
+ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release")
+DENSITY = "1%"
+"""The least part of a layer's entries that is sent, where nobody says."""
 NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", "compression")
 """Options that --memory does not take."""
 
@@ -28,9 +30,10 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--also", metavar="FILE", help="Memory: a profile of the same model at another batch size."),
         click.option("--batch-size", type=int, metavar="B", help="Memory: samples per worker; default: the fastest."),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="Memory: if not that of the profile."),
+        click.option("--mirror", is_flag=True, help="Memory: keep what is not sent in mirror weights (SGD), no residual."),
+        click.option("--density", metavar="PART", help="Memory: the least part that --sparse sends of a layer (1%)."),
         click.option(
-            "--sparse", metavar="DENSITY", is_flag=False, flag_value="1%",
-            help="Memory: layers may send their largest entries only, so many at least (1%); changes training.",
+            "--sparse", is_flag=True, help="Memory: layers may send their largest entries only; changes training."
         ),
         click.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),
     ):  # fmt: skip
@@ -50,6 +53,9 @@ def refuse_other_options(ctx: click.Context) -> None:
     for name in NOT_MEMORY:
         if name in given:
             raise UsageError(f"{spelled[name]} does not go with --memory, which plans for one channel and a barrier")
+    for name in ("density", "mirror"):
+        if name in given and not ctx.params["sparse"]:
+            raise UsageError(f"{spelled[name]} is for --sparse")
     if "target" in given and ctx.params["target"] != RUNTIME:
         raise UsageError(
             f"--for {ctx.params['target']} does not go with --memory: only osf.execute (--for {RUNTIME}) releases, "
@@ -68,9 +74,10 @@ def tune_memory_command(params: dict[str, Any]) -> None:
     demand = Demand(
         parse_bytes(params["memory"]),
         params["optimizer"],
-        None if params["sparse"] is None else parse_density(params["sparse"]),
+        parse_density(params["density"] or DENSITY) if params["sparse"] else None,
         params["batch_size"],
         not params["no_release"],
+        params["mirror"],
     )
     other = None if params["also"] is None else profiles.load_workload(params["also"])
     tuning = tune_memory(workload, cluster, counts[0], demand, other)
@@ -82,4 +89,4 @@ def parse_density(text: str) -> float:
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        raise UsageError(f"--sparse {text!r}: write a part of the entries, such as 1% or 0.01") from None
+        raise UsageError(f"--density {text!r}: write a part of the entries, such as 1% or 0.01") from None

@@ -83,7 +83,7 @@ def test_released_buckets_come_and_go():
 
 
 def test_scratch_of_a_release_stands_beside_what_backward_still_needs():
-    """c is ready at 5 and costs nothing to send, so that it is updated in the next hook, while the output of a is kept."""
+    """c is ready at 5 and costs nothing to send, so that the next hook updates it, while the output of a is kept."""
     plan = replace(grouped_plan(STEP, [[0], [1], [2]]), release=True)
     timeline = predict_timeline(STEP, plan, Pricing.of(FREE))
     found = memory_of(STEP, plan, timeline, 4)
