@@ -30,7 +30,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--also", metavar="FILE", help="Memory: a profile of the same model at another batch size."),
         click.option("--batch-size", type=int, metavar="B", help="Memory: samples per worker; default: the fastest."),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="Memory: if not that of the profile."),
-        click.option("--mirror", is_flag=True, help="Memory: keep what is not sent in mirror weights (SGD), no residual."),
+        click.option("--mirror", is_flag=True, help="Memory: what is not sent in mirror weights (SGD), no residual."),
         click.option("--density", metavar="PART", help="Memory: the least part that --sparse sends of a layer (1%)."),
         click.option(
             "--sparse", is_flag=True, help="Memory: layers may send their largest entries only; changes training."
