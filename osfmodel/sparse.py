@@ -21,6 +21,10 @@ from osfmodel.workload import Workload, element_bytes
 
 INDEX_BYTES = 4
 """Of the place of an entry in its tensor."""
+WIDE = 1 << 31
+"""Elements from which on places take twice as many bytes."""
+ALIGNMENT = 8
+"""Bytes of which the message of each rank is a multiple."""
 
 
 class Sparsity:
@@ -35,11 +39,8 @@ class Sparsity:
 
     def sent_bytes(self, bucket: Bucket) -> int:
         """Of the message of one rank: the entries of each tensor, values and places."""
-        widths = [self.widths[block.layer] for block in bucket.blocks]
-        return sum(
-            part_bytes(block.bytes, bucket.density or 1, width)
-            for block, width in zip(bucket.blocks, widths, strict=True)
-        )
+        parts = (part_bytes(block.bytes, bucket.density or 1, self.widths[block.layer]) for block in bucket.blocks)
+        return -(-sum(parts) // ALIGNMENT) * ALIGNMENT
 
     def gathered_bytes(self, bucket: Bucket) -> int:
         """Of what a rank has when the messages of all have arrived, which is how all-gathers are priced."""
@@ -68,7 +69,8 @@ class Sparsity:
 
 def part_bytes(size: int, density: float, element: int = 4) -> int:
     """Bytes that a rank sends of a tensor of ``size`` bytes: values and places."""
-    return entries(-(-size // element), density) * (element + INDEX_BYTES)
+    elements = -(-size // element)
+    return entries(elements, density) * (element + INDEX_BYTES * (1 + (elements >= WIDE)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,7 @@ from osfmodel.errors import UsageError
 from osfmodel.plan import entries
 from osfmodel.runtime.largest import largest
 from osfmodel.runtime.separate import Groups
-
-ALIGNMENT = 8
-"""Bytes that the part of each rank is a multiple of, for the widest type in it."""
+from osfmodel.sparse import ALIGNMENT, WIDE
 
 
 class Residual:
@@ -179,7 +177,7 @@ class Packing:
 
         self.counts = [entries(size, density) for size in sizes]
         self._ends = list(accumulate(self.counts))
-        types = [dtype, torch.int32 if max(sizes) < 1 << 31 else torch.int64]
+        types = [dtype, torch.int32 if max(sizes) < WIDE else torch.int64]
         self._sections: dict[Any, tuple[int, int]] = {}
         place = 0
         for kind in sorted(types, key=lambda kind: -kind.itemsize):

@@ -26,7 +26,7 @@ from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import Pricing
 from osfmodel.solve.solution import Status
 from osfmodel.solve.windows import minorants
-from osfmodel.sparse import Sparsity
+from osfmodel.sparse import Sparsity, part_bytes
 from osfmodel.workload import Workload
 
 SECONDS = 20.0
@@ -118,11 +118,12 @@ class _Figures:
         self.spans = [workload.span(segment.name) for segment in workload.segments]
         self.again = np.array([sum(layer.forward_time for layer in workload.layers[span]) for span in self.spans])
         self.kept = np.array([segment.kept_bytes for segment in workload.segments], dtype=float)
-        # Were each tensor sent sparsely in a message of its own.
+        # Were each tensor sent sparsely in a message of its own, which is not padded here.
         density, sparsity = room.density or 1.0, Sparsity(workload, pricing.effects, pricing.workers)
         pairs = zip(gradients.names, gradients.sizes, strict=True)
         alone = [Bucket((Block(name, 0, size),), density=density) for name, size in pairs]
-        self.gathered = np.array([sparsity.gathered_bytes(bucket) for bucket in alone], dtype=float)
+        sent = [part_bytes(bucket.size, density, sparsity.widths[bucket.blocks[0].layer]) for bucket in alone]
+        self.gathered = np.array(sent, dtype=float) * pricing.workers
         self.selecting = np.array([sparsity.select(bucket.blocks[0], density) for bucket in alone])
         self.spreading = np.array([sparsity.spread(bucket) for bucket in alone])
         self.unit = float(room.limit)

@@ -7,7 +7,9 @@ import os
 import numpy as np
 import pytest
 
+from osfmodel import Block, Bucket, Layer, Workload
 from osfmodel.errors import UsageError
+from osfmodel.sparse import Sparsity
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -129,3 +131,13 @@ def test_a_mirror_knows_weights_that_were_changed_by_hand():
     for call in (lambda: mirror.add(drawn(30), 1), mirror.part):
         with pytest.raises(UsageError, match="'weight' was changed otherwise"):
             call()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("density", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("sizes", [(1,), (7, 100, 3), (1000, 11)])
+def test_a_message_has_the_bytes_that_it_is_priced_by(dtype, density, sizes):
+    name = str(dtype).removeprefix("torch.")
+    layers = tuple(Layer(f"l{i}", 1, 1, size * dtype.itemsize, name) for i, size in enumerate(sizes))
+    bucket = Bucket(tuple(Block(layer.name, 0, layer.gradient_bytes) for layer in layers), density=density)
+    assert Packing(sizes, density, dtype).bytes == Sparsity(Workload("w", layers)).sent_bytes(bucket)
