@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from osfmodel.batches import at_batch
 from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
 from osfmodel.economics import Economics, economics, knee
@@ -52,6 +53,7 @@ __all__ = [
     "Contention",
     "CostError",
     "DataError",
+    "Demand",
     "Economics",
     "Effects",
     "Executor",
@@ -63,6 +65,7 @@ __all__ = [
     "Link",
     "Measurement",
     "Memory",
+    "MemoryTuning",
     "NcclShape",
     "OsfError",
     "Outcome",
@@ -82,6 +85,7 @@ __all__ = [
     "UsageError",
     "Workload",
     "__version__",
+    "at_batch",
     "compare",
     "cost_of",
     "economics",
@@ -97,15 +101,20 @@ __all__ = [
     "save",
     "save_measurements",
     "tune",
+    "tune_memory",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """What runs models, looked up when it is first asked for: it is not loaded by who only predicts."""
+    """What runs models or plans memory, looked up when first asked for: it is not loaded by who only predicts."""
     if name == "profile":
         from osfmodel.runtime.profiling import profile
 
         return profile
+    if name in ("Demand", "MemoryTuning", "tune_memory"):
+        from osfmodel import memory_tune
+
+        return getattr(memory_tune, name)
     if name in ("Executor", "execute"):
         from osfmodel.runtime import executor
 
