@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.ledger import bcaffe, ddl_benchmarks, emulated_ddp, low_bandwidth, papers, pollux, pytorch_ddp
-from osfmodel.ledger.recipe import Recipe, Row, Verdict
+from osfmodel.ledger import bcaffe, ddl_benchmarks, emulated_ddp, low_bandwidth, memory, papers, pollux, pytorch_ddp
+from osfmodel.ledger.recipe import MEMORY, Recipe, Row, Verdict
 
 __all__ = ["LEDGER", "Recipe", "Row", "Verdict"]
 
@@ -44,4 +44,7 @@ LEDGER: Mapping[str, Recipe] = {
         emulated_ddp.judge, 0.01, "Horovod with gloo between emulated hosts, thresholds and cycle times, likewise"
     ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
+    "memory": Recipe(
+        memory.judge, 0.01, "peak memory of real models, by PyTorch's tracker, from one profile each", MEMORY
+    ),
 }
