@@ -1,13 +1,14 @@
 """Sparse buckets between emulated hosts, predicted and measured, beside the best dense plan.
 
-    python benchmarks/live_sparse.py                 # show the runs that the project keeps, held against predictions
+    python benchmarks/live_sparse.py                 # show the runs that were kept, held against predictions
     python benchmarks/live_sparse.py FOLDER          # measure what is not in FOLDER yet: half an hour
     python benchmarks/live_sparse.py FOLDER --keep   # put what FOLDER holds among the project's profiles
 
 Needs root, iproute2 and torch. For each rate the wires, and what sparse buckets compute, are measured once with ``osf
 bench`` right before; then each workload is replayed under all plans, by turns. To choose what is sent is real work of
-all ranks at once on the cores of this machine, in the bench as in the runs: scheduling is the default one, since under
-a real-time one the ranks that compute would keep the cores from those that communicate. Nothing else should run then.
+all ranks at once on the cores of this machine, in the bench as in the runs. Lest ranks that compute keep the cores from
+those that communicate, the machine's time slice of real-time processes is set to 1 ms (a tick) meanwhile, and then to
+what it was; after a kill -9 it stays (/proc/sys/kernel/sched_rr_timeslice_ms, 100 by default). Nothing else should run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -27,6 +29,7 @@ import live  # noqa: E402
 
 from osfmodel import load_cluster, profiles  # noqa: E402
 from osfmodel.effects import RUNTIME  # noqa: E402
+from osfmodel.errors import OsfError  # noqa: E402
 from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.measurement import Measurement  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
@@ -42,6 +45,20 @@ DENSE = ("ddp", "optimal", f"{RUNTIME}:optimal")
 """Stock DDP by default and with the best that it can form, and the executor with the same buckets."""
 SPARSE = tuple(f"{RUNTIME}:sparse:{density},{BUCKETS}{kind}" for density in DENSITIES for kind in KINDS)
 ORIGIN = "measured with benchmarks/live_sparse.py"
+
+
+SLICE, SLICE_MS = Path("/proc/sys/kernel/sched_rr_timeslice_ms"), 1
+
+
+@contextmanager
+def sliced() -> Iterator[None]:
+    """Short time slices, in which ranks take turns."""
+    before = SLICE.read_text(encoding="ascii")
+    SLICE.write_text(str(SLICE_MS), encoding="ascii")
+    try:
+        yield
+    finally:
+        SLICE.write_text(before, encoding="ascii")
 
 
 class Setting(NamedTuple):
@@ -74,7 +91,7 @@ def measure(folder: Path) -> None:
     for setting in settings():
         if (folder / setting.file).exists():
             continue
-        with emulated(WORKERS, setting.rate, real_time=False) as hosts:
+        with sliced(), emulated(WORKERS, setting.rate) as hosts:
             wires = folder / f"{setting.wires}.json"
             if not wires.exists():
                 network = f"{WORKERS} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
@@ -87,7 +104,8 @@ def measure(folder: Path) -> None:
             words += ["--iterations", str(live.ITERATIONS), "--repeat", str(live.REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
             live.osf(hosts, [*words, "-o", str(partial)])
-            source = replace(live.source_of(live.machine_of(hosts)), origin=ORIGIN)
+            machine = f"{live.machine_of(hosts)}, slices of {SLICE_MS} ms"
+            source = replace(live.source_of(machine), origin=ORIGIN)
             runs = [replace(run, source=source) for run in load_measurements(partial)]
             save_measurements(partial.stem, runs, partial)
             partial.rename(folder / setting.file)
@@ -157,7 +175,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if arguments.folder:
         (keep if arguments.keep else measure)(arguments.folder)
     else:
-        print(show())
+        try:
+            print(show())
+        except OsfError as error:
+            sys.exit(f"no runs were kept: {error}")
 
 
 if __name__ == "__main__":

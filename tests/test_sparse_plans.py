@@ -76,6 +76,14 @@ def test_predict_shows_them_with_a_bound_of_their_own():
     assert any("not known here" in note for note in rows["sparse:0.1%,wfbp"]["notes"])
 
 
+def test_ddp_says_that_it_cannot():
+    from osfmodel.runtime.buckets import carried
+
+    plan = make_plan("sparse:1%,ddp,release", WORKLOAD, PRICING)
+    with pytest.raises(OsfError, match="wants sparse buckets and gradients released in backward: --executor runtime"):
+        carried("sparse:1%,ddp,release", plan, WORKLOAD)
+
+
 def test_what_runs_pay():
     """Selection is real work also in a replay; there the copies of a sparse plan's dense buckets count as well."""
     effects = Effects(copy_in=1e-10, select=1e-9, spread=1e-11, mirror=1e-10)

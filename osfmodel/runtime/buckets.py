@@ -116,6 +116,10 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
         wants.append("all-reduces split into reduce-scatter and all-gather")
     if plan.credit is not None:
         wants.append("sending by priority")
+    if plan.sparse:
+        wants.append("sparse buckets")
+    if plan.release:
+        wants.append("gradients released in backward")
     if any(bucket.release_time for bucket in plan.buckets):
         wants.append("a clock that releases buckets, as Horovod has")
     if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 PIECE = 1 << 17
 """Elements that are looked at together."""
-SAMPLE, LEAST_STEP = 1 << 12, 8
+SAMPLE, LEAST_STEP = 1 << 11, 8
 """Elements of a sample, and of how many each must be one for a sample to be taken."""
 MARGIN = 4
 """Standard deviations by which the threshold is set lower than the sample has it."""
