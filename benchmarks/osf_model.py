@@ -42,6 +42,10 @@ Judge: TypeAlias = Callable[[Sequence[Measurement]], Verdict]
 
 CLAIMED = (0.005, 0.084)
 """Errors that the abstract gives, over models."""
+TIMED = tuple(source for source, entry in LEDGER.items() if entry.compares == recipe.TIME)
+"""Sources of iteration times."""
+FOR_MEMORY = ("measured by osf profile, for benchmarks/memory.py", "times of ")
+"""How the origin begins of profiles that were made for their memory: their times are a CPU's, or those of another."""
 GAIN = (0.322, 1.5)
 """What the abstract gives for adaptive fusion, over a constant buffer."""
 
@@ -203,7 +207,8 @@ def scaling_factors(
 
 @cache
 def workloads() -> Sequence[Workload]:
-    return [osf.load_workload(name) for name in profiles.names("workload")]
+    found = [osf.load_workload(name) for name in profiles.names("workload")]
+    return [workload for workload in found if not workload.source.origin.startswith(FOR_MEMORY)]
 
 
 def gains(network: str, workers: int, cycle: float | None) -> Gains:
@@ -245,7 +250,7 @@ COUNTS_HEAD = (
 )
 
 
-def ledger_table(sources: Sequence[str] = tuple(LEDGER)) -> Iterator[str]:
+def ledger_table(sources: Sequence[str] = TIMED) -> Iterator[str]:
     yield HEAD
     for source in sources:
         yield str(judged(source))

@@ -193,7 +193,7 @@ def test_list_shows_sources():
         assert all(row["meaning"] for row in document[kind])
 
 
-@pytest.mark.parametrize("command", ["predict", "tune", "list", "import"])
+@pytest.mark.parametrize("command", ["predict", "tune", "memory", "list", "import"])
 def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
     """Every example line of every help text is executed."""
     monkeypatch.chdir(tmp_path)

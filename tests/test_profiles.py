@@ -77,7 +77,7 @@ def test_profiles_are_what_the_converter_makes(data_folder, tmp_path):
 def is_ours(path):
     """Whether it was measured with this project, or made of what was, so that the file is what was found."""
     return json.loads(path.read_text(encoding="utf-8"))["source"]["origin"].startswith(
-        ("measured by osf", "measured with", "osf profile", "times of ")
+        ("measured by osf", "measured with", "times of ")
     )
 
 

@@ -54,8 +54,8 @@ def memory_command(
 
     \b
     Example:
-      osf memory profile.json --batch-size 64
-      osf memory profile.json --cluster v100-10gbe --workers 16 --plan ddp --plan plan.json
+      osf memory resnet50-memory --batch-size 64
+      osf memory resnet50-memory --cluster v100-10gbe --workers 16 --plan ddp --plan optimal
     """
     if (cluster_name is None) != (workers is None):
         raise UsageError("give --cluster and --workers, or neither for one worker alone")

@@ -73,7 +73,7 @@ def tune_command(
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for ddp
       osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
-      osf tune profile.json --cluster v100-10gbe --workers 16 --memory 16GiB -o plan.json
+      osf tune resnet50-memory --cluster v100-10gbe --workers 16 --memory 4GiB -o plan.json
       torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
     ctx = click.get_current_context()
