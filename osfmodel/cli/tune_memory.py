@@ -12,8 +12,6 @@ from osfmodel.cli.app import emit, load_subject, parse_workers
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.memory import OPTIMIZERS
-from osfmodel.memory_output import Fitted
-from osfmodel.memory_tune import Demand, tune_memory
 from osfmodel.units import parse_bytes
 
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release")
@@ -65,6 +63,9 @@ def refuse_other_options(ctx: click.Context) -> None:
 
 def tune_memory_command(params: dict[str, Any]) -> None:
     """Find the plan and print it."""
+    from osfmodel.memory_output import Fitted  # not loaded where osf tune tunes something else
+    from osfmodel.memory_tune import Demand, tune_memory
+
     workload, cluster = load_subject(
         params["workload_name"], params["cluster_name"], params["cost_model"], None, params["effects"]
     )

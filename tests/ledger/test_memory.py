@@ -22,8 +22,8 @@ def rows():
 
 def test_errors_are_those_reached(rows):
     errors = np.abs([row.error for row in rows])
-    assert np.median(errors) <= 0.05
-    assert errors.max() <= 0.12
+    assert np.median(errors) <= 0.005
+    assert errors.max() <= 0.03
 
 
 def test_no_run_has_the_batch_size_of_its_profile(rows):
