@@ -1,10 +1,11 @@
-"""A workload at another batch size: from one profile in proportion, from two on the line through them."""
+"""A workload at another batch size or pace: from one profile in proportion, from two on the line through them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from osfmodel.checks import require_count
 from osfmodel.errors import DataError
@@ -28,8 +29,47 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None)
         ratio = batch_size / workload.batch_size
         return _mapped(workload, workload, batch_size, lambda one, _: one * ratio)
     _require_alike(workload, other)
+    slower, larger = other.compute_time - workload.compute_time, other.batch_size - workload.batch_size  # type: ignore[operator]
+    if slower * larger < 0:
+        raise DataError(
+            f"{other.name!r} takes {other.compute_time:.3g} s with {other.batch_size} samples and {workload.name!r} "
+            f"{workload.compute_time:.3g} s with {workload.batch_size}: profile both on the same device"
+        )
     part = (batch_size - workload.batch_size) / (other.batch_size - workload.batch_size)  # type: ignore[operator]
     return _mapped(workload, other, batch_size, lambda one, two: max(0.0, one + (two - one) * part))
+
+
+class Variation(NamedTuple):
+    """How a replay differs from its profile: computation ``scale`` times as slow, at another batch size."""
+
+    scale: float = 1.0
+    batch_size: int | None = None
+
+    def of(self, workload: Workload) -> Workload:
+        """What is replayed. Raises DataError as :func:`at_batch` and for a scale of 0 or less."""
+        seen = workload if self.batch_size is None else at_batch(workload, self.batch_size)
+        return seen if self.scale == 1 else seen.scaled(self.scale)
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """As the conditions of a measurement say it."""
+        return {"scale": f"{self.scale:g}"} | ({} if self.batch_size is None else {"batch_size": str(self.batch_size)})
+
+
+def variation_of(conditions: Mapping[str, str]) -> Variation:
+    """What the conditions of a measurement say; nothing varies where it is none of a replay. Raises DataError."""
+    if "scale" not in conditions:
+        return Variation()
+    size = conditions.get("batch_size")
+    batch_size = None if size is None else _number("batch size", size, int)
+    return Variation(_number("scale", conditions["scale"], float), batch_size)
+
+
+def _number(what: str, text: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise DataError(f"the {what} {text!r} is no number") from None
 
 
 def _mapped(workload: Workload, other: Workload, batch_size: int, value: Callable[[float, float], float]) -> Workload:

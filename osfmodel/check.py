@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from osfmodel import profiles
 from osfmodel.bands import quantile
+from osfmodel.batches import variation_of
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import TIME, not_predicted, row_of, stated_plan, without_unsteady
@@ -171,10 +172,9 @@ def _beside(name: str, folder: Path) -> str | Path:
 
 
 def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
-    """What a run names. A replay whose computation was scaled is predicted as it was run."""
+    """What a run names. A replay that differs from its profile is predicted as it was run."""
     workload, stated = profiles.load_workload(_beside(run.workload, folder)), dict(run.conditions)
-    if "scale" in stated:
-        workload = workload.scaled(_factor(stated["scale"]))
+    workload = variation_of(stated).of(workload)
     if stated.get("compression") == "fp16":
         workload = workload.in_fp16()
     pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
@@ -183,13 +183,6 @@ def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
         return workload, pricing, plan
     given = run.plan.endswith(".json")
     return workload, pricing, profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
-
-
-def _factor(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise DataError(f"the scale {text!r} is no number") from None
 
 
 def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]]) -> Row:

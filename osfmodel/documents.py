@@ -20,6 +20,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from osfmodel.cluster import Cluster
+from osfmodel.effects import EFFECTS
 from osfmodel.errors import DataError, OsfError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.workload import Workload
@@ -33,6 +34,7 @@ KINDS = {
     "bands": "cells",
 }
 """Each kind of document, and the field that gives it away where it does not say."""
+UNIT_ENDINGS = {"s": "_s", "s/byte": "_s_per_byte", "fraction": ""}
 KEYS = {
     "forward_time": "forward_time_s",
     "backward_time": "backward_time_s",
@@ -48,20 +50,7 @@ KEYS = {
     "startups": "startup_s",
     "gpu_bandwidth": "gpu_bytes_per_s",
     "nic_bandwidth": "nic_bytes_per_s",
-    "launch_latency": "launch_latency_s",
-    "hook_time": "hook_time_s",
-    "copy_in": "copy_in_s_per_byte",
-    "copy_out": "copy_out_s_per_byte",
-    "select": "select_s_per_byte",
-    "select_sent": "select_sent_s_per_byte",
-    "select_time": "select_time_s",
-    "spread": "spread_s_per_byte",
-    "spread_received": "spread_received_s_per_byte",
-    "spread_time": "spread_time_s",
-    "mirror": "mirror_s_per_byte",
-    "fusion_copy": "fusion_copy_s_per_byte",
-    "negotiation": "negotiation_s",
-    "negotiation_miss": "negotiation_miss_s",
+    **{name: name + UNIT_ENDINGS[effect.unit] for name, effect in EFFECTS.items()},
     "credit": "credit_bytes",
 }
 """Fields whose key in a document says the unit as well."""

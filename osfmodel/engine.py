@@ -24,8 +24,7 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     """
     if pricing.in_flight > 1:
         plan = plan.under(pricing.rules(plan.objective))
-    if plan.recompute:
-        workload = workload.recomputing(plan.recompute)
+    workload, plan = plan.computed(workload)
     if plan.plain:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
     return simulator.simulate(workload, plan, pricing)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from osfmodel.checks import require_count
 from osfmodel.errors import DataError, UsageError
+from osfmodel.optimizers import require_mirrorable, state_bytes, update_scratch
 from osfmodel.plan import Bucket, Plan
 from osfmodel.sparse import Sparsity
 from osfmodel.timeline import Timeline
@@ -31,14 +32,16 @@ from osfmodel.workload import Workload
 
 WEIGHTS, STATE, BUFFERS, GRADIENTS = "weights", "optimizer state", "buffers", "gradients"
 BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered entries", "activations and scratch"
-UPDATE = "update scratch"
-OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE)
+UPDATE, COMMUNICATORS = "update scratch", "communicators"
+OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE, COMMUNICATORS)
 """Who holds memory, in the order in which it is shown."""
-CAVEAT = "live bytes; the device's context, the library's buffers and fragmentation come on top"
-"""What is said of every prediction."""
-OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-"""Copies of the weights that an optimizer's state holds."""
 LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
+
+
+def caveat(communicator: int) -> str:
+    """What is said of every prediction."""
+    library = "" if communicator else ", the library's buffers"
+    return f"live bytes; the device's context{library} and fragmentation come on top"
 
 
 class Keeper(NamedTuple):
@@ -57,7 +60,7 @@ class Keeper(NamedTuple):
 
     def takes(self, plan: Plan) -> bool:
         """Whether it can carry ``plan`` out."""
-        return self.executes or (plan.plain and not plan.recompute)
+        return self.executes or plan.plain
 
 
 KEEPERS: Mapping[str, Keeper] = {
@@ -106,12 +109,14 @@ def memory_of(
     workers: int,
     keeper: str = RUNTIME,
     optimizer: str | None = None,
+    communicator: int = 0,
 ) -> Memory:
     """What a step of ``workload`` keeps under ``plan``, where it happens as ``timeline`` says.
 
     workers:   whose entries are gathered, where the plan has sparse buckets
     keeper:    one of KEEPERS
     optimizer: one of OPTIMIZERS, in place of the one that was profiled
+    communicator: bytes that the library keeps for each communicator, of which each channel of the plan is one
 
     Raises DataError for a workload that does not say what it keeps, UsageError for an unknown keeper or optimizer, and
     for one that cannot carry out the plan.
@@ -124,8 +129,12 @@ def memory_of(
         raise UsageError(
             f"{KEEPERS[keeper].meaning.partition(':')[0]} cannot carry out this plan: only osf.execute can"
         )
-    levels = _Step(workload, plan, timeline, workers, keeper, optimizer).levels()
-    return Memory(tuple(sorted(levels, key=lambda level: level.start)))
+    require_count(communicator, "bytes of a communicator")
+    require_mirrorable(plan.mirror, optimizer)
+    step = _Step(workload, plan, timeline, workers, keeper, optimizer)
+    if communicator and workers > 1:
+        step.base[COMMUNICATORS] = communicator * plan.channels
+    return Memory(tuple(sorted(step.levels(), key=lambda level: level.start)))
 
 
 def require_known(workload: Workload) -> None:
@@ -135,17 +144,6 @@ def require_known(workload: Workload) -> None:
             f"workload {workload.name!r} does not say what its layers keep in memory (peak_bytes): make it with "
             "osf profile, which measures that"
         )
-
-
-def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
-    """Of the optimizer's state. Raises UsageError for an unknown one, DataError where nothing says which it is."""
-    if optimizer is not None:
-        if optimizer not in OPTIMIZERS:
-            raise UsageError(f"unknown optimizer {optimizer!r}: known are {', '.join(OPTIMIZERS)}")
-        return round(OPTIMIZERS[optimizer] * workload.gradient_bytes)
-    if workload.state_bytes is None:
-        raise DataError(f"workload {workload.name!r} does not say what the optimizer keeps: name the optimizer")
-    return workload.state_bytes
 
 
 def activation_levels(workload: Workload, recompute: Sequence[str]) -> list[int]:
@@ -163,20 +161,6 @@ def activation_levels(workload: Workload, recompute: Sequence[str]) -> list[int]
             after = workload.span(segment.name).stop
             levels[after:] = [max(0, level - segment.kept_bytes) for level in levels[after:]]
     return levels
-
-
-def update_scratch(workload: Workload, sizes: Sequence[int] | None = None) -> int:
-    """Bytes of scratch while tensors of these sizes are updated, as profiled; while all are, where none are given.
-
-    An optimizer that goes tensor by tensor has scratch of the size of a tensor, one that goes through all at once
-    (``foreach``) of all: what was profiled tells which.
-    """
-    whole, largest = workload.update_bytes or 0, max(workload.gradients.sizes, default=0)
-    if sizes is None or not whole or not largest:
-        return whole
-    if whole > 2 * largest:
-        return round(whole * sum(sizes) / workload.gradient_bytes)
-    return round(whole * max(sizes) / largest)
 
 
 class _Step:
@@ -246,7 +230,7 @@ class _Step:
             span = spans["backward", layer.name]
             yield self._level(f"backward {layer.name}", span.start, span.end, alive[place], done)
             if layer.gradient_bytes and (self.plan.release or layer.name in self.sparse):
-                below = kept[place - 1] if place else 0
+                below = self._below(kept, place)
                 yield self._level(f"hook {layer.name}", span.end, span.end, below + layer.gradient_bytes, done)
             done += layer.gradient_bytes
         yield from self._releases(kept) if self.plan.release else self._landings(done)
@@ -254,14 +238,24 @@ class _Step:
         yield self._level("update", self.computed, self.timeline.iteration_time, 0, done, scratch)
 
     def _releases(self, kept: Sequence[int]) -> Iterator[Level]:
-        """The update of each bucket, beside what is still kept for the backward that goes on."""
+        """The update of each bucket beside what backward still needs; means are made beside what has arrived."""
+        made = {name: life.bucket.size for life in self.lives if life.sparse for name in life.names}
         ends = [span.end for span in self.timeline.spans if span.kind == "backward"]
         for span in self.timeline.spans:
             if span.kind == "update" and span.layers:
                 left = len(kept) - bisect_right(ends, span.start)
                 scratch = update_scratch(self.workload, [self.sizes[name] for name in span.layers])
-                below = kept[left - 1] if left else 0
-                yield self._level(f"update {span.layers[0]}", span.start, span.end, below, 0, scratch)
+                below = self._below(kept, left)
+                level = self._level(f"update {span.layers[0]}", span.start, span.end, below, 0, scratch)
+                means = made.get(span.layers[0], 0)
+                yield replace(level, held={**level.held, GRADIENTS: means}) if means else level
+
+    def _below(self, kept: Sequence[int], left: int) -> int:
+        """Bytes of activations that the first ``left`` layers need, with those that were computed again among them."""
+        again = [self.workload.span(name) for name in self.plan.recompute]
+        begun = next((span.start for span in again if span.start < left < span.stop), left)
+        activations = sum(layer.activation_bytes or 0 for layer in self.workload.layers[begun:left])
+        return (kept[left - 1] if left else 0) + activations
 
     def _landings(self, done: int) -> Iterator[Level]:
         """After backward the entries of sparse buckets become gradients, one bucket after the other."""

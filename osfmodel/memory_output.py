@@ -8,11 +8,11 @@ from typing import Any
 
 from osfmodel.documents import SCHEMA_VERSION, document_of, encode
 from osfmodel.memory import Level, Memory
-from osfmodel.memory_tune import Fit, MemoryTuning
+from osfmodel.memory_tuning import Candidate, MemoryTuning
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryPredicted:
     """The result of ``osf memory``: plans by name, what each keeps, and how long its iteration takes."""
 
     workload: str
@@ -49,7 +49,7 @@ class Held:
         return []
 
 
-class Fitted:
+class MemoryTuned:
     """The result of ``osf tune --memory``; its document is itself a plan file."""
 
     def __init__(self, tuning: MemoryTuning) -> None:
@@ -90,7 +90,7 @@ class Fitted:
         return list(self.tuning.warnings)
 
 
-def _fit(fit: Fit) -> dict[str, Any]:
+def _fit(fit: Candidate) -> dict[str, Any]:
     return {
         **_numbers(fit),
         "release": fit.plan.release,
@@ -100,7 +100,7 @@ def _fit(fit: Fit) -> dict[str, Any]:
     }
 
 
-def _numbers(fit: Fit) -> dict[str, Any]:
+def _numbers(fit: Candidate) -> dict[str, Any]:
     return {
         "batch_size": fit.batch_size,
         "peak_bytes": fit.memory.peak.bytes,
@@ -116,9 +116,13 @@ def _memory(memory: Memory) -> dict[str, Any]:
         "peak_bytes": memory.peak.bytes,
         "peak_during": memory.peak.during,
         "peak_owners": dict(memory.peak.held),
-        "levels": [_flat(level) for level in memory.levels],
+        "levels": [_owned(level) for level in memory.levels],
     }
 
 
 def _flat(level: Level) -> dict[str, Any]:
     return {"during": level.during, "start_s": level.start, "end_s": level.end, "bytes": level.bytes}
+
+
+def _owned(level: Level) -> dict[str, Any]:
+    return {**_flat(level), "owners": dict(level.held)}

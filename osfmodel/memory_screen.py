@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.memory import OWNERS, Memory
-from osfmodel.memory_tune import Fit, MemoryTuning
+from osfmodel.memory_tuning import Candidate, MemoryTuning
 from osfmodel.units import show_bytes, show_time
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -61,7 +61,7 @@ def show_memory_tuning(console: Console, tuning: MemoryTuning) -> None:
         table.add_column(column, justify="right" if column else "left")
     if tuning.before is not None:
         table.add_row("DDP's defaults", *_cells(tuning.before), "")
-    table.add_row("tuned", *_cells(tuning.after), f"{tuning.after.gap:.1%}")
+    table.add_row("tuned", *_cells(tuning.after), f"{tuning.after.gap or 0:.1%}")
     console.print(table)
     console.print(_verdict(tuning), style="bold", markup=False)
     for line in chosen(tuning.after):
@@ -76,22 +76,28 @@ def show_memory_tuning(console: Console, tuning: MemoryTuning) -> None:
     console.print("For osf.execute: -o plan.json writes the plan.", markup=False)
 
 
-def _cells(fit: Fit) -> tuple[str, ...]:
+def _cells(fit: Candidate) -> tuple[str, ...]:
     peak = show_bytes(fit.memory.peak.bytes)
     return str(fit.batch_size), peak, show_time(fit.iteration_time), f"{fit.throughput:.4g}"
 
 
 def _verdict(tuning: MemoryTuning) -> str:
-    largest = f"the largest batch that fits at all is {tuning.largest}"
+    saved = "recomputed and released" if tuning.demand.release else "recomputed"
+    largest = f"the largest batch that fits with everything {saved} is {tuning.largest}"
     if tuning.before is None:
+        size = tuning.demand.batch_size
+        if size is not None:
+            return f"DDP's defaults do not fit with {size} samples."
         return f"DDP's defaults do not fit with a single sample; {largest}."
     largest += f", with DDP's defaults {tuning.before.batch_size}"
+    if tuning.demand.batch_size is not None:
+        largest = f"a batch of {tuning.demand.batch_size} was asked for"
     if not tuning.improvement:
         return f"No improvement worth having: {tuning.gain:+.2%} samples per second. Keep DDP's defaults; {largest}."
     return f"{tuning.gain:+.1%} samples per second; {largest}."
 
 
-def chosen(fit: Fit) -> list[str]:
+def chosen(fit: Candidate) -> list[str]:
     """What the plan does beside fusing, a sentence each."""
     plan = fit.plan
     lines = [f"Sends {len(plan.buckets)} buckets" + ("" if plan.release else ", gradients kept until the update")]

@@ -74,9 +74,9 @@ class Fusion:
 
 def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration under ``plan``, whoever made it. Raises PlanError for what the model does not know."""
+    workload, plan = plan.computed(workload)
     if not plan.plain:
         raise PlanError(f"the engine {NAME} knows one channel, a fixed order and a barrier: take the engine auto")
-    workload = workload.recomputing(plan.recompute)
     return replace(recursion.predict_timeline(workload, plan, pricing.cost()), engine=NAME)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -75,10 +75,14 @@ class Plan:
         _ = self.objective  # checks the channels
         if self.credit is not None:
             require_count(self.credit, "the credit of the plan", least=1)
-        if self.release and self.forward_overlap:
-            raise PlanError("the plan releases gradients in backward and overlaps forward, for which they are kept")
+        if self.release and (self.forward_overlap or self.split):
+            raise PlanError(
+                "the plan releases gradients in backward, and overlaps forward or splits, for which they stay"
+            )
         if self.sparse and (self.split or self.forward_overlap or self.credit is not None):
             raise PlanError("the plan has sparse buckets: they are neither split, put off nor sent by priority")
+        if len(set(self.recompute)) < len(self.recompute):
+            raise PlanError("the plan names a segment to recompute twice")
         if self.mirror and not self.sparse:
             raise PlanError("the plan keeps mirror weights and has no sparse bucket that needs them")
 
@@ -93,9 +97,33 @@ class Plan:
         return any(bucket.density is not None for bucket in self.buckets)
 
     @property
+    def wants(self) -> Mapping[str, str]:
+        """What it asks for beyond one all-reduce at a time, in its order, and a barrier before the update.
+
+        Each by the name of its field, in words.
+        """
+        asked = {
+            "channels": (self.channels > 1, f"{self.channels} channels"),
+            "forward_overlap": (self.forward_overlap, "the next forward to overlap communication"),
+            "split": (self.split, "all-reduces split into reduce-scatter and all-gather"),
+            "credit": (self.credit is not None, "sending by priority"),
+            "density": (self.sparse, "sparse buckets"),
+            "mirror": (self.mirror, "mirror weights"),
+            "release": (self.release, "gradients released in backward"),
+            "recompute": (bool(self.recompute), "segments recomputed"),
+        }
+        return {name: words for name, (wanted, words) in asked.items() if wanted}
+
+    @property
     def plain(self) -> bool:
-        """One all-reduce at a time, in the order of the buckets, and a barrier before the update."""
-        return self.objective.plain and self.credit is None and not self.release and not self.sparse
+        """Whether it wants nothing of that."""
+        return not self.wants
+
+    def computed(self, workload: Workload) -> tuple[Workload, Plan]:
+        """What is computed under the plan, and the plan without what changes that. Raises as ``recomputing``."""
+        if not self.recompute:
+            return workload, self
+        return workload.recomputing(self.recompute), replace(self, recompute=())
 
     def under(self, objective: Objective) -> Plan:
         """The same buckets under other rules."""

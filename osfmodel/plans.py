@@ -17,7 +17,7 @@ from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import best_cap
 from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.targets import CONFIG_TARGETS, Target, ddp, horovod
-from osfmodel.units import parse_bytes, show_bytes
+from osfmodel.units import parse_bytes, parse_part, show_bytes
 from osfmodel.workload import Workload
 
 Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
@@ -179,7 +179,7 @@ def sparse_name(name: str) -> SparseName | None:
         f"write {SPARSE}DENSITY,PLAN and then any of {', '.join(SPARSE_OPTIONS)}, such as {SPARSE}1%,cap:25MiB,release"
     )
     try:
-        density = float(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
+        density = parse_part(first)
     except ValueError:
         raise UsageError(f"plan {name!r}: {first!r} is no density such as 1% or 0.01: {form}") from None
     require_density(density)

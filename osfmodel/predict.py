@@ -11,7 +11,7 @@ from typing import Any
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, TableCost
-from osfmodel.effects import EXECUTED, Effects
+from osfmodel.effects import Effects
 from osfmodel.engine import AUTO, engine_called, predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
@@ -53,8 +53,8 @@ class Prediction:
 
     ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
     ``band`` says how far such predictions were from measured runs; None where nothing is communicated, and for engines
-    other than ours, which no band was made for. ``runs_on`` names the stock frameworks that can carry the plan out;
-    none means that it needs an executor.
+    other than ours and sparse plans, which no band was made for. ``runs_on`` names the stock frameworks that can carry
+    the plan out; none means that it needs an executor. ``alone``: seconds of an iteration of one worker alone.
     """
 
     name: str
@@ -65,6 +65,12 @@ class Prediction:
     caveats: tuple[str, ...] = ()
     band: Band | None = None
     runs_on: tuple[str, ...] = ()
+    alone: float = 0
+
+    @property
+    def scaling_factor(self) -> float:
+        """Of one worker alone, who recomputes nothing, to this: 1 is perfect scaling."""
+        return self.alone / self.iteration_time
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -161,7 +167,7 @@ class _Subject:
 
     def bound(self, plan: Plan, objective: Objective, pricing: Pricing) -> Bound:
         """What no schedule under these rules can beat; one for all plans that pay and are allowed the same."""
-        if plan.sparse or plan.release or plan.recompute:
+        if {"density", "release", "recompute"} & plan.wants.keys():
             return Bound(self.workload, pricing, objective, plan)
         known = self._bounds.setdefault(objective, [])
         for bound in known:
@@ -203,8 +209,8 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
     else:
         label, plan = given if isinstance(given, tuple) else ("given", given)
         objective = replace(plan.objective, **rules)
-        pricing = subject.paid(objective, EXECUTED if plan.release or plan.sparse else NO_CONDITIONS)
         plan = plan.under(objective)
+        pricing = subject.engine.seen(subject.pricing.for_plan(plan))
     timeline = subject.engine.carry_out(workload, plan, pricing)
     return Prediction(
         name=label,
@@ -213,8 +219,9 @@ def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Map
         bound=subject.bound(plan, objective, pricing),
         warnings=subject.warnings + plan_extrapolation(workload, plan, pricing),
         caveats=caveats + subject.caveats,
-        band=error_band(workload, plan, timeline, pricing) if subject.ours else None,
+        band=error_band(workload, plan, timeline, pricing) if subject.ours and not plan.sparse else None,
         runs_on=runs_on(plan, workload),
+        alone=workload.compute_time,
     )
 
 
@@ -249,7 +256,9 @@ def plan_extrapolation(workload: Workload, plan: Plan, pricing: Pricing) -> tupl
     notes = extrapolation(plan, pricing.cost()) + _beyond(gathered, pricing.cost("all_gather"))
     unmeasured = plan.sparse and pricing.workers > 1 and not (pricing.effects.select or pricing.effects.select_time)
     said = "what selecting entries computes is not known here and left out: measure it with `osf bench`"
-    return tuple(dict.fromkeys(notes)) + ((said,) if unmeasured else ())
+    guessed = plan.sparse and "all_gather" in pricing.assumed
+    assumed = "all-gathers are priced at half an all-reduce: measure them with `osf bench --collective all_gather`"
+    return tuple(dict.fromkeys(notes)) + ((said,) if unmeasured else ()) + ((assumed,) if guessed else ())
 
 
 def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
 from osfmodel.effects import EXECUTED, HOROVOD, NO_EFFECTS, RUNTIME, Effects
 from osfmodel.errors import CostError
 from osfmodel.objective import Objective
+from osfmodel.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Pricing:
     blocking: whether whoever launches a collective carries it out, as over gloo and MPI
     per_host: ranks on a host
     startups: collective -> seconds of start-up of a message, where that was measured
+    assumed: collectives without prices of their own, taken to be half an all-reduce
     """
 
     costs: Mapping[str, Cost]
@@ -43,6 +45,7 @@ class Pricing:
     blocking: bool = False
     per_host: int = 1
     startups: Mapping[str, Cost] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_count(self.in_flight, "collectives in flight", least=1)
@@ -68,6 +71,10 @@ class Pricing:
     def for_rules(self, objective: Objective) -> Pricing:
         """What plans under these rules pay: other rules than the plain ones are the executor's."""
         return self if objective.plain else self.under(EXECUTED)
+
+    def for_plan(self, plan: Plan) -> Pricing:
+        """What a plan pays of which nobody says who carries it out: a framework, or where none can, the executor."""
+        return self if plan.plain else self.under(EXECUTED)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
         """What a run of ``osf run`` with these conditions pays.
@@ -151,12 +158,13 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
     none was. Raises as ``cost_of``.
     """
     whole = cost_of(cluster, workers)
-    costs = {"all_reduce": whole}
+    costs, assumed = {"all_reduce": whole}, []
     for half in ("reduce_scatter", "all_gather"):
         try:
             costs[half] = cost_of(cluster, workers, half)
         except CostError:
             costs[half] = whole.slower(0.5)
+            assumed.append(half)
     effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost
     startups = _startups(cluster, workers)
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
@@ -166,6 +174,7 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
     return Pricing(
         costs, workers, gain, effects, uncertainty, in_flight,
         blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers), startups=startups,
+        assumed=tuple(assumed) if workers > 1 else (),
     )  # fmt: skip
 
 

@@ -84,17 +84,8 @@ def communication_finish(release_times: Iterable[float], durations: Iterable[flo
 
 
 def _require_supported(plan: Plan) -> None:
-    asked = {
-        "channels above 1": plan.channels > 1,
-        "forward_overlap": plan.forward_overlap,
-        "split": plan.split,
-        "credit": plan.credit is not None,
-        "release": plan.release,
-        "sparse buckets": plan.sparse,
-    }
-    for feature, wanted in asked.items():
-        if wanted:
-            raise PlanError(f"the plan uses {feature}, which the recursion engine cannot model: set it to its default")
+    if not plan.plain:
+        raise PlanError(f"the recursion cannot model a plan that wants {' and '.join(plan.wants.values())}")
 
 
 def _price(bucket: Bucket, cost: Cost, effects: Effects) -> float:

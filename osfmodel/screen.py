@@ -55,8 +55,8 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             escape(prediction.name),
             str(len(prediction.plan.buckets)),
             show_time(prediction.iteration_time),
-            f"{timeline.scaling_factor:.3f}",
-            f"{timeline.scaling_factor * comparison.workers:.4g}x",
+            f"{prediction.scaling_factor:.3f}",
+            f"{prediction.scaling_factor * comparison.workers:.4g}x",
             show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
             _width(prediction.band),
@@ -74,7 +74,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 def _bounds(bounds: Sequence[Bound]) -> str:
     """Of one set of rules the bound; of several, each with its rules."""
-    if len(bounds) == 1:
+    if len(bounds) == 1 and bounds[0].plan is None:
         return f": {show_time(bounds[0].value)}"
     return " with " + "; with ".join(f"{_rules(bound)}: {show_time(bound.value)}" for bound in bounds)
 
@@ -166,7 +166,7 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
         table = _table(console, title, "workers", *columns, "bound", "error band")
         for comparison in comparisons:
             cells = [
-                f"{show_time(prediction.iteration_time)}  {prediction.timeline.scaling_factor:.3f}"
+                f"{show_time(prediction.iteration_time)}  {prediction.scaling_factor:.3f}"
                 for prediction in comparison.predictions
             ]
             bands = _widths([prediction.band for prediction in comparison.predictions])
@@ -179,7 +179,7 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def _sweep_row(table: Table, prediction: Prediction, workers: int) -> None:
-    factor, gap = f"{prediction.timeline.scaling_factor:.3f}", f"{max(prediction.gap, 0):.1%}"
+    factor, gap = f"{prediction.scaling_factor:.3f}", f"{max(prediction.gap, 0):.1%}"
     time = show_time(prediction.iteration_time)
     table.add_row(escape(prediction.name), str(workers), time, factor, gap, _width(prediction.band))
 
@@ -198,7 +198,7 @@ def show_economics(
     table = _table(console, title, "plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
     for position, prediction in enumerate(comparisons[0].predictions):
         for comparison, rows in zip(comparisons, money, strict=True):
-            row, factor = rows[position], comparison.predictions[position].timeline.scaling_factor
+            row, factor = rows[position], comparison.predictions[position].scaling_factor
             cost = [] if row.cost is None else [f"{row.cost:,.2f}"]
             speed_up = f"{factor * row.workers:.4g}x"
             table.add_row(

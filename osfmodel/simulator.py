@@ -33,6 +33,7 @@ from osfmodel.workload import Workload
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
+    workload, plan = plan.computed(workload)
     compute, network, finish = _simulated(workload, plan, pricing)
     operations = network.operations
     spans = compute.spans + network.spans
@@ -54,7 +55,7 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
     """
     if plan.credit is None:
         return plan
-    _, network, _ = _simulated(workload, plan, pricing)
+    _, network, _ = _simulated(*plan.computed(workload), pricing)
     order = [number for number in network.sent if number < len(plan.buckets)]
     return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
 

@@ -2,7 +2,7 @@
 
 Top-k sparsification sends of each tensor the ``entries`` of largest magnitude, each as a value and its place, and keeps
 the rest for later. Ranks choose differently, so entries cannot be added up on the way: an all-gather brings every
-rank's to every rank, which grows with their number, while what a ring sends does not (model.md section 2.5; gTop-k:
+rank's to every rank, which grows with their number, while what a ring sends does not (docs/reference/sparse.md; gTop-k:
 Shi et al., ICDCS'19). In :class:`Exchange` are the times of the three ways from start-up and bandwidth alone, and the
 density below which each beats the dense ring; :func:`break_even` finds that for the prices of a cluster.
 """
@@ -39,7 +39,9 @@ class Sparsity:
 
     def sent_bytes(self, bucket: Bucket) -> int:
         """Of the message of one rank: the entries of each tensor, values and places."""
-        parts = (part_bytes(block.bytes, bucket.density or 1, self.widths[block.layer]) for block in bucket.blocks)
+        sizes = [(block.bytes, self.widths[block.layer]) for block in bucket.blocks]
+        wide = any(-(-size // element) >= WIDE for size, element in sizes)  # the places of all tensors are of one width
+        parts = (part_bytes(size, bucket.density or 1, element, wide) for size, element in sizes)
         return -(-sum(parts) // ALIGNMENT) * ALIGNMENT
 
     def gathered_bytes(self, bucket: Bucket) -> int:
@@ -67,10 +69,10 @@ class Sparsity:
         return chosen + self.spread(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
 
 
-def part_bytes(size: int, density: float, element: int = 4) -> int:
-    """Bytes that a rank sends of a tensor of ``size`` bytes: values and places."""
+def part_bytes(size: int, density: float, element: int = 4, wide: bool = False) -> int:
+    """Bytes that a rank sends of a tensor of ``size`` bytes: values, and places, ``wide`` ones beside a huge tensor."""
     elements = -(-size // element)
-    return entries(elements, density) * (element + INDEX_BYTES * (1 + (elements >= WIDE)))
+    return entries(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
 
 
 @dataclass(frozen=True, slots=True)

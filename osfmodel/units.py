@@ -75,6 +75,11 @@ def parse_bytes(text: str) -> int:
     return int(size)
 
 
+def parse_room(text: str) -> int:
+    """The same for a limit, of which a part of a byte is no use: ``"15.9GiB"`` is rounded down."""
+    return int(_parse(text, BYTE_UNITS, "size", "16GiB"))
+
+
 def parse_time(text: str) -> float:
     """``"3.2ms"`` -> 0.0032 seconds. Raises UsageError for a bare number or an unknown unit."""
     return float(_parse(text, TIME_UNITS, "time", "3.2ms"))
@@ -83,6 +88,11 @@ def parse_time(text: str) -> float:
 def parse_bandwidth(text: str) -> float:
     """``"10Gbps"`` -> 1.25e9 bytes per second (bits with ``bps``, bytes with ``B/s``). Raises UsageError."""
     return float(_parse(text, BANDWIDTH_UNITS, "bandwidth", "10Gbps or 1.25GB/s"))
+
+
+def parse_part(text: str) -> float:
+    """``"1%"`` or ``"0.01"`` -> 0.01. Raises ValueError, to be said in the words of what it is a part of."""
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
 def format_bytes(size: int) -> str:

@@ -333,7 +333,6 @@ def test_one_entry_in_full():
         ([*PREDICT, "--workers", "8", "--price-per-gpu-hour", "2"], 2, "needs --samples"),
         ([*PREDICT, "--workers", "8", "--samples", "nan"], 2, "write a number above 0"),
         ([*PREDICT, "--workers", "8", "--samples", "5", "--batch-size", "0"], 2, "--batch-size 0"),
-        ([*PREDICT, "--workers", "8", "--batch-size", "32"], 2, "was profiled with 64"),
         ([*PREDICT, "--workers", "8", "--plan", "optimum"], 2, "did you mean optimal?"),
         ([*PREDICT, "--workers", "8", "--channels", "0"], 2, "--channels"),
         ([*TUNE, "--workers", "8", "--channels", "2"], 2, "tune --for runtime instead"),

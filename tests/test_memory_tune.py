@@ -19,7 +19,8 @@ from osfmodel.batches import at_batch
 from osfmodel.cli import main
 from osfmodel.engine import predict_timeline
 from osfmodel.memory import RUNTIME, memory_of
-from osfmodel.memory_tune import Demand, tune_memory
+from osfmodel.memory_tune import tune_memory
+from osfmodel.memory_tuning import Demand
 from osfmodel.plan import one_by_one
 from osfmodel.pricing import pricing_of
 from osfmodel.profiles import load_cluster
@@ -117,6 +118,16 @@ def test_more_memory_is_never_slower():
     assert all(later >= 0.98 * before for before, later in pairwise(throughputs))
 
 
+def test_what_the_library_keeps_is_taken_of_the_limit():
+    """And of one worker alone nothing: there is no communicator."""
+    less, kept = tuned(2 * GIB - (200 << 20)), tuned(2 * GIB, communicator=200 << 20)
+    assert kept.after.plan == less.after.plan
+    assert kept.after.batch_size == less.after.batch_size
+    assert kept.after.memory.peak.bytes == less.after.memory.peak.bytes + (200 << 20)
+    alone = tune_memory(BLOCKS, CLUSTER, 1, Demand(2 * GIB, communicator=200 << 20))
+    assert "communicators" not in alone.after.memory.peak.held
+
+
 def test_without_sparse_nothing_changes_the_mathematics():
     found = tuned(2 * GIB)
     assert not any(fit.plan.sparse for fit in found.tried)
@@ -142,8 +153,17 @@ def test_gradients_are_kept_where_they_must_be():
 @pytest.mark.parametrize(
     ("workload", "limit", "more", "error", "message"),
     [
-        (BLOCKS, 1 << 20, {}, PlanError, "does not fit 1.000 MiB with a single sample"),
-        (BLOCKS, GIB, {"batch_size": 4096}, PlanError, "does not fit"),
+        (BLOCKS, 1 << 20, {}, PlanError, "does not fit 1.000 MiB with 1 sample: "),
+        (
+            BLOCKS,
+            GIB,
+            {"batch_size": 4096},
+            PlanError,
+            "fit 1.000 GiB with 4096 samples: .* or a smaller batch",
+        ),
+        (BLOCKS, GIB, {"density": 0.01, "mirror": True, "optimizer": "adam"}, UsageError, "mirror weights need SGD"),
+        (BLOCKS, GIB, {"mirror": True}, UsageError, "state a density"),
+        (BLOCKS, GIB, {"communicator": -1}, DataError, "bytes of a communicator"),
         (BLOCKS, 0, {}, UsageError, "a memory limit of 0 bytes"),
         (BLOCKS, GIB, {"density": 0.0}, PlanError, "above 0, since nothing would be sent"),
         (BLOCKS, GIB, {"density": 1.5}, PlanError, "no tensor has more elements"),

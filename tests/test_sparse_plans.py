@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import fields, replace
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,7 @@ from osfmodel.plan import one_by_one
 from osfmodel.plans import make_plan, named_plan, sparse_name
 from osfmodel.pricing import pricing_of
 from osfmodel.runtime.selecting import SIZES, Sample, fitted
-from osfmodel.sparse import part_bytes
+from osfmodel.sparse import part_bytes, sparsely
 from tests.conftest import ROOT
 
 WORKLOAD, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
@@ -76,12 +77,72 @@ def test_predict_shows_them_with_a_bound_of_their_own():
     assert any("not known here" in note for note in rows["sparse:0.1%,wfbp"]["notes"])
 
 
-def test_ddp_says_that_it_cannot():
+PLAIN_PLAN = make_plan("ddp", WORKLOAD, PRICING)
+SEGMENT = osf.Segment("block", WORKLOAD.layers[0].name, WORKLOAD.layers[3].name, 1000)
+SEGMENTED = replace(WORKLOAD, segments=(SEGMENT,))
+BEYOND = {
+    "channels": ("2 channels", replace(PLAIN_PLAN, channels=2)),
+    "forward_overlap": ("the next forward to overlap", replace(PLAIN_PLAN, forward_overlap=True)),
+    "split": ("reduce-scatter and all-gather", replace(PLAIN_PLAN, split=True)),
+    "credit": ("by priority", replace(PLAIN_PLAN, credit=1 << 20)),
+    "density": ("sparse buckets", sparsely(PLAIN_PLAN, 0.01)),
+    "mirror": ("mirror weights", replace(sparsely(PLAIN_PLAN, 0.01), mirror=True)),
+    "release": ("released in backward", replace(PLAIN_PLAN, release=True)),
+    "recompute": ("segments recomputed", replace(PLAIN_PLAN, recompute=("block",))),
+}
+
+
+def test_every_field_of_a_plan_that_changes_what_is_done_is_among_what_it_wants():
+    """So that no framework is handed a plan of which it would leave a part out without a word."""
+    names = {field.name for field in fields(osf.Plan)} - {"workload", "buckets"} | {"density"}
+    assert names == set(BEYOND)
+    for name, (_, plan) in BEYOND.items():
+        assert name in plan.wants
+        assert not plan.plain
+    assert not PLAIN_PLAN.wants
+
+
+@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("dtypes", [1, 2])
+def test_ddp_refuses_them_by_name(name, dtypes):
     from osfmodel.runtime.buckets import carried
 
-    plan = make_plan("sparse:1%,ddp,release", WORKLOAD, PRICING)
-    with pytest.raises(OsfError, match="wants sparse buckets and gradients released in backward: --executor runtime"):
-        carried("sparse:1%,ddp,release", plan, WORKLOAD)
+    words, plan = BEYOND[name]
+    workload = SEGMENTED
+    if dtypes == 2:
+        first, *rest = SEGMENTED.layers
+        workload = replace(SEGMENTED, layers=(replace(first, dtype="float16"), *rest))
+        apart = [replace(bucket, blocks=(block,)) for bucket in plan.buckets for block in bucket.blocks]
+        plan = replace(plan, buckets=tuple(apart))
+    with pytest.raises(OsfError, match=f"which wants .*{words}"):
+        carried("given", plan, workload)
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_plan_pays_the_same_in_every_command(name, tmp_path):
+    """The executor's prices, also where the library keeps two in flight and DDP copies."""
+    _, plan = BEYOND[name]
+    memory = osf.load_workload("resnet50-memory")
+    plan = make_plan("ddp", memory, PRICING)
+    segments = (memory.segments[0].name,)
+    changes = {
+        "density": {},
+        "channels": {"channels": 2},
+        "credit": {"credit": 1 << 20},
+        "recompute": {"recompute": segments},
+    }
+    sparse = sparsely(plan, 0.01)
+    plan = replace(sparse if name in ("density", "mirror") else plan, **changes.get(name, {name: True}))
+    cluster = replace(CLUSTER, in_flight=2, effects=Effects(copy_in=1e-10, copy_out=1e-10))
+    osf.save(plan, tmp_path / "plan.json")
+    osf.save(cluster, tmp_path / "cluster.json")
+    words = ["resnet50-memory", "--cluster", str(tmp_path / "cluster.json"), "--workers", "16", "--json"]
+    told = [
+        json.loads(CliRunner().invoke(main, [command, *words, "--plan", str(tmp_path / "plan.json")]).stdout)
+        for command in ("predict", "memory")
+    ]
+    end = max(level["end_s"] for level in told[1]["plans"][0]["levels"])
+    assert end == pytest.approx(told[0]["predictions"][0]["iteration_time_s"])
 
 
 def test_what_runs_pay():

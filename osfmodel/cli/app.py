@@ -14,13 +14,14 @@ from typing import Any
 import click
 
 from osfmodel import __version__, documents, profiles
+from osfmodel.batches import at_batch
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS, worker_counts
 from osfmodel.effects import EFFECTS, Effects, effects_of
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.render import FORMATS, Result, choose_format, render
-from osfmodel.units import parse_time
+from osfmodel.units import parse_part, parse_time
 from osfmodel.workload import Workload
 
 LARGEST_WORKER_COUNT = 10**7
@@ -229,7 +230,7 @@ def _effect_value(text: str) -> float | None:
     if effect is not None and effect.unit == "s":
         return parse_time(value)
     try:
-        number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        number = parse_part(value)
     except ValueError:
         unit = "a fraction such as 0.1 or 10%" if effect is None or effect.unit == "fraction" else effect.unit
         raise UsageError(f"--effect {text!r}: {value!r} is not a number; write {unit}") from None
@@ -251,10 +252,9 @@ def load_subject(
     if batch_size is not None:
         if batch_size < 1:
             raise UsageError(f"--batch-size {batch_size}: it must be 1 or more")
-        if loaded.batch_size is not None:
-            raise UsageError(
-                f"--batch-size {batch_size}: {loaded.name!r} was profiled with {loaded.batch_size} and times go with it"
-            )
+        if loaded.batch_size not in (None, batch_size):
+            warn(f"times in proportion to the batch, from {loaded.batch_size} samples to {batch_size}")
+            loaded = at_batch(loaded, batch_size)
         loaded = replace(loaded, batch_size=batch_size)
     if compression == FP16:
         loaded = loaded.in_fp16()

@@ -10,11 +10,13 @@ from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_wor
 from osfmodel.cli.predict import named_or_file
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
-from osfmodel.memory import CAVEAT, DDP, KEEPERS, LOCAL, OPTIMIZERS, RUNTIME, memory_of
-from osfmodel.memory_output import Held
+from osfmodel.memory import DDP, KEEPERS, LOCAL, RUNTIME, caveat, memory_of
+from osfmodel.memory_output import MemoryPredicted
+from osfmodel.optimizers import OPTIMIZERS
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan, named_plan
 from osfmodel.pricing import pricing_of
+from osfmodel.units import parse_room
 
 
 @click.command(name="memory")
@@ -30,6 +32,7 @@ from osfmodel.pricing import pricing_of
 )
 @click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="If not that of the profile.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
+@click.option("--communicator", metavar="SIZE", help="What the library keeps for each communicator: one per channel.")
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")
 @output_options
 def memory_command(
@@ -43,6 +46,7 @@ def memory_command(
     keeper: str | None,
     optimizer: str | None,
     batch_size: int | None,
+    communicator: str | None,
     also: str | None,
     style: str | None,
     as_json: bool,
@@ -61,6 +65,8 @@ def memory_command(
         raise UsageError("give --cluster and --workers, or neither for one worker alone")
     if cluster_name is None and plan_names:
         raise UsageError("--plan needs --cluster and --workers: when buckets are sent depends on them")
+    if cluster_name is None and communicator is not None:
+        raise UsageError("--communicator needs --cluster and --workers: one worker alone has none")
     if compression is not None:
         raise UsageError("--compression: what it keeps is not known here; leave it out")
     workload, cluster = load_subject(workload_name, cluster_name or "ring:1us,100GB/s", cost_model, None, effects)
@@ -72,19 +78,23 @@ def memory_command(
     elif also is not None:
         raise UsageError("--also is for --batch-size B: without, the profile is taken as it is")
     pricing = pricing_of(cluster, counts[0])
+    kept = parse_room(communicator or "0B")
     memories, times = {}, {}
     for name in dict.fromkeys(plan_names or ("ddp",)):
         found = named_or_file(name)
         label, plan = found if isinstance(found, tuple) else (name, None)
-        entry = None if plan is not None else named_plan(name)
-        paid = pricing.for_rules(plan.objective) if plan is not None else pricing.under(entry.conditions)  # type: ignore[union-attr]
-        carried = plan or make_plan(name, workload, paid)
-        timeline = predict_timeline(workload, carried, paid)
-        keeps = keeper or (LOCAL if workers is None else _keeper(carried))
+        if plan is None:
+            entry = named_plan(name)
+            paid = pricing.under(entry.conditions) if entry.conditions else pricing.for_rules(entry.objective)
+            plan = make_plan(name, workload, paid)
+        else:
+            paid = pricing.for_plan(plan)
+        timeline = predict_timeline(workload, plan, paid)
+        keeps = keeper or (LOCAL if workers is None else _keeper(plan))
         label = "one worker alone" if workers is None else label
-        memories[label] = memory_of(workload, carried, timeline, counts[0], keeps, optimizer)
+        memories[label] = memory_of(workload, plan, timeline, counts[0], keeps, optimizer, kept)
         times[label] = timeline.iteration_time
-    emit(style, as_json, output, Held(workload.name, workload.batch_size, memories, times, (CAVEAT,)))
+    emit(style, as_json, output, MemoryPredicted(workload.name, workload.batch_size, memories, times, (caveat(kept),)))
 
 
 def _keeper(plan: Plan) -> str:

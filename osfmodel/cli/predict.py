@@ -50,7 +50,9 @@ from osfmodel.predict import Comparison, compare
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
 @click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
-@click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if the workload lacks it.")
+@click.option(
+    "--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not those of the profile."
+)
 @output_options
 def predict_command(
     workload_name: str,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from osfmodel import profiles
+from osfmodel.batches import Variation
 from osfmodel.cli.app import CLUSTER, FP16, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
@@ -52,7 +53,7 @@ class Asked(NamedTuple):
     plans: tuple[str, ...]
     cluster: str | None
     workload: str | None
-    scale: float
+    variation: Variation
     output: str
     hook: bool | None
     verify: bool
@@ -80,6 +81,7 @@ class Asked(NamedTuple):
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
 @click.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Replay B samples per worker, in proportion.")
 @click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
 @click.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
@@ -100,6 +102,7 @@ def run_command(
     cluster: str | None,
     workload: str | None,
     scale: float,
+    batch_size: int | None,
     iterations: int,
     repeat: int,
     warm_up: int,
@@ -126,8 +129,9 @@ def run_command(
     if executor != HOROVOD and (timeline is not None or compression == FP16):
         raise UsageError("--timeline and --compression are Horovod's: give --executor horovod")
     named = [PREFIX + plan.removeprefix(PREFIX) if executor == RUNTIME else plan for plan in plans]
+    variation = Variation(scale, batch_size)
     asked = Asked(
-        subject, tuple(dict.fromkeys(named)), cluster, workload, scale, output, True if comm_hook else None, verify,
+        subject, tuple(dict.fromkeys(named)), cluster, workload, variation, output, True if comm_hook else None, verify,
         timeline, compression,
     )  # fmt: skip
     _require_sensible(asked)
@@ -172,9 +176,11 @@ def _shown(runs: Sequence[Measurement]) -> int:
 
 def _require_sensible(asked: Asked) -> None:
     """Everything that can be said before anyone meets."""
-    if not 0 < asked.scale < 1e6:
-        raise UsageError(f"--scale {asked.scale}: write a factor above 0, such as 8 or 0.5")
-    if asked.real and asked.scale != 1:
+    if not 0 < asked.variation.scale < 1e6:
+        raise UsageError(f"--scale {asked.variation.scale}: write a factor above 0, such as 8 or 0.5")
+    if asked.real and asked.variation.batch_size is not None:
+        raise UsageError("--batch-size is for replays: a model has the batch that its factory returns")
+    if asked.real and asked.variation.scale != 1:
         raise UsageError("--scale is for replays: a model takes the time that it takes")
     if asked.verify and not asked.real:
         raise UsageError("--verify compares losses, which only a model has: give PACKAGE.MODULE:FACTORY")
@@ -256,8 +262,7 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
     from osfmodel.runtime.horovod_run import Series, loop_of, run_all
 
     require_agreement(repr((asked, settings)))
-    known = profiles.load_workload(asked.workload or asked.subject)
-    workload = known if asked.scale == 1 else known.scaled(asked.scale)
+    workload = asked.variation.of(profiles.load_workload(asked.workload or asked.subject))
     workload = workload.in_fp16() if asked.compression == FP16 else workload
     watch.patience += 2 * workload.compute_time
     pricing = UNMEASURED
@@ -271,7 +276,7 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
     series = Series(
         {
             "name": asked.subject,
-            "scale": None if asked.real else asked.scale,
+            "variation": None if asked.real else tuple(asked.variation),
             "workload": asked.workload,
             "device": "cpu",
             "compression": asked.compression,
@@ -293,8 +298,7 @@ def _subject(asked: Asked, place: Place) -> Subject:
     from osfmodel.runtime.trainees import agreed, replayed, trained
 
     if not asked.real:
-        workload = profiles.load_workload(asked.subject)
-        return replayed(workload if asked.scale == 1 else workload.scaled(asked.scale), place.device)
+        return replayed(asked.variation.of(profiles.load_workload(asked.subject)), place.device)
     known = None if asked.workload is None else profiles.load_workload(asked.workload)
     note = "" if known is None or place.rank else other_threads(known, place.device)
     if note:
@@ -334,7 +338,7 @@ def _first(asked: Asked, settings: Settings, place: Place, subject: Subject) -> 
     named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
     wires = asked.cluster or "unmeasured"
     names = _beside(named, asked.output), _beside(wires, asked.output)
-    return first_of(subject, settings, place, names, None if asked.real else asked.scale)
+    return first_of(subject, settings, place, names, None if asked.real else asked.variation)
 
 
 def _beside(name: str, output: str) -> str:

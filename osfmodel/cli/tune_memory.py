@@ -11,10 +11,10 @@ from osfmodel import profiles
 from osfmodel.cli.app import emit, load_subject, parse_workers
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
-from osfmodel.memory import OPTIMIZERS
-from osfmodel.units import parse_bytes
+from osfmodel.optimizers import OPTIMIZERS
+from osfmodel.units import parse_part, parse_room
 
-ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release")
+ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
 NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", "compression")
@@ -25,6 +25,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--memory and what goes with it."""
     for option in (
         click.option("--no-release", is_flag=True, help="Memory: keep gradients until the update, for clipping."),
+        click.option("--communicator", metavar="SIZE", help="Memory: what the library keeps for each communicator."),
         click.option("--also", metavar="FILE", help="Memory: a profile of the same model at another batch size."),
         click.option("--batch-size", type=int, metavar="B", help="Memory: samples per worker; default: the fastest."),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="Memory: if not that of the profile."),
@@ -63,8 +64,9 @@ def refuse_other_options(ctx: click.Context) -> None:
 
 def tune_memory_command(params: dict[str, Any]) -> None:
     """Find the plan and print it."""
-    from osfmodel.memory_output import Fitted  # not loaded where osf tune tunes something else
-    from osfmodel.memory_tune import Demand, tune_memory
+    from osfmodel.memory_output import MemoryTuned  # not loaded where osf tune tunes something else
+    from osfmodel.memory_tune import tune_memory
+    from osfmodel.memory_tuning import Demand
 
     workload, cluster = load_subject(
         params["workload_name"], params["cluster_name"], params["cost_model"], None, params["effects"]
@@ -73,21 +75,22 @@ def tune_memory_command(params: dict[str, Any]) -> None:
     if len(counts) > 1:
         raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")
     demand = Demand(
-        parse_bytes(params["memory"]),
+        parse_room(params["memory"]),
         params["optimizer"],
         parse_density(params["density"] or DENSITY) if params["sparse"] else None,
         params["batch_size"],
         not params["no_release"],
         params["mirror"],
+        parse_room(params["communicator"] or "0B"),
     )
     other = None if params["also"] is None else profiles.load_workload(params["also"])
     tuning = tune_memory(workload, cluster, counts[0], demand, other)
-    emit(params["style"], params["as_json"], params["output"], Fitted(tuning))
+    emit(params["style"], params["as_json"], params["output"], MemoryTuned(tuning))
 
 
 def parse_density(text: str) -> float:
     """``1%`` or ``0.01``. Raises UsageError."""
     try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        return parse_part(text)
     except ValueError:
         raise UsageError(f"--density {text!r}: write a part of the entries, such as 1% or 0.01") from None

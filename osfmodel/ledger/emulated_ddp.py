@@ -18,6 +18,7 @@ from functools import cache
 from itertools import accumulate
 
 from osfmodel import profiles
+from osfmodel.batches import Variation, variation_of
 from osfmodel.errors import DataError
 from osfmodel.ledger.recipe import Row, Verdict, row_of, stated_plan, without_unsteady
 from osfmodel.measurement import Measurement
@@ -37,15 +38,15 @@ def judge(
 
 
 def _row(run: Measurement, change: Callable[[Pricing], Pricing]) -> Row:
-    workload = _workload(run.workload, float(run.condition("scale")))
+    workload = _workload(run.workload, variation_of(dict(run.conditions)))
     pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
     pricing = change(pricing.under(dict(run.conditions)))
     return row_of(run, workload, pricing, carried_out(run, workload, pricing))
 
 
 @cache
-def _workload(name: str, scale: float) -> Workload:
-    return profiles.load_workload(name).scaled(scale)
+def _workload(name: str, variation: Variation) -> Workload:
+    return variation.of(profiles.load_workload(name))
 
 
 def carried_out(run: Measurement, workload: Workload, pricing: Pricing) -> Plan:

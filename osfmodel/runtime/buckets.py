@@ -107,19 +107,7 @@ def _require_one_dtype(label: str, workload: Workload) -> None:
 
 
 def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
-    wants = []
-    if plan.channels > 1:
-        wants.append(f"{plan.channels} channels")
-    if plan.forward_overlap:
-        wants.append("the next forward to overlap communication")
-    if plan.split:
-        wants.append("all-reduces split into reduce-scatter and all-gather")
-    if plan.credit is not None:
-        wants.append("sending by priority")
-    if plan.sparse:
-        wants.append("sparse buckets")
-    if plan.release:
-        wants.append("gradients released in backward")
+    wants = list(plan.wants.values())
     if any(bucket.release_time for bucket in plan.buckets):
         wants.append("a clock that releases buckets, as Horovod has")
     if sum(len(bucket.blocks) for bucket in plan.buckets) != len(workload.gradients):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -48,6 +49,21 @@ def slowest(job: Job, call: Callable[[], Any]) -> float:
     """Seconds of ``call`` on the slowest rank, all starting together; the first round is not counted."""
     own = [_once(job, call) for _ in range(ROUNDS + 1)][1:]
     return float(median(map(max, zip(*job.gather(own), strict=True))))
+
+
+def apart(job: Job, between: Callable[[], Any], call: Callable[[int], Any], count: int) -> float:
+    """Seconds of one of ``call(0)`` to ``call(count - 1)`` on the slowest rank, with ``between`` before each.
+
+    All start together; the median over rounds of which the first is not counted.
+    """
+    rounds: list[float] = []
+    for _ in range(ROUNDS + 1):
+        total = 0.0
+        for number in range(count):
+            between()
+            total += _once(job, partial(call, number))
+        rounds.append(total / count)
+    return float(median(map(max, zip(*job.gather(rounds[1:]), strict=True))))
 
 
 def _once(job: Job, call: Callable[[], Any]) -> float:

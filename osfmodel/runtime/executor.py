@@ -170,6 +170,7 @@ class Executor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what this rank saved. Raises UsageError where the state is another rank's or another plan's."""
+        self._require_whole()
         load_state(state, self.gradients, self.channels.rank, self.channels.world)
 
     def _telling(self, hook: Callable[..., Any]) -> Callable[..., Any]:

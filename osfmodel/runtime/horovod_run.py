@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from osfmodel.batches import Variation
 from osfmodel.effects import HOROVOD, REPLAYED_ON_CPU
 from osfmodel.loop import Loop
 from osfmodel.loop_settings import PREFIX, name_of
@@ -140,8 +141,8 @@ def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
         "repeats": str(series.repeats),
         "settings": name_of(loop),
     }
-    if series.subject["scale"] is not None:
-        stated["scale"] = f"{series.subject['scale']:g}"
+    if series.subject["variation"] is not None:
+        stated |= Variation(*series.subject["variation"]).stated
     if series.subject.get("compression") == "fp16":
         stated["compression"] = "fp16"
     if loop.use_groups:

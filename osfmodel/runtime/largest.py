@@ -37,8 +37,7 @@ def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
 
 
 def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any, Any]:
-    """Places, ascending, and magnitudes of ``count`` elements or more, the largest among them; no places for all."""
-    import torch
+    """Places and magnitudes of ``count`` elements or more, the largest among them; no places for all."""
 
     step = (elements // SAMPLE) | 1  # odd, so that a sample meets all places of small kernels
     if step >= LEAST_STEP:
@@ -46,11 +45,41 @@ def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any,
         rank = rank_of(count * sample.numel() / elements)
         if rank < sample.numel() // 2:
             threshold = sample.topk(rank, sorted=False).values.min()
-            parts = [_beyond(magnitudes, first, threshold) for first in range(0, elements, PIECE)]
-            places, found = (torch.cat(rows) for rows in zip(*parts, strict=True))
+            places, found = _gathered(magnitudes, elements, threshold)
             if count <= found.numel() <= elements // 2:
                 return places, found
+            if found.numel() < count and not threshold.any():
+                return _filled(places, found, count)
+            del places, found  # before as much again is needed
     return None, _numbers(magnitudes(slice(None)))
+
+
+def _filled(places: Any, found: Any, count: int) -> tuple[Any, Any]:
+    """All that is not 0, and zeros up to ``count``, of which there are enough among the first so many elements."""
+    import torch
+
+    zero = torch.ones(count, dtype=torch.bool, device=places.device)
+    zero[places[places < count]] = False
+    others = zero.nonzero().view(-1)[: count - found.numel()]
+    return torch.cat([places, others]), torch.cat([found, found.new_zeros(len(others))])
+
+
+def _gathered(magnitudes: Magnitudes, elements: int, threshold: Any) -> tuple[Any, Any]:
+    """Places and magnitudes of all that reach the threshold, or of some, more than half of all, where most do.
+
+    Where that is 0, of all above it, since a gradient of which little is there (an embedding's) is 0 nearly everywhere.
+    """
+    import torch
+
+    parts: list[tuple[Any, Any]] = []
+    number = 0
+    for first in range(0, elements, PIECE):
+        parts.append(_beyond(magnitudes, first, threshold))
+        number += parts[-1][0].numel()
+        if number > elements // 2:
+            break
+    places, found = (torch.cat(rows) for rows in zip(*parts, strict=True))
+    return places, found
 
 
 def rank_of(expected: float) -> int:
@@ -61,7 +90,7 @@ def rank_of(expected: float) -> int:
 def _beyond(magnitudes: Magnitudes, first: int, threshold: Any) -> tuple[Any, Any]:
     """Places and magnitudes of the elements of one piece that reach the threshold."""
     part = _numbers(magnitudes(slice(first, first + PIECE)))
-    places = (part >= threshold).nonzero().view(-1)
+    places = ((part >= threshold) & (part > 0)).nonzero().view(-1)
     return places + first, part[places]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from osfmodel import profiles
+from osfmodel.batches import Variation
 from osfmodel.cluster import Cluster
 from osfmodel.effects import REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import DataError, OsfError, UsageError
@@ -251,7 +252,9 @@ def _runs(here: Session, settings: Settings, subject: Subject, plans: Sequence[C
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
     here.watch.patience += 2 * subject.workload.compute_time
-    first = training.first_of(subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else asked.scale)
+    first = training.first_of(
+        subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
+    )
     found: list[Ran] = []
     kept: list[Measurement] = []
     for ran in training.run_all(subject, plans, settings, place, here.watch):

@@ -14,13 +14,15 @@ they take it in backward.
 To choose what a sparse bucket sends is computation, which is done for real in hooks. Under a plan with such buckets
 what is done from the first hook of a parameter to the next layer is added. The gradients are random numbers then,
 others in each iteration and on each rank, since what choosing the largest takes depends on them.
+
+There are no activations here: a layer before which a plan computes a segment again takes that much longer in backward.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from osfmodel.errors import DataError, UsageError
@@ -50,7 +52,8 @@ def dtype_of(layer: Layer) -> Any:
 def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, SleepingPace | SpinningPace]:
     """(model, pace): a torch module that replays ``workload``, called with one number, and what keeps its time.
 
-    ``pace.start()`` is to be called when an iteration starts. Raises UsageError for a dtype that torch does not know,
+    ``pace.start()`` is to be called when an iteration starts, and ``model.recompute(segments)`` where a plan computes
+    some again. Raises UsageError for a dtype that torch does not know,
     DataError for a gradient that is not a whole number of elements.
     """
     import torch
@@ -61,13 +64,13 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
     class Replayed(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, layer: Layer) -> None:
             super().__init__()
-            self.layer, self.tensor = layer, _parameter(layer, device)
+            self.layer, self.tensor, self.backward_time = layer, _parameter(layer, device), layer.backward_time
             if self.tensor is not None:  # before any other hook of it
                 self.tensor.register_post_accumulate_grad_hook(lambda _: pace.hooked())
 
         def forward(self, carried: Any) -> Any:
             first = self.layer is workload.layers[0]
-            return node.apply(carried, self.tensor, self.layer.forward_time, self.layer.backward_time, first)
+            return node.apply(carried, self.tensor, self.layer.forward_time, self.backward_time, first)
 
     class Replay(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -79,6 +82,11 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
                 pace.reach()
                 carried = layer(carried)
             return carried
+
+        def recompute(self, segments: Sequence[str]) -> None:
+            """From now on compute these segments of the workload again in backward, and no others."""
+            for module, layer in zip(self.layers, workload.recomputing(segments).layers, strict=True):
+                module.backward_time = layer.backward_time
 
     return Replay(), pace
 

@@ -11,17 +11,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from osfmodel.plan import entries
-from osfmodel.runtime.copies import slowest
+from osfmodel.runtime.copies import apart
 from osfmodel.runtime.job import Job
 from osfmodel.runtime.separate import Groups
 from osfmodel.runtime.sparse import Mirror, Packing, Residual
 
-SIZES = (1 << 8, 1 << 15, 1 << 18, 1 << 20, 1 << 21)
+SIZES = (1 << 8, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21)
 """Elements of a tensor."""
 MIRRORED = 1 << 20
 DENSITIES = (0.01, 0.1)
-TOGETHER, MOST = 1 << 22, 32
+TOGETHER, MOST = 1 << 22, 8
 """Elements of all tensors of one size together, and how many of these there are at most."""
+OTHER = 1 << 23
+"""Elements of what is computed in between, so that caches hold nothing of a tensor when its turn comes."""
 
 FLOAT = 4
 """Bytes of an element."""
@@ -64,54 +66,62 @@ def _non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[flo
 
 
 def _mirroring(job: Job) -> float:
-    """Seconds per byte by which mirrors take longer than residuals, with what they do around an update."""
+    """Seconds per byte by which a mirror takes longer than a residual, with what it does around an update."""
     import torch
 
-    elements, count = MIRRORED, TOGETHER // MIRRORED
-    tensors = [torch.zeros(elements, device=job.device, requires_grad=True) for _ in range(count)]
-    gradients = [torch.randn(elements, device=job.device) for _ in range(count)]
+    tensors = [torch.zeros(MIRRORED, device=job.device, requires_grad=True) for _ in range(TOGETHER // MIRRORED)]
+    gradients = [torch.randn(MIRRORED, device=job.device) for _ in tensors]
     groups = Groups(torch.optim.SGD(tensors, lr=1.0))
     groups.look()
     mirrors = [Mirror(str(number), tensor, tensor.detach(), groups) for number, tensor in enumerate(tensors)]
     residuals = [Residual(tensor, tensor.detach()) for tensor in tensors]
-    most, least = (slowest(job, partial(_train, kept, gradients, job.workers)) for kept in (mirrors, residuals))
-    return max(most - least, 0.0) / (count * elements * FLOAT)
+    other = torch.zeros(OTHER, device=job.device)
 
+    def extra(kept: Sequence[Residual | Mirror]) -> float:
+        def choose(number: int) -> None:
+            kept[number].add(gradients[number], 1 / job.workers)
+            kept[number].choose(entries(MIRRORED, DENSITIES[0]))
 
-def _train(kept: Sequence[Residual | Mirror], gradients: Sequence[Any], workers: int) -> None:
-    for one, gradient in zip(kept, gradients, strict=True):
-        one.add(gradient, 1 / workers)
-        one.choose(entries(gradient.numel(), DENSITIES[0]))
-    for one in kept:  # later, when caches hold others
-        one.part()
-    for one in kept:
-        one.join()
+        def follow(number: int) -> None:
+            kept[number].part()
+            kept[number].join()
+
+        return sum(apart(job, partial(other.add_, 1), call, len(kept)) for call in (choose, follow))
+
+    return max(extra(mirrors) - extra(residuals), 0.0) / (MIRRORED * FLOAT)
 
 
 def _sample(job: Job, elements: int, density: float) -> Sample:
-    """The median over rounds of the slowest rank."""
+    """The median over rounds of the slowest rank, each tensor by itself: in training other work is done in between."""
     import torch
 
     count = min(MOST, max(2, TOGETHER // elements))
     generator = torch.Generator(job.device).manual_seed(job.rank)
-    tensors = [torch.randn(elements, device=job.device, generator=generator) for _ in range(count)]
-    kept = [Residual(tensor, tensor) for tensor in tensors]
+    gradients = [torch.randn(elements, device=job.device, generator=generator) for _ in range(count)]
+    kept = [Residual(gradient, gradient) for gradient in gradients]
     packing = Packing([elements], density, torch.float32)
-    parts = [torch.empty(packing.bytes, dtype=torch.uint8, device=job.device) for _ in tensors]
+    parts = [torch.empty(packing.bytes, dtype=torch.uint8, device=job.device) for _ in gradients]
+    other = torch.zeros(OTHER, device=job.device)
 
-    def select() -> None:
-        for tensor, residual, part in zip(tensors, kept, parts, strict=True):
-            residual.add(tensor, 1 / job.workers)
-            packing.put(part, 0, *residual.choose(packing.counts[0]))
+    def work() -> None:
+        other.add_(1)
 
-    chosen = slowest(job, select) / count
+    def select(number: int) -> None:
+        kept[number].add(gradients[number], 1 / job.workers)
+        packing.put(parts[number], 0, *kept[number].choose(packing.counts[0]))
+
+    chosen = apart(job, work, select, count)
     # What the ranks of the job would have sent is taken from as many tensors of this one.
     arrived = [torch.cat([parts[(first + rank) % count] for rank in range(job.workers)]) for first in range(count)]
+    means: list[Any] = [None] * count
 
-    def spread() -> None:
-        for whole, tensor in zip(arrived, tensors, strict=True):
-            list(packing.faults(whole))
-            packing.mean(whole, 0, tensor)
+    def spread(number: int) -> None:
+        list(packing.faults(arrived[number]))
+        means[number] = packing.mean(arrived[number], 0, gradients[number])
+
+    def forget() -> None:
+        means[:] = [None] * count  # after the update memory is given back, and taken again
+        work()
 
     size = elements * FLOAT
-    return Sample(size, packing.bytes, packing.bytes * job.workers, chosen, slowest(job, spread) / count)
+    return Sample(size, packing.bytes, packing.bytes * job.workers, chosen, apart(job, forget, spread, count))

@@ -53,6 +53,10 @@ class Subject:
     real: bool = False
     notes: tuple[str, ...] = ()
 
+    def given(self, plan: Plan) -> Plan:
+        """What an executor is to carry out: a replay computes segments again itself, having no modules for them."""
+        return plan if self.real else replace(plan, recompute=())
+
 
 def replayed(workload: Workload, device: str) -> Subject:
     """A replay of ``workload``. Raises UsageError or DataError where torch has no such tensors."""
@@ -61,6 +65,7 @@ def replayed(workload: Workload, device: str) -> Subject:
 
     def begin(plan: Plan | None, other: Any) -> Callable[[Any], Any]:
         pace.counts = plan is not None and hooks_count(plan)
+        model.recompute(() if plan is None else plan.recompute)
         if plan is not None and plan.forward_overlap:
             return overlapping_step(pace, optimizer, device)
         if plan is not None and (plan.sparse or plan.release):

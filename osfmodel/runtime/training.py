@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
+from osfmodel.batches import Variation
 from osfmodel.effects import COUNTED, EXECUTED
 from osfmodel.errors import OsfError
 from osfmodel.measurement import Measurement
@@ -97,7 +98,7 @@ def executed(label: str, plan: Plan, subject: Subject) -> Carried:
     """``plan``, to be carried out by the executor. Raises OsfError, naming it and the reason, where that cannot be."""
     try:
         plan.require_valid(subject.workload)
-        require_executable(subject.model, subject.optimizer, plan, subject.names)
+        require_executable(subject.model, subject.optimizer, subject.given(plan), subject.names)
     except OsfError as error:
         raise type(error)(f"the executor cannot carry out plan {label!r}: {error}") from None
     return Carried(label, plan, sent=written(plan, subject.workload))
@@ -108,7 +109,8 @@ def _prepared(subject: Subject, planned: Carried, settings: Settings, place: Pla
     if not planned.sent:
         model, messages = wrapped(subject.model, planned, settings, place)
         return model, lambda: formed_by(model, messages)
-    executor = execute(subject.model, subject.optimizer, planned.plan, layers=subject.names, limit=settings.limit)
+    given = subject.given(planned.plan)
+    executor = execute(subject.model, subject.optimizer, given, layers=subject.names, limit=settings.limit)
 
     def ended() -> Formed:
         executor.close()
@@ -231,10 +233,10 @@ def _in_flight(place: Place) -> str:
 
 
 def first_of(
-    subject: Subject, settings: Settings, place: Place, names: tuple[str, str], scale: float | None
+    subject: Subject, settings: Settings, place: Place, names: tuple[str, str], variation: Variation | None
 ) -> Measurement:
-    """What all runs share. ``names``: of workload and cluster, as the file says them; ``scale``: of a replay."""
-    stated = conditions_of(subject, settings, place) | ({} if scale is None else {"scale": f"{scale:g}"})
+    """What all runs share. ``names``: of workload and cluster, as the file says them; ``variation``: of a replay."""
+    stated = conditions_of(subject, settings, place) | ({} if variation is None else variation.stated)
     return Measurement(
         *names,
         plan="ddp",

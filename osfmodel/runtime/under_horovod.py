@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from osfmodel.batches import Variation
 from osfmodel.errors import DataError, OsfError
 from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
 from osfmodel.runtime.replay import await_handles
@@ -98,15 +99,14 @@ def train(
     return {"samples": samples, "losses": losses}
 
 
-def _subject(name: str, scale: float | None, workload: str | None, device: str) -> Any:
+def _subject(name: str, variation: Sequence[Any] | None, workload: str | None, device: str) -> Any:
     from osfmodel import profiles
     from osfmodel.runtime.subjects import is_factory
     from osfmodel.runtime.trainees import replayed, trained
 
     if is_factory(name):
         return trained(name, device, None if workload is None else profiles.load_workload(workload))
-    found = profiles.load_workload(name)
-    return replayed(found if scale in (None, 1) else found.scaled(scale), device)
+    return replayed(Variation(*variation or ()).of(profiles.load_workload(name)), device)
 
 
 def _meet(hvd: Any) -> None:

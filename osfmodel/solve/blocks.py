@@ -204,8 +204,8 @@ def _priority(setting: Setting, tape: Tape, first: int, start: float) -> Iterato
     """Numbers of the segments before which to cut the tape from segment ``first`` on, all ready at ``start``, into n
     collectives: for the best n, and those beside it.
 
-    With V_n(m) the least time at which an iteration can end whose first m segments go in n collectives (model.md
-    section 5.4),  V_n(m) = min_l max(V_{n-1}(l), start + n a + b S_m + q_l),  where q_l is what follows the arrival of
+    With V_n(m) the least time at which an iteration can end whose first m segments go in n collectives (see
+    planning.md),  V_n(m) = min_l max(V_{n-1}(l), start + n a + b S_m + q_l),  where q_l is what follows the arrival of
     segment l, the first of the last collective. Exact for one line; a seed takes one line of several.
     """
     sent = np.array(tape.starts[first:], dtype=float) - tape.starts[first]

@@ -6,13 +6,13 @@ floor(m), the cheapest message of m bytes or more, hence at least min_{m <= S_i}
 
     t_comm >= max_i [ r_i + S_i * min_{0 < m <= S_i} floor(m) / m ]
 
-For an affine or any concave cost the minimum is at m = S_i and the bound is max_i r_i + T(S_i), model.md section 5.2's
+For an affine or any concave cost the minimum is at m = S_i and the bound is max_i r_i + T(S_i), planning.md's
 LB. For a table with jumps it uses the best bandwidth that was measured at or below S_i.
 
 Other rules (:func:`objective_bound`): k channels hold each message for its price at least, so they take a k-th of that
 sum at least; and all transfers together go at most X(k) times as fast as one, after a first start-up. Where the next
 forward may overlap, gradient i and those nearer the input still have forward work behind them when the last of them
-arrives: at least q_i, that of the layers from i's towards the output (model.md section 5.4's LB_q). On one channel
+arrives: at least q_i, that of the layers from i's towards the output (planning.md's LB_q). On one channel
 :func:`windows_bound` goes further: for a price on one line it is the exact optimum over all schedules. Effects other
 than the launch latency only lengthen an iteration further. Proofs: docs/reference/schedules.md, planning.md.
 """
@@ -70,7 +70,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
     sparsely the bound is that of their bytes, in messages of whatever number and order: those of whole tensors by
     all-reduces, the entries by all-gathers, each at the best price at or below their sum, and all on the channels.
     """
-    workload = workload.recomputing(plan.recompute)
+    workload, plan = plan.computed(workload)
     early = replace(workload, update_time=0) if plan.release and workload.gradients.names else workload
     if not plan.sparse:
         return max(workload.compute_time, objective_bound(early, pricing, plan.objective))

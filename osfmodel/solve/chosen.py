@@ -12,7 +12,7 @@ from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.solve.loaded import plan_under_effects
-from osfmodel.solve.retention import Choice
+from osfmodel.solve.retention import Retention
 from osfmodel.sparse import Sparsity
 from osfmodel.workload import Workload
 
@@ -20,9 +20,9 @@ SPARSE = "_sparse"
 """Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""
 
 
-def merged(workload: Workload, pricing: Pricing, choice: Choice, density: float | None, limits: Limits) -> Plan:
+def merged(workload: Workload, pricing: Pricing, choice: Retention, density: float | None, limits: Limits) -> Plan:
     """The plan for what was chosen. Raises PlanError where the limits allow none."""
-    seen = _as_merged(workload.recomputing(choice.recompute), pricing, choice.sparse, density)
+    seen = _as_merged(workload.recomputing(choice.recompute or ()), pricing, choice.sparse, density)
     plan = plan_under_effects(
         seen,
         pricing,

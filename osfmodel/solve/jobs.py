@@ -6,7 +6,7 @@ all layers towards the output. Both ready times and tails grow in ready order, s
     kind:  the last of its gradients in ready order, which says when it may start (r) and what follows it (q)
     bytes: how long it takes
 
-t_iter = max(compute time, max over buckets of (its end + q of its kind)), model.md section 5.4. With a barrier all
+t_iter = max(compute time, max over buckets of (its end + q of its kind)), planning.md. With a barrier all
 tails are the update.
 """
 

@@ -6,7 +6,7 @@ and P_i the bytes of the first i,
     F(0) = 0,   F(i) = min_{j < i} max(F(j), r_i) + T(P_i - P_j)
 
 A plan's last bucket holds gradients j+1..i; it starts when they are ready and the channel is free, and an earlier F(j)
-never hurts, so an optimal plan extends an optimal plan (model.md section 5.1; holds for any T >= 0, also one that
+never hurts, so an optimal plan extends an optimal plan (docs/reference/model.md; holds for any T >= 0, also one that
 falls). Limits and dtype changes only restrict j.
 
 Two methods give the same plan value:

@@ -1,7 +1,7 @@
 """Several channels, first in, first out: the best runs in ready order, by a recursion over Pareto-optimal states.
 
 Bucket i takes the channel that bucket i-k leaves, pays its start-up a(m) there, and transfers w(m) seconds once bucket
-i-1 has transferred (model.md section 5.5):
+i-1 has transferred (docs/reference/planning.md):
 
     f_i = max( max(r_i, f_{i-k}) + a(m_i), f_{i-1} ) + w(m_i)
 

@@ -6,7 +6,7 @@ gradient is ready too, the rest goes, nearest the input first, in runs. With r_L
 
     Lambda(k) = min over runs of k+1..L, sent from L down, of max over runs of (their end, counted from 0, + their q)
 
-    t = min over k of max( F(k) + q_k, max(F(k), r_L) + Lambda(k) )                (model.md section 5.4)
+    t = min over k of max( F(k) + q_k, max(F(k), r_L) + Lambda(k) )                (docs/reference/planning.md)
 
 *Exact in this family.* Tails grow in ready order, so of the buckets in order the last decides, and F(k) is least. Of
 two ways to send m+1..L in runs within given deadlines, the one that ends first serves whatever follows better, so

@@ -15,13 +15,16 @@ fits. The schedule itself is the dynamic programme's (``solve.merge``), made for
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from osfmodel.cost.curves import Array
-from osfmodel.memory import activation_levels, update_scratch
+from osfmodel.errors import PlanError
+from osfmodel.memory import activation_levels
+from osfmodel.optimizers import update_scratch
 from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import Pricing
 from osfmodel.solve.solution import Status
@@ -29,8 +32,9 @@ from osfmodel.solve.windows import minorants
 from osfmodel.sparse import Sparsity, part_bytes
 from osfmodel.workload import Workload
 
-SECONDS = 20.0
-"""After which the search for whole numbers ends with what it has, and the bound it has."""
+SECONDS, CLOSE, NODES = 20.0, 1e-3, 200
+"""After which, as near to its bound as which, and after how many nodes the search for whole numbers ends with what it
+has. Nodes come first but on slow machines, so that what is found is the same on most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +54,32 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """``recompute``: segments; ``sparse``: layers; ``bound``: no schedule of anything that fits takes less seconds."""
+class Retention:
+    """What to keep, and what to send sparsely.
+
+    status:    OPTIMAL, INFEASIBLE, or NOT_CONVERGED where the time was up, perhaps with what had been found by then
+    bound:     no schedule of anything that fits takes less seconds
+    recompute: segments; None where nothing was found
+    sparse:    layers
+    """
 
     status: Status
     bound: float
-    recompute: tuple[str, ...] = ()
+    recompute: tuple[str, ...] | None = None
     sparse: frozenset[str] = frozenset()
 
 
-def choose(workload: Workload, pricing: Pricing, room: Room) -> Choice:
-    """The best choice that fits, where the wires do no worse than the lines below their prices."""
+def choose(workload: Workload, pricing: Pricing, room: Room) -> Retention:
+    """The best choice that fits, where the wires do no worse than the lines below their prices.
+
+    Where the search ends early what it has found is taken; the bound holds all the same. Raises PlanError where cvxpy
+    has no solver for whole numbers.
+    """
     import cvxpy
 
     cp: Any = cvxpy  # half of what is used here has no types
+    if "HIGHS" not in cp.installed_solvers():
+        raise PlanError(Status.NO_SOLVER.value)
     figures = _Figures(workload, pricing, room)
     x = cp.Variable(max(len(workload.segments), 1), boolean=True)
     z = cp.Variable(max(len(figures.sizes), 1), boolean=True)
@@ -79,21 +95,25 @@ def choose(workload: Workload, pricing: Pricing, room: Room) -> Choice:
     if not workload.segments:
         constraints.append(x == 0)
     # The smallest weight on what is chosen keeps out what gains nothing.
+    options = {"time_limit": SECONDS, "mip_rel_gap": CLOSE, "mip_max_nodes": NODES}
     problem = cp.Problem(cp.Minimize(time + 1e-7 * (cp.sum(x) / x.size + cp.sum(z) / z.size)), constraints)
     try:
-        problem.solve(solver="HIGHS", highs_options={"time_limit": SECONDS, "mip_rel_gap": 1e-4})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a solution that is not proven best, which the status says
+            problem.solve(solver="HIGHS", highs_options=options)
     except cp.SolverError:
-        return Choice(Status.NOT_CONVERGED, workload.compute_time)
+        return Retention(Status.NOT_CONVERGED, workload.compute_time)
     if problem.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
-        return Choice(Status.INFEASIBLE, float("inf"))
+        return Retention(Status.INFEASIBLE, float("inf"))
     if x.value is None:
-        return Choice(Status.NOT_CONVERGED, workload.compute_time)
+        return Retention(Status.NOT_CONVERGED, workload.compute_time)
     again = tuple(segment.name for segment, on in zip(workload.segments, x.value, strict=False) if on > 0.5)
     sparse = frozenset(name for name, on in zip(workload.gradients.names, z.value, strict=False) if on > 0.5)
     extra = getattr(problem.solver_stats, "extra_stats", None)
     bound = getattr(extra, "mip_dual_bound", None)
     least = float(problem.value if bound is None else bound) - 1e-7 * 2
-    return Choice(Status.OPTIMAL, max(least, 0.0) * scale, again, sparse)
+    status = Status.OPTIMAL if problem.status == cp.OPTIMAL else Status.NOT_CONVERGED
+    return Retention(status, max(least, 0.0) * scale, again, sparse)
 
 
 @dataclass(frozen=True, slots=True)

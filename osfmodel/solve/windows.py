@@ -143,7 +143,7 @@ def _turns_down(first: tuple[int, float], second: tuple[int, float], third: tupl
 
 
 def _relaxed(jobs: Jobs, line: Line) -> float:
-    """LB_q of model.md section 5.4, or the compute time: less is of no use."""
+    """LB_q of docs/reference/planning.md, or the compute time: less is of no use."""
     bound, suffix = jobs.least, 0
     for size, ready, tail in zip(reversed(jobs.sizes), reversed(jobs.ready), reversed(jobs.tails), strict=True):
         suffix += size

@@ -47,10 +47,14 @@ def workload():
     return measure("tower", maker, 64, Driving(steps=1, warm_up=2), lambda *_: None).workload
 
 
-@pytest.mark.parametrize("option", memory.OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize(
+    "option",
+    [option for option in memory.OPTIONS if option.plan not in (memory.PLANNED, memory.PUBLISHED)],
+    ids=lambda option: option.name,
+)
 def test_predictions_from_one_profile_hold_at_another_batch_size(workload, option):
     """And tensors without data take what real ones take."""
-    plan = memory.plan_of(option, workload)
+    plan = memory.plan_of(option, workload, 640)
     found = memory.measured(maker, 640, plan, real=False)
     assert memory.measured(maker, 640, plan, real=True) == pytest.approx(found, rel=0.01)
     larger = at_batch(workload, 640)
@@ -65,13 +69,23 @@ def test_predictions_from_one_profile_hold_at_another_batch_size(workload, optio
 def test_recomputing_is_predicted_to_save_what_it_saves(workload):
     """The oracle tells plans apart: the prediction for another plan is far off."""
     dense, again = (
-        memory.plan_of(option, workload) for option in memory.OPTIONS if option.name in ("dense", "recompute all")
+        memory.plan_of(option, workload, 640) for option in memory.OPTIONS if option.name in ("dense", "recompute all")
     )
     larger = at_batch(workload, 640)
     found = memory.measured(maker, 640, again, real=False)
     wrong = memory_of(larger, dense, predict_timeline(larger, dense, PRICING), memory.WORKERS, RUNTIME).peak.bytes
     assert wrong > 1.5 * found
     assert replace(again, recompute=()) == dense
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_what_was_published_takes_as_much_with_data_and_without(workload, every):
+    """More than an ordinary loop by momentum and what was not sent, less the optimizer's momentum, and by scratch."""
+    again = tuple(segment.name for segment in workload.segments) if every else ()
+    fake, real = (memory.measured(maker, 64, None, real, again) for real in (False, True))
+    assert real == pytest.approx(fake, rel=0.01)
+    if not every:
+        assert fake >= memory.measured(maker, 64, None, real=False) + workload.gradient_bytes
 
 
 class Joined(nn.Linear):

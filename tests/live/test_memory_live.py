@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.batches import at_batch
 from osfmodel.cli import main
+from osfmodel.memory import DDP, KEEPERS, VIEW
 from osfmodel.runtime.segments import blocks
 from osfmodel.runtime.steps import INPUT, LOSS
 
@@ -21,7 +22,7 @@ else:
 from tests.live.test_profile_live import Convolutions, hooks_of
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
-nn = torch.nn
+nn, dist = torch.nn, torch.distributed
 
 
 class Line(nn.Module):
@@ -263,3 +264,37 @@ def test_osf_profile_prints_the_peak(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "memory: 1.000 MiB" in result.stdout
     assert "weights 256.0 KiB" in result.stdout
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_ddp_keeps_gradients_and_buckets_as_its_keepers_say(view):
+    """Of the last iteration, by whose memory they are in: buckets beside gradients, or around them."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+        wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view, bucket_cap_mb=0.02)
+        buffers = []
+
+        def hook(_, bucket):
+            buffers.append(bucket.buffer())
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        wrapped.register_comm_hook(None, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            buffers.clear()
+            optimizer.zero_grad(set_to_none=not view)
+            wrapped(torch.randn(4, 64)).sum().backward()
+            optimizer.step()
+        kept = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in buffers}
+        assert len(kept) > 1
+        kept |= {
+            one.grad.untyped_storage().data_ptr(): one.grad.untyped_storage().nbytes() for one in model.parameters()
+        }
+        whole = sum(4 * one.numel() for one in model.parameters())
+        keeper = KEEPERS[VIEW if view else DDP]
+        assert sum(kept.values()) == whole * (keeper.gradients + keeper.buckets)
+    finally:
+        dist.destroy_process_group()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -26,6 +27,7 @@ else:
 
 from osfmodel.runtime.replay import SleepingPace
 from osfmodel.runtime.trainees import replayed
+from osfmodel.runtime.training import executed
 from tests.live import models
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
@@ -159,6 +161,26 @@ def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypa
     backward = [task.work for task in tasks if task.kind == "backward"]
     forward = [task.work for task in tasks if task.kind != "backward"]
     assert computed == pytest.approx((forward + backward) * 3 + [tiny.update_time])
+
+
+def test_a_replay_computes_segments_again_before_their_backward(tiny, meeting, monkeypatch):
+    """The executor finds no modules of these names in a replay; under the next plan nothing is computed again."""
+    names = [layer.name for layer in tiny.layers]
+    tiny = replace(tiny, segments=(osf.Segment("block", names[2], names[4], 1000),))
+    plan = replace(contiguous_plan(tiny, [2, 5, 9]), recompute=("block",))
+    subject = replayed(tiny, "cpu")
+    carried = executed("again", plan, subject)
+    assert notation.read(carried.sent, tiny).recompute == ("block",)
+    computed = {}
+    for one in (plan, replace(plan, recompute=())):
+        step, spent = subject.begin(one, None), []
+        monkeypatch.setattr(SleepingPace, "compute", lambda pace, seconds, spent=spent: spent.append(seconds))
+        step(subject.model)
+        computed[one.recompute] = spent
+    again, plain = (np.array(spent) for spent in computed.values())
+    extra = np.zeros(len(plain))
+    extra[len(names) + len(names) - 1 - 4] = sum(layer.forward_time for layer in tiny.layers[2:5])
+    assert again - plain == pytest.approx(extra, abs=1e-12)
 
 
 @pytest.mark.parametrize("density", [None, 0.1])

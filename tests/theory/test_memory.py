@@ -26,8 +26,8 @@ from osfmodel.memory import (
     VIEW,
     activation_levels,
     memory_of,
-    state_bytes,
 )
+from osfmodel.optimizers import state_bytes
 from osfmodel.plan import contiguous_plan, grouped_plan
 from osfmodel.pricing import Pricing
 
@@ -105,6 +105,17 @@ def test_entries_that_have_arrived_stay_until_means_are_made_of_them():
     assert levels(found, GATHERED)["update"] == 0
 
 
+def test_means_of_a_released_sparse_bucket_are_made_beside_what_has_arrived():
+    """The bucket of b and a: 300 bytes of means, of 8 x 75 bytes of this worker and of all four."""
+    plan = grouped_plan(STEP, [[0], [1, 2]])
+    plan = replace(plan, release=True, buckets=tuple(replace(bucket, density=1) for bucket in plan.buckets))
+    found = memory_of(STEP, plan, predict_timeline(STEP, plan, Pricing.of(FREE, workers=4)), 4)
+    assert levels(found, GRADIENTS)["update c"] == 400
+    assert levels(found, GRADIENTS)["update b"] == 300
+    assert levels(found, GATHERED)["update b"] == 5 * 8 * 75
+    assert levels(found, GRADIENTS)["backward a"] == 0
+
+
 def test_cut_tensors_have_a_home_and_splits_a_shard():
     cut = Plan(
         "step", (Bucket((Block("c", 0, 200),)), Bucket((Block("c", 200, 200), Block("b", 0, 200), Block("a", 0, 100))))
@@ -112,6 +123,13 @@ def test_cut_tensors_have_a_home_and_splits_a_shard():
     assert levels(memory(plan=cut), BUCKETS)["update"] == 400 + 500  # the first piece is sent out of its tensor
     split = replace(contiguous_plan(STEP, (1, 3)), split=True)
     assert levels(memory(plan=split), BUCKETS)["update"] == 700 + 100 + 75
+
+
+@pytest.mark.parametrize(("channels", "workers", "kept"), [(1, 4, 100), (3, 4, 300), (3, 1, None)])
+def test_every_channel_has_a_communicator_between_workers(channels, workers, kept):
+    plan = replace(contiguous_plan(STEP, (1, 3)), channels=channels)
+    found = memory_of(STEP, plan, predict_timeline(STEP, plan, Pricing.of(LINE)), workers, communicator=100)
+    assert found.peak.held.get("communicators") == kept
 
 
 def test_levels_are_in_the_order_of_time():

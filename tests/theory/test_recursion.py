@@ -109,9 +109,16 @@ def test_update_comes_after_everything():
     assert timeline.overlap_ratio == 0
 
 
-@pytest.mark.parametrize("setting", [{"channels": 2}, {"forward_overlap": True}, {"split": True}])
-def test_what_the_engine_cannot_model_is_refused_by_name(setting):
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"channels": 2}, "2 channels"),
+        ({"forward_overlap": True}, "forward to overlap"),
+        ({"release": True}, "released"),
+    ],
+)
+def test_what_the_engine_cannot_model_is_refused_by_name(setting, words):
     workload = Workload("w", (Layer("a", 1, 1, 10),))
     plan = Plan("w", contiguous_plan(workload, [1]).buckets, **setting)
-    with pytest.raises(PlanError, match=next(iter(setting))):
+    with pytest.raises(PlanError, match=words):
         predict_timeline(workload, plan, AffineCost(((2, 0),)))

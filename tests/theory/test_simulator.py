@@ -108,14 +108,15 @@ def beyond_dense(draw):
         for start, end in itertools.pairwise([0, *ends])
     )
     sparse = any(bucket.density is not None for bucket in found)
+    release = draw(st.booleans())
     plan = Plan(
         "w",
         found,
         channels=draw(st.integers(1, 2)),
-        split=not sparse and draw(st.booleans()),
+        split=not sparse and not release and draw(st.booleans()),
         credit=None if sparse else draw(st.sampled_from([None, 6])),
         recompute=tuple(one.name for one in segments if draw(st.booleans())),
-        release=draw(st.booleans()),
+        release=release,
         mirror=sparse and draw(st.booleans()),
     )
     return workload, plan, draw(pricings())

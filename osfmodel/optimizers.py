@@ -1,0 +1,44 @@
+"""What optimizers keep beside weights and gradients, and what goes with which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from osfmodel.errors import DataError, UsageError
+from osfmodel.workload import Workload
+
+OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+"""Copies of the weights that an optimizer's state holds."""
+MIRRORED = ("sgd", "momentum")
+"""With which sparse buckets may keep mirror weights."""
+
+
+def require_mirrorable(mirror: bool, optimizer: str | None) -> None:
+    """Raise UsageError for mirror weights beside an optimizer that they do not go with."""
+    if mirror and optimizer is not None and optimizer not in MIRRORED:
+        raise UsageError(f"mirror weights need SGD, and the optimizer is {optimizer}: leave mirror out")
+
+
+def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
+    """Of the optimizer's state. Raises UsageError for an unknown one, DataError where nothing says which it is."""
+    if optimizer is not None:
+        if optimizer not in OPTIMIZERS:
+            raise UsageError(f"unknown optimizer {optimizer!r}: known are {', '.join(OPTIMIZERS)}")
+        return round(OPTIMIZERS[optimizer] * workload.gradient_bytes)
+    if workload.state_bytes is None:
+        raise DataError(f"workload {workload.name!r} does not say what the optimizer keeps: name the optimizer")
+    return workload.state_bytes
+
+
+def update_scratch(workload: Workload, sizes: Sequence[int] | None = None) -> int:
+    """Bytes of scratch while tensors of these sizes are updated, as profiled; while all are, where none are given.
+
+    An optimizer that goes tensor by tensor has scratch of the size of a tensor, one that goes through all at once
+    (``foreach``) of all: what was profiled tells which.
+    """
+    whole, largest = workload.update_bytes or 0, max(workload.gradients.sizes, default=0)
+    if sizes is None or not whole or not largest:
+        return whole
+    if whole > 2 * largest:
+        return round(whole * sum(sizes) / workload.gradient_bytes)
+    return round(whole * max(sizes) / largest)
