@@ -141,6 +141,35 @@ def emulated_horovod() -> Iterator[Variant]:
         yield Variant("emulated-horovod", what, errors_of(emulated_ddp.judge(runs, change)))
 
 
+def emulated_sparse() -> Iterator[Variant]:
+    """What knowing the computation of sparse buckets is worth."""
+    runs = load_measurements("emulated-sparse")
+    runs = [run for run in runs if "sparse" in run.plan]
+
+    def without(*names: str) -> Callable[[Pricing], Pricing]:
+        return lambda pricing: replace(pricing, effects=replace(pricing.effects, **dict.fromkeys(names, 0)))
+
+    choosing, adding = ("select", "select_sent", "select_time"), ("spread", "spread_received", "spread_time")
+    for what, change in (
+        (JUDGED, lambda pricing: pricing),
+        ("without choosing entries", without(*choosing)),
+        ("without making means", without(*adding)),
+        ("without mirrors", without("mirror")),
+        ("without any of these", without(*choosing, *adding, "mirror")),
+    ):
+        yield Variant("emulated-sparse, sparse plans", what, errors_of(emulated_ddp.judge(runs, change)))
+
+    def slowed(pricing: Pricing) -> Pricing:
+        return replace(pricing, effects=replace(pricing.effects, compute_slowdown=CITED_SLOWDOWN))
+
+    for source in ("emulated-sparse", "emulated-memory"):
+        runs = load_measurements(source)
+        yield Variant(source, JUDGED, errors_of(emulated_ddp.judge(runs)))
+        yield Variant(
+            source, f"with `compute_slowdown` = {CITED_SLOWDOWN:g}", errors_of(emulated_ddp.judge(runs, slowed))
+        )
+
+
 def slowed() -> Iterator[Variant]:
     """The sources where computation is not slowed, with the cited value on."""
     for effects, what in ((NO_EFFECTS, JUDGED), (SLOWDOWN, f"with `compute_slowdown` = {CITED_SLOWDOWN:g}")):
@@ -156,7 +185,15 @@ def slowed() -> Iterator[Variant]:
 
 def effects() -> list[Variant]:
     rest = sorted(slowed(), key=lambda one: one.source)  # as judged and with it, beside each other
-    return [*adaptdl(), *ddp(), *emulated("emulated-ddp"), *emulated("emulated-runtime"), *emulated_horovod(), *rest]
+    return [
+        *adaptdl(),
+        *ddp(),
+        *emulated("emulated-ddp"),
+        *emulated("emulated-runtime"),
+        *emulated_horovod(),
+        *emulated_sparse(),
+        *rest,
+    ]
 
 
 # -------------------------------------------------------------------------------------------- second table: assumptions

@@ -178,9 +178,9 @@ def machine_of(hosts: Hosts) -> str:
     return f"a machine of {len(os.sched_getaffinity(0))} cores, {scheduling} scheduling, TCP {control}"
 
 
-def source_of(machine: str) -> Source:
+def source_of(machine: str, iterations: int = ITERATIONS, repeats: int = REPEATS) -> Source:
     """Where runs on such a machine are from."""
-    said = f"{ITERATIONS} iterations after 3 of warm-up, {REPEATS} repeats, plans taking turns; computation by sleeping"
+    said = f"{iterations} iterations after 3 of warm-up, {repeats} repeats, plans taking turns; computation by sleeping"
     return Source(ORIGIN, f"PyTorch with gloo between network namespaces on {machine}; {said}", LICENCE)
 
 

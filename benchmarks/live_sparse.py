@@ -14,6 +14,7 @@ what it was; after a kill -9 it stays (/proc/sys/kernel/sched_rr_timeslice_ms, 1
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,12 +38,16 @@ from osfmodel.side_by_side import Beside, Turns, side_by_side  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 NAME = "emulated-sparse"
-WORKERS, RATES = 4, ("2500mbit", "1gbit")
-SCALES = {"googlenet-k80-tensors": 0.5, "transformer-6x256-cpu": 0.4}
+HOSTS = ((2, "1gbit"), (2, "500mbit"), (4, "500mbit"))
+"""How many, and their links. Two have a core each here; four share two of them, when they choose and when they send."""
+SCALES = {"googlenet-k80-tensors": 1.0, "transformer-6x256-cpu": 0.8}
 """How many times as slow computation is replayed."""
+ITERATIONS = 20
+CORES = 2
+"""Of the machine that the kept runs are from."""
 DENSITIES, KINDS, BUCKETS = ("1%", "10%"), ("", ",release,mirror"), "cap:4MiB"
-DENSE = ("ddp", "optimal", f"{RUNTIME}:optimal")
-"""Stock DDP by default and with the best that it can form, and the executor with the same buckets."""
+DENSE = ("ddp", f"{RUNTIME}:{BUCKETS}")
+"""Stock DDP by default, and the executor with the buckets that are sparse in the others."""
 SPARSE = tuple(f"{RUNTIME}:sparse:{density},{BUCKETS}{kind}" for density in DENSITIES for kind in KINDS)
 ORIGIN = "measured with benchmarks/live_sparse.py"
 
@@ -65,24 +70,25 @@ class Setting(NamedTuple):
     """One file of runs."""
 
     workload: str
+    workers: int
     rate: str
 
     @property
     def wires(self) -> str:
         """The name of the cluster."""
-        return f"{NAME}-{WORKERS}x{self.rate}"
+        return f"{NAME}-{self.workers}x{self.rate}"
 
     @property
     def file(self) -> str:
         """The name of the file of runs."""
-        return f"{self.workload}-{WORKERS}x{self.rate}.json"
+        return f"{self.workload}-{self.workers}x{self.rate}.json"
 
 
 def settings() -> Iterator[Setting]:
     """All of them, in the order in which they are measured."""
-    for rate in RATES:
+    for workers, rate in HOSTS:
         for workload in SCALES:
-            yield Setting(workload, rate)
+            yield Setting(workload, workers, rate)
 
 
 def measure(folder: Path) -> None:
@@ -91,21 +97,21 @@ def measure(folder: Path) -> None:
     for setting in settings():
         if (folder / setting.file).exists():
             continue
-        with sliced(), emulated(WORKERS, setting.rate) as hosts:
+        with sliced(), emulated(setting.workers, setting.rate) as hosts:
             wires = folder / f"{setting.wires}.json"
             if not wires.exists():
-                network = f"{WORKERS} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
+                network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--compute", "none", "--network", network]
                 words += ["--collective", "all_reduce", "--collective", "all_gather"]
                 live.osf(hosts, [*words, "-o", str(wires)])
             words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
             words += ["--gradient-as-bucket-view"]
             words += [word for plan in (*DENSE, *SPARSE) for word in ("--plan", plan)]
-            words += ["--iterations", str(live.ITERATIONS), "--repeat", str(live.REPEATS)]
+            words += ["--iterations", str(ITERATIONS), "--repeat", str(live.REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
             live.osf(hosts, [*words, "-o", str(partial)])
             machine = f"{live.machine_of(hosts)}, slices of {SLICE_MS} ms"
-            source = replace(live.source_of(machine), origin=ORIGIN)
+            source = replace(live.source_of(machine, ITERATIONS), origin=ORIGIN)
             runs = [replace(run, source=source) for run in load_measurements(partial)]
             save_measurements(partial.stem, runs, partial)
             partial.rename(folder / setting.file)
@@ -121,7 +127,11 @@ def keep(folder: Path) -> None:
     runs: list[Measurement] = []
     for setting in settings():
         runs += [replace(run, cluster=setting.wires) for run in load_measurements(folder / setting.file)]
-    save_measurements(NAME, runs, ROOT / f"profiles/measurements/{NAME}.json")
+    counts = " or ".join(map(str, sorted({len(run.samples) for run in runs})))
+    source = replace(
+        runs[0].source, conditions=re.sub(r"\d+ iterations", f"{counts} iterations", runs[0].source.conditions)
+    )
+    save_measurements(NAME, [replace(run, source=source) for run in runs], ROOT / f"profiles/measurements/{NAME}.json")
 
 
 def sparse(turns: Turns) -> bool:
@@ -142,14 +152,14 @@ def show() -> str:
 
 
 def errors(found: Sequence[Beside]) -> Iterator[str]:
-    """Median and worst, of sparse plans and of the others."""
+    """Median and worst, of sparse plans and of the others, apart where hosts share cores."""
     for words, wanted in (("sparse", True), ("dense", False)):
-        every = [turns for group in found for turns in group.turns if sparse(turns) == wanted]
-        counted = [abs(turns.error) for turns in every if turns.steady and turns.error is not None]
-        yield (
-            f"{words}: {len(counted)} cells, median |error| {median(counted):.2%}, worst {max(counted):.2%}; "
-            f"{len(every) - len(counted)} not counted"
-        )
+        for hosts, shared in (("a core for each of 2 hosts", False), ("2 cores for 4 hosts", True)):
+            groups = [group for group in found if (group.workers > CORES) == shared]
+            every = [turns for group in groups for turns in group.turns if sparse(turns) == wanted]
+            counted = [abs(turns.error) for turns in every if turns.steady and turns.error is not None]
+            said = f"median |error| {median(counted):.2%}, worst {max(counted):.2%}; " if counted else ""
+            yield f"{words}, {hosts}: {len(counted)} cells, {said}{len(every) - len(counted)} not counted"
 
 
 def gains(found: Sequence[Beside]) -> Iterator[str]:

@@ -35,18 +35,25 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from osfmodel import profiles
-from osfmodel.cost.curves import FREE
-from osfmodel.ledger.memory import judge
+from osfmodel.batches import at_batch
+from osfmodel.engine import predict_timeline
+from osfmodel.ledger.memory import PRICING, judge
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements, save_measurements
-from osfmodel.notation import written
-from osfmodel.plan import Plan
+from osfmodel.memory import memory_of
+from osfmodel.memory_tune import tune_memory
+from osfmodel.memory_tuning import Demand
+from osfmodel.notation import read, written
+from osfmodel.plan import Plan, entries, one_by_one
 from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing
+from osfmodel.pricing import pricing_of
 from osfmodel.runtime import executor, largest, release, sparse
 from osfmodel.runtime.driving import Driving, measure
+from osfmodel.runtime.recompute import Recomputation
 from osfmodel.runtime.subjects import Maker, Training, from_torchvision, from_transformers
 from osfmodel.source import Source
+from osfmodel.sparse import Sparsity
+from osfmodel.units import MIB
 from osfmodel.workload import Workload
 
 PROFILED, BATCHES, WORKERS = 2, (8, 16, 32), 8
@@ -56,8 +63,16 @@ LICENCE = "Apache-2.0, as this project"
 MODELS = ("resnet50", "vgg16", "densenet121", "inception_v3", "vit_b_16", "bert", "gpt2")
 SEQUENCE = 128
 CAP = "cap:25MiB"
-SPARSE = f"sparse:1%,{CAP}"
-PLAIN = "loop"
+DENSITY = 0.01
+SPARSE = f"sparse:{DENSITY:.0%},{CAP}"
+PLAIN, PLANNED, PUBLISHED = "loop", "planned", "published"
+TIMED = {"resnet50-cpu": "resnet50-memory"}
+"""Profiles with the memory of another and times of a GPU, with which a plan is looked for."""
+NETWORK, SELECTION = "ring:50us,10Gbps", 5e-10 * 20 / 4
+"""For that: 10 Gbit/s Ethernet, and seconds per byte to choose entries on a V100 (benchmarks/memory_claims.py)."""
+MARGIN, HEADROOM = 0.1, 0.03
+"""Of what releasing and recomputing saves, what a plan with sparse buckets may give up; and by how much predictions
+may be too low."""
 
 
 class Option(NamedTuple):
@@ -75,10 +90,23 @@ OPTIONS = (
     Option("release", release=True),
     Option("recompute all", every=1),
     Option("recompute every second", every=2),
+    Option("release, recompute all", release=True, every=1),
     Option("sparse, residual", SPARSE),
     Option("sparse, mirror", f"{SPARSE},mirror"),
+    Option("sparse, recompute all", SPARSE, every=1),
     Option("sparse, mirror, release, recompute all", f"{SPARSE},mirror", True, 1),
+    Option("planned, sparse", PLANNED),
+    Option("sparse as published", PUBLISHED),
+    Option("sparse as published, recompute all", PUBLISHED, every=1),
 )
+DENSE, SAVING = "dense", "release, recompute all"
+COMBINED = (
+    "sparse as published",
+    "sparse as published, recompute all",
+    "sparse, mirror, release, recompute all",
+    "planned, sparse",
+)
+"""Sparse alone; with what saves memory, as far as it then can; all of it by our executor; and as planned."""
 
 
 def maker_of(name: str) -> Maker:
@@ -104,24 +132,53 @@ def profile(names: Sequence[str]) -> None:
         print(f"{name}: {found.workload.compute_time:.3f} s", flush=True)
 
 
-def plan_of(option: Option, workload: Workload) -> Plan | None:
-    """What the executor is given; None in an ordinary loop."""
-    if option.plan == PLAIN:
+def plan_of(option: Option, workload: Workload, size: int) -> Plan | None:
+    """What the executor is given at a batch of ``size``; None in an ordinary loop."""
+    if option.plan in (PLAIN, PUBLISHED):
         return None
-    plan = make_plan(option.plan, workload, Pricing.of(FREE))
-    segments = [segment.name for segment in workload.segments][:: option.every or None]
-    return replace(plan, release=option.release, recompute=tuple(segments) if option.every else ())
+    if option.plan == PLANNED:
+        return planned(workload, size)
+    plan = make_plan(option.plan, workload, PRICING)
+    return replace(plan, release=option.release, recompute=segments_of(option, workload))
 
 
-def measured(maker: Maker, size: int, plan: Plan | None, real: bool) -> int:
-    """The highest total of MemTracker in the second iteration, bytes: the optimizer has its state since the first."""
+def segments_of(option: Option, workload: Workload) -> tuple[str, ...]:
+    """Those that are computed again."""
+    return tuple(segment.name for segment in workload.segments[:: option.every]) if option.every else ()
+
+
+def planned(workload: Workload, size: int) -> Plan:
+    """The plan of osf tune --memory --sparse --mirror, for all but MARGIN of what releasing and recomputing saves."""
+    timed = profiles.load_workload(TIMED[workload.name])
+    cluster = profiles.load_cluster(NETWORK)
+    cluster = replace(cluster, effects=replace(cluster.effects, select=SELECTION))
+    seen, peaks = at_batch(timed, size), []
+    again = tuple(segment.name for segment in timed.segments)
+    for plan in (make_plan(CAP, seen, PRICING), replace(one_by_one(seen), release=True, recompute=again)):
+        timeline = predict_timeline(seen, plan, pricing_of(cluster, WORKERS))
+        peaks.append(memory_of(seen, plan, timeline, WORKERS).peak.bytes)
+    dense, least = peaks
+    demand = Demand(
+        round((least + MARGIN * (dense - least)) / (1 + HEADROOM)), density=DENSITY, mirror=True, batch_size=size
+    )
+    return replace(tune_memory(timed, cluster, WORKERS, demand).after.plan, workload=workload.name)
+
+
+def measured(maker: Maker, size: int, plan: Plan | None, real: bool, published: Sequence[str] | None = None) -> int:
+    """The highest total of MemTracker in the second iteration, bytes: the optimizer has its state since the first.
+
+    published: sparse as published, with these modules computed again, in the place of a plan
+    """
     gc.collect()
     strange = tensors()  # kept until the end, so that no other has the id of one of them
     mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode()
     with mode, ExitStack() as left:
         with mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_"):  # which looks at numbers
             training = maker(size)
-        optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-4, momentum=0.9)
+        momentum = 0.9 if published is None else 0.0  # which sparse sending has of its own
+        optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-4, momentum=momentum)
+        if published is not None:
+            left.enter_context(as_published(training.model, optimizer, published))
         if plan is not None:
             left.enter_context(alone())
             left.enter_context(executed(training.model, optimizer, plan))
@@ -167,6 +224,43 @@ def executed(model: Any, optimizer: Any, plan: Plan) -> Iterator[None]:
         yield
     finally:
         one.close()
+
+
+@contextmanager
+def as_published(model: Any, optimizer: Any, again: Sequence[str]) -> Iterator[None]:
+    """Deep Gradient Compression (Lin et al., ICLR'18) as its authors and libraries have it, of one of WORKERS ranks.
+
+    Momentum and what was not sent are each as large as the gradients; the largest are searched in the magnitudes of a
+    whole tensor; all that arrives is kept until backward has ended, and then put into the gradients, which stay.
+    """
+    states = {one: (torch.zeros_like(one), torch.zeros_like(one)) for one in model.parameters() if one.requires_grad}
+    arrived: list[tuple[Any, Any, Any]] = []
+
+    def compress(parameter: Any) -> None:
+        momentum, unsent = states[parameter]
+        momentum.mul_(0.9).add_(parameter.grad)
+        unsent.add_(momentum)
+        flat = unsent.view(-1)
+        places = flat.abs().topk(entries(flat.numel(), DENSITY), sorted=False).indices
+        values = flat[places]
+        flat[places] = 0
+        momentum.view(-1)[places] = 0
+        arrived.append((parameter, values.repeat(WORKERS), places.int().repeat(WORKERS)))
+
+    def put(*_: Any) -> None:
+        for parameter, values, places in arrived:
+            parameter.grad.zero_().view(-1).index_add_(0, places, values)
+        arrived.clear()
+
+    handles = [one.register_post_accumulate_grad_hook(compress) for one in states]
+    handles.append(optimizer.register_step_pre_hook(put))
+    recomputation = Recomputation(model, again)
+    try:
+        yield
+    finally:
+        recomputation.undo()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -217,11 +311,15 @@ def unveiled(parameter: Any) -> Any:
 
 
 class Done:
-    """A collective that has ended."""
+    """A collective that ends as soon as the hook that has begun it, and asks whether it has ended, is left."""
+
+    def __init__(self) -> None:
+        self._asked = False
 
     def is_completed(self) -> bool:
-        """It has."""
-        return True
+        """Not yet, when asked for the first time."""
+        asked, self._asked = self._asked, True
+        return asked
 
     def wait(self) -> None:
         """Nothing to wait for."""
@@ -261,20 +359,23 @@ def runs(names: Sequence[str], real: bool, there: Collection[tuple[str, str, str
     for name in names:
         workload = workload_of(name)
         for option in OPTIONS:
-            plan = plan_of(option, workload)
             for size in BATCHES[:1] if real else BATCHES:
-                if (workload.name, option.name, str(size)) in there:
+                known = option.plan != PLANNED or workload.name in TIMED
+                if not known or (workload.name, option.name, str(size)) in there:
                     continue
-                found = measured(maker_of(name), size, plan, real)
+                plan = plan_of(option, workload, size)
+                published = segments_of(option, workload) if option.plan == PUBLISHED else None
+                found = measured(maker_of(name), size, plan, real, published)
                 stated = {"batch_size": str(size), "option": option.name}
                 if plan is not None:
                     stated |= {"executor": "runtime", "sent": written(plan, workload)}
-                workers = 1 if plan is None else WORKERS
+                workers = 1 if option.plan == PLAIN else WORKERS
                 run = Measurement(
                     workload.name, "none", option.plan, workers, (), 2, tuple(stated.items()), source, peak_bytes=found
                 )
                 (row,) = judge([run]).rows
-                print(f"{row.label}: {found / 2**20:.1f} MiB, {row.error:+.2%}", flush=True)
+                error = "not predicted" if row.error is None else f"{row.error:+.2%}"
+                print(f"{row.label}: {found / MIB:.1f} MiB, {error}", flush=True)
                 yield run
 
 
@@ -303,12 +404,49 @@ def report(found: Sequence[Measurement]) -> Iterator[str]:
         yield f"\n| {what} | rows | median error | worst | bias |\n|---|---|---|---|---|"
         groups: dict[str, list[float]] = {}
         for run, row in zip(found, rows, strict=True):
-            key = run.workload if what == "workload" else run.condition("option")
-            groups.setdefault(key, []).append(row.error or 0.0)
-            groups.setdefault("all", []).append(row.error or 0.0)
+            if row.error is not None:
+                key = run.workload if what == "workload" else run.condition("option")
+                groups.setdefault(key, []).append(row.error)
+                groups.setdefault("all", []).append(row.error)
         for key, errors in sorted(groups.items(), key=lambda pair: pair[0] == "all"):
             sizes = [abs(error) for error in errors]
             yield f"| {key} | {len(sizes)} | {median(sizes):.2%} | {max(sizes):.2%} | {median(errors):+.2%} |"
+
+
+def sent_bytes(run: Measurement) -> float:
+    """What each of WORKERS ranks sends in a step, by a ring's all-reduce and all-gather; not what was published."""
+    workload = profiles.load_workload(run.workload)
+    plan = read(run.condition("sent"), workload)
+    sparsity = Sparsity(workload, workers=WORKERS)
+    return sum(
+        2 * (WORKERS - 1) / WORKERS * bucket.size
+        if bucket.density is None
+        else (WORKERS - 1) * sparsity.sent_bytes(bucket)
+        for bucket in plan.buckets
+    )
+
+
+def conflict(found: Sequence[Measurement]) -> Iterator[str]:
+    """What sparse buckets add, and what they leave of the saving, as measured."""
+    yield "\n| workload | batch | dense | saved | sparse as published | recomputed | ours | sent | planned | sent |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    cells = {cell_of(run): run for run in found}
+    for name, size in dict.fromkeys((name, size) for name, _, size in cells):
+        runs = {
+            option: cells[name, option, size] for option in (DENSE, SAVING, *COMBINED) if (name, option, size) in cells
+        }
+        if not {DENSE, SAVING, *COMBINED[:3]} <= runs.keys():
+            continue
+        dense, least = runs[DENSE].peak_bytes or 0, runs[SAVING].peak_bytes or 0
+        row = [name, size, f"{dense / MIB:.0f} MiB", f"{least / dense - 1:+.1%}"]
+        for option in COMBINED:
+            run = runs.get(option)
+            peak = dense if run is None else run.peak_bytes or 0
+            kept = "" if option == COMBINED[0] else f", {(dense - peak) / (dense - least):.0%} of it"
+            row.append("" if run is None else f"{peak / dense - 1:+.1%}{kept}")
+            if option in COMBINED[2:]:
+                row.append("" if run is None else f"{sent_bytes(run) / sent_bytes(runs[DENSE]) - 1:+.0%}")
+        yield f"| {' | '.join(row)} |"
 
 
 def main() -> None:
@@ -328,7 +466,8 @@ def main() -> None:
                 save(run)
         print("\n".join(report(found)))
     elif not given.profile:
-        print("\n".join(report(load_measurements("memory"))))
+        found = load_measurements("memory")
+        print("\n".join([*report(found), *conflict(found)]))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import osfmodel as osf
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import PlanError
 from osfmodel.memory import DDP, memory_of
-from osfmodel.memory_tune import Demand, tune_memory
+from osfmodel.memory_tune import tune_memory
+from osfmodel.memory_tuning import Demand
 from osfmodel.plan import one_by_one
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.sparse import sparsely

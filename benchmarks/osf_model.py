@@ -97,6 +97,8 @@ PRICES = {
     "emulated-ddp": "measured before",
     "emulated-runtime": "measured before",
     "emulated-horovod": "measured before",
+    "emulated-sparse": "measured before",
+    "emulated-memory": "measured before",
     "papers": "published lines",
     **{source: "from the smallest batch" for source in LEDGER if source.startswith("pollux")},
 }
