@@ -16,6 +16,7 @@ FLOORS = [
     ("source", "checks", "units"),
     ("effects",),
     ("workload", "cluster", "timeline", "measurement"),
+    ("trace",),
     ("objective", "batches"),
     ("plan",),
     (

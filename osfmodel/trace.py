@@ -1,0 +1,213 @@
+"""What a profiler saw of a training job: the steps of each rank, when it computed, and its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from osfmodel.checks import require_count, require_name, require_time
+from osfmodel.errors import DataError
+from osfmodel.workload import element_bytes
+
+Interval = tuple[float, float]
+"""(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""
+
+
+def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Their union: ascending, apart from each other."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        elif end > start:
+            found.append((start, end))
+    return tuple(found)
+
+
+def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
+    """What lies in both unions."""
+    mine, theirs = merged(one), merged(other)
+    found: list[Interval] = []
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        start, end = max(mine[i][0], theirs[j][0]), min(mine[i][1], theirs[j][1])
+        if start < end:
+            found.append((start, end))
+        if mine[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Seconds in their union."""
+    return sum(end - start for start, end in merged(intervals))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as one rank saw it.
+
+    kind:       ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_all`` ...
+    start, end: when it was on the device (or on the library's thread): waiting for other ranks is part of it
+    issued:     when the host submitted it; None where the trace does not say
+    elements:   what each rank puts in; None where the trace does not say
+    dtype:      of the elements, as in workloads (``float32``)
+    sized_by:   where the size comes from: ``kernel``, ``host`` (record_param_comms), ``dims``, ``ddp-logging`` or
+                ``model``
+    group:      the process group, as named in the trace
+    sequence:   its place among the collectives of the group on this rank: the library's count, else from 0 on
+    workers:    ranks in the group
+    arrival:    when the last rank of the group came to it: before, this rank only waited; None without the traces of
+                the others
+    """
+
+    kind: str
+    start: float
+    end: float
+    issued: float | None = None
+    elements: int | None = None
+    dtype: str | None = None
+    sized_by: str = ""
+    group: str = ""
+    sequence: int | None = None
+    workers: int | None = None
+    arrival: float | None = None
+
+    def __post_init__(self) -> None:
+        require_name(self.kind, "the kind of a collective")
+        require_interval((self.start, self.end), f"a collective ({self.kind})")
+        if self.elements is not None:
+            require_count(self.elements, f"elements of a collective ({self.kind})")
+
+    @property
+    def bytes(self) -> int | None:
+        """What each rank puts in; None where elements or dtype are not known."""
+        if self.elements is None or self.dtype is None:
+            return None
+        return self.elements * element_bytes(self.dtype)
+
+    @property
+    def interval(self) -> Interval:
+        """When it was on the device."""
+        return self.start, self.end
+
+    @property
+    def waiting(self) -> float | None:
+        """Seconds for which this rank waited for the last one; None without the traces of the others."""
+        return None if self.arrival is None else min(max(0.0, self.arrival - self.start), self.end - self.start)
+
+    @property
+    def transfer_time(self) -> float | None:
+        """Seconds for which all ranks were in it; None without the traces of the others."""
+        return None if self.waiting is None else self.end - self.start - self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class GradientReady:
+    """A gradient and when the device had it; ``name`` and ``elements`` where the trace says them."""
+
+    ready: float
+    name: str | None = None
+    elements: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one rank.
+
+    compute:    when the device computed, in order and apart from each other, without collectives and copies
+    copies:     the same of copies between host and device and of memsets
+    inputs:     the same of the host waiting for its data loader
+    forward, backward, update: from the first to the last of their kernels, with gradient accumulation of the last
+                micro-batch; None where the trace does not tell them apart
+    """
+
+    number: int
+    start: float
+    end: float
+    compute: tuple[Interval, ...]
+    collectives: tuple[Collective, ...] = ()
+    gradients: tuple[GradientReady, ...] = ()
+    copies: tuple[Interval, ...] = ()
+    inputs: tuple[Interval, ...] = ()
+    forward: Interval | None = None
+    backward: Interval | None = None
+    update: Interval | None = None
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        require_interval((self.start, self.end), f"step {self.number}")
+        for what, intervals in (("compute", self.compute), ("copies", self.copies), ("inputs", self.inputs)):
+            if merged(intervals) != intervals:
+                raise DataError(f"step {self.number}: {what} overlaps itself or is out of order")
+
+    @property
+    def time(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+    @property
+    def communication(self) -> tuple[Interval, ...]:
+        """When any collective was on the device."""
+        return merged(one.interval for one in self.collectives)
+
+    @property
+    def compute_time(self) -> float:
+        """Seconds in which the device computed."""
+        return length(self.compute)
+
+    @property
+    def exposed_communication(self) -> float:
+        """Seconds in which a collective was under way and nothing computed, waiting for other ranks included."""
+        return length(self.communication) - length(common(self.communication, self.compute))
+
+    @property
+    def idle(self) -> float:
+        """Seconds in which the device did nothing: no computation, no collective, no copy."""
+        return self.time - length([*self.compute, *self.communication, *self.copies])
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; empty where the trace does not say."""
+
+    rank: int
+    steps: tuple[Step, ...]
+    workers: int | None = None
+    device: str = ""
+    backend: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A job: one rank or all of them. ``remarks`` say what the trace does not hold, one sentence each."""
+
+    name: str
+    ranks: tuple[RankTrace, ...]
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_name(self.name, "the name of a trace")
+        if not self.ranks:
+            raise DataError(f"the trace {self.name!r} has no ranks")
+        seen = [rank.rank for rank in self.ranks]
+        if len(set(seen)) < len(seen):
+            raise DataError(f"the trace {self.name!r} has two files of one rank: give one file a rank")
+
+    @property
+    def workers(self) -> int | None:
+        """Ranks in the job; None where no trace says so."""
+        return max((rank.workers for rank in self.ranks if rank.workers), default=None)
+
+
+def require_interval(interval: Interval, what: str) -> None:
+    """Raise DataError where it is no interval of times."""
+    start, end = interval
+    require_time(start, f"the start of {what}")
+    require_time(end, f"the end of {what}")
+    if end < start:
+        raise DataError(f"{what} ends before it begins")
