@@ -18,7 +18,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from osfmodel import Plan, load_cluster, load_workload, profiles  # noqa: E402
 from osfmodel.effects import EXECUTED, REPLAYED_ON_CPU, RUNTIME  # noqa: E402
+from osfmodel.errors import OsfError  # noqa: E402
 from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.measurement import Measurement  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
@@ -385,6 +386,25 @@ def _executed(groups: Sequence[Beside]) -> Iterator[str]:
         if -gained > max(0.01, tuned.spread):
             slower.append(f"{_name(group)} ({-gained:+.1%})")
     yield f"slower than DDP's tuned plan by more than 1 % and its spread: {', '.join(slower) or 'none'}"
+
+
+def show_or_measure(
+    description: str | None, show: Callable[[], str], measure: Callable[[Path], None], keep: Callable[[Path], None]
+) -> None:
+    """The command line of a set that is measured in a folder, kept among the profiles, and shown from there."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
+    arguments = parser.parse_args()
+    if arguments.keep and not arguments.folder:
+        parser.error("--keep needs FOLDER")
+    if arguments.folder:
+        (keep if arguments.keep else measure)(arguments.folder)
+    else:
+        try:
+            print(show())
+        except OsfError as error:
+            sys.exit(f"no runs were kept: {error}")
 
 
 def main(words: Sequence[str] | None = None) -> None:

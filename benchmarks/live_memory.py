@@ -15,9 +15,8 @@ nothing else should run.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +29,6 @@ import live_sparse  # noqa: E402
 
 import osfmodel as osf  # noqa: E402
 from osfmodel.effects import RUNTIME  # noqa: E402
-from osfmodel.errors import OsfError  # noqa: E402
 from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.memory_tune import tune_memory  # noqa: E402
@@ -147,21 +145,5 @@ def show() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
-    arguments = parser.parse_args(words)
-    if arguments.keep and not arguments.folder:
-        parser.error("--keep needs FOLDER")
-    if arguments.folder:
-        (keep if arguments.keep else measure)(arguments.folder)
-    else:
-        try:
-            print("\n".join(show()))
-        except OsfError as error:
-            sys.exit(f"no runs were kept: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    live.show_or_measure(__doc__, lambda: "\n".join(show()), measure, keep)

@@ -13,7 +13,6 @@ what it was; after a kill -9 it stays (/proc/sys/kernel/sched_rr_timeslice_ms, 1
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,6 @@ import live  # noqa: E402
 
 from osfmodel import load_cluster, profiles  # noqa: E402
 from osfmodel.effects import RUNTIME  # noqa: E402
-from osfmodel.errors import OsfError  # noqa: E402
 from osfmodel.ledger import emulated_ddp  # noqa: E402
 from osfmodel.measurement import Measurement  # noqa: E402
 from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
@@ -175,21 +173,5 @@ def gains(found: Sequence[Beside]) -> Iterator[str]:
                 yield f"| {name} | {turns.plan} | {promised:.1%} | {gained:.1%} |"
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--keep", action="store_true", help="put what FOLDER holds among the profiles, measure nothing")
-    arguments = parser.parse_args(words)
-    if arguments.keep and not arguments.folder:
-        parser.error("--keep needs FOLDER")
-    if arguments.folder:
-        (keep if arguments.keep else measure)(arguments.folder)
-    else:
-        try:
-            print(show())
-        except OsfError as error:
-            sys.exit(f"no runs were kept: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    live.show_or_measure(__doc__, show, measure, keep)

@@ -131,9 +131,10 @@ def memory_of(
         )
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
-    step = _Step(workload, plan, timeline, workers, keeper, optimizer)
-    if communicator and workers > 1:
-        step.base[COMMUNICATORS] = communicator * plan.channels
+    library = communicator * plan.channels if workers > 1 else 0
+    step = _Step(
+        workload, plan, timeline, workers, keeper, {COMMUNICATORS: library, STATE: state_bytes(workload, optimizer)}
+    )
     return Memory(tuple(sorted(step.levels(), key=lambda level: level.start)))
 
 
@@ -167,8 +168,9 @@ class _Step:
     """One iteration: what is there throughout, and what comes and goes."""
 
     def __init__(
-        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str, optimizer: str | None
+        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str, always: dict[str, int]
     ) -> None:
+        """``always``: bytes of owners that hold as much throughout, whatever the plan."""
         self.workload, self.plan, self.timeline, self.keeper = workload, plan, timeline, KEEPERS[keeper]
         self.computed = max(span.end for span in timeline.spans if span.kind == "backward")
         gradients = workload.gradients
@@ -177,11 +179,8 @@ class _Step:
         self.lives = [_Life.of(bucket, sparsity) for bucket in plan.buckets]
         self.sparse = {name for life in self.lives if life.sparse for name in life.names}
         self._follow()
-        self.base = {
-            WEIGHTS: workload.gradient_bytes,
-            STATE: state_bytes(workload, optimizer),
-            BUFFERS: workload.fixed_bytes or 0,
-        }
+        weights = {WEIGHTS: workload.gradient_bytes, BUFFERS: workload.fixed_bytes or 0}
+        self.base = weights | {owner: held for owner, held in always.items() if held or owner == STATE}
         if self.sparse:
             self.base[SPARSE] = sum(self.sizes[name] for name in self.sparse)
         if self.keeper.buckets and not plan.release:

@@ -147,7 +147,8 @@ class _Search:
         if not fits:
             return []
         chosen = max(fits, key=lambda size: fits[size].throughput)
-        ends = [max([0, *(size for size in sizes if size < chosen)]), min([*(s for s in sizes if s > chosen), chosen])]
+        smaller, larger = [size for size in sizes if size < chosen], [size for size in sizes if size > chosen]
+        ends = [max(smaller, default=chosen), min(larger, default=chosen)]
         while max(abs(end - chosen) for end in ends) > max(1, chosen * FINE):
             side = max((0, 1), key=lambda side: abs(ends[side] - chosen))
             middle = (ends[side] + chosen) // 2
@@ -192,6 +193,9 @@ class _Search:
             for release in (False, True) if self.demand.release else (False,):
                 room = Room(self.demand.limit, self.fixed, release, density)
                 found += self._within(seen, room, bounds)
+        if not found:  # the programme sets aside more for buckets than one by one they need
+            least = self.least(batch_size)
+            found = [least] if least.memory.peak.bytes <= self.demand.limit else []
         if not found:
             return None
         fastest = min(fit.iteration_time for fit in found)

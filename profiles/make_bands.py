@@ -5,7 +5,8 @@
 Also prints how well bands made from one part of the runs cover the other: every second *setting* held out (the runs of
 one setting share fitted numbers, so that none may be on both sides), and each source held out as a whole, over all rows
 (pooled), on average over the sources, and by source; the last two also with other edges and another least number of
-runs. Rows that are ratios of times (``papers``) have no regime, and take no part.
+runs. Rows that are ratios of times (``papers``) have no regime, and take no part, nor do sparse plans, which carry no
+band.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ def settings() -> dict[Setting, list[Error]]:
         if all(row.regime is None for row in one.rows):
             continue  # ratios, which are more or fewer than runs
         for run, row in zip(load_measurements(one.source), one.rows, strict=True):
-            if row.error is not None and row.counts and row.regime is not None:
+            if row.error is not None and row.counts and row.regime is not None and not sparse(run):
                 found.setdefault(setting_of(one.source, run), []).append(Error(one.source, row.regime, row.error))
     return found
+
+
+def sparse(run: Measurement) -> bool:
+    """Whether its plan sent some buckets sparsely: their density follows an ``@`` in ``osfmodel.notation``."""
+    return "@" in dict(run.conditions).get("sent", "")
 
 
 def setting_of(source: str, run: Measurement) -> Setting:

@@ -113,6 +113,35 @@ def test_a_larger_batch_than_the_largest_does_not_fit():
     assert max(fit.batch_size for fit in found.tried) <= found.largest
 
 
+@pytest.mark.parametrize("density", [None, 0.01])
+@pytest.mark.parametrize("limit", [GIB // 2, GIB])
+def test_no_other_batch_size_is_much_faster(limit, density):
+    """Each by itself, of all that fit."""
+    found = tuned(limit, density)
+    others = [tuned(limit, density, batch_size=size).after for size in range(1, found.largest + 1)]
+    assert [fit.batch_size for fit in others] == list(range(1, found.largest + 1))
+    assert max(fit.throughput for fit in others) <= 1.02 * found.after.throughput
+
+
+def test_a_stated_batch_size_is_the_only_one_tried():
+    for size in (1, 7, 20):
+        found = tuned(GIB, batch_size=size)
+        assert {fit.batch_size for fit in found.tried} == {found.after.batch_size} == {size}
+
+
+def test_fewer_permissions_are_not_faster():
+    free = tuned(GIB).after.throughput
+    assert tuned(GIB, release=False).after.throughput <= free * 1.001
+    assert tuned(GIB, 0.01).after.throughput >= free * 0.999
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 36))
+def test_what_fits_with_all_saved_is_found(size):
+    """A batch for which one by one fits has a plan, whatever the programme sets aside for buckets."""
+    assert tuned(GIB, batch_size=size).after.batch_size == size
+
+
 def test_more_memory_is_never_slower():
     throughputs = [tuned(limit).after.throughput for limit in (GIB, 2 * GIB, 4 * GIB, 8 * GIB)]
     assert all(later >= 0.98 * before for before, later in pairwise(throughputs))

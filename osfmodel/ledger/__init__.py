@@ -44,13 +44,13 @@ LEDGER: Mapping[str, Recipe] = {
         emulated_ddp.judge, 0.01, "Horovod with gloo between emulated hosts, thresholds and cycle times, likewise"
     ),
     "emulated-sparse": Recipe(
-        emulated_ddp.judge, 0.05, "sparse buckets in both forms between emulated hosts, likewise"
+        emulated_ddp.judge, 0.015, "sparse buckets in both forms between emulated hosts, likewise"
     ),
     "emulated-memory": Recipe(
-        emulated_ddp.judge, 0.05, "plans and batches of osf tune --memory between emulated hosts, likewise"
+        emulated_ddp.judge, 0.01, "plans and batches of osf tune --memory between emulated hosts, likewise"
     ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
     "memory": Recipe(
-        memory.judge, 0.01, "peak memory of real models, by PyTorch's tracker, from one profile each", MEMORY
+        memory.judge, 0.004, "peak memory of real models, by PyTorch's tracker, from one profile each", MEMORY
     ),
 }

@@ -1,6 +1,6 @@
 """PyTorch and Horovod with gloo between emulated hosts (network namespaces, shaped links).
 
-Measured with benchmarks/live.py and benchmarks/live_horovod.py.
+Measured with benchmarks/live.py, live_horovod.py, live_sparse.py and live_memory.py.
 
 Replays of three workloads under several plans. Each run is predicted from the bundled workload, scaled as it was
 replayed, and the bundled cluster, which ``osf bench`` measured between the same hosts before the runs; nothing is

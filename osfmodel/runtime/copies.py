@@ -67,11 +67,17 @@ def apart(job: Job, between: Callable[[], Any], call: Callable[[int], Any], coun
 
 
 def _once(job: Job, call: Callable[[], Any]) -> float:
+    _finish(job)
     job.barrier()
     begin = time.perf_counter()
     call()
+    _finish(job)
+    return time.perf_counter() - begin
+
+
+def _finish(job: Job) -> None:
+    """Wait for what the device was told to do, which is not of the call that follows."""
     if job.device.type == "cuda":
         import torch
 
         torch.cuda.synchronize()
-    return time.perf_counter() - begin

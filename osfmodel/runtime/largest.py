@@ -38,7 +38,6 @@ def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
 
 def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any, Any]:
     """Places and magnitudes of ``count`` elements or more, the largest among them; no places for all."""
-
     step = (elements // SAMPLE) | 1  # odd, so that a sample meets all places of small kernels
     if step >= LEAST_STEP:
         sample = _numbers(magnitudes(slice(None, None, step)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -62,9 +63,9 @@ def test_choosing_entries_is_what_makes_the_difference():
 
     def free(pricing):
         effects = pricing.effects
-        return live_sparse.replace(
+        return replace(
             pricing,
-            effects=live_sparse.replace(effects, select=0, select_sent=0, select_time=0, spread=0, spread_time=0),
+            effects=replace(effects, select=0, select_sent=0, select_time=0, spread=0, spread_time=0),
         )
 
     assert median(row.error for row in emulated_ddp.judge(runs, free).rows) < -0.15

@@ -169,7 +169,7 @@ def test_what_does_not_go_together_is_refused(two):
             {
                 "sparse unused": "UsageError: rank 0: sparse buckets send of every parameter in each step",
                 "release unused": "UsageError: rank 0: a plan that releases gradients updates every parameter",
-                "release split": "PlanError: rank 0: the plan splits all-reduces, whose gathers follow backward",
+                "release split": "PlanError: the plan releases gradients in backward, and overlaps forward or splits",
                 "release optimizer": "UsageError: rank 0: release needs SGD, Adam, AdamW of torch.optim, not Adagrad",
                 "release none": "UsageError: rank 0: release needs SGD, Adam, AdamW of torch.optim, not NoneType",
                 "release partly": "UsageError: rank 0: release needs one optimizer with all trainable parameters",
@@ -180,7 +180,7 @@ def test_what_does_not_go_together_is_refused(two):
                 "recompute name": "PlanError: rank 0: the plan recomputes 'nobody', which is no module",
                 "recompute root": "PlanError: rank 0: the plan recomputes '', which is no module",
                 "recompute nested": "PlanError: rank 0: the plan recomputes 'body' and in it 'body.linear1'",
-                "recompute twice": "PlanError: rank 0: the plan recomputes 'body' and in it 'body'",
+                "recompute twice": "PlanError: the plan names a segment to recompute twice",
             },
         )
 
