@@ -61,7 +61,7 @@ class Problem(ABC):
     batch: int
     decay: float
     rates: ClassVar[dict[str, float]]
-    densities: ClassVar[tuple[float | None, ...]] = (None, 0.1, 0.01)
+    densities: ClassVar[tuple[float | None, ...]] = (None, 0.1, 0.01, 0.001)
     held_out: tuple[torch.Tensor, torch.Tensor]
 
     @classmethod
@@ -237,6 +237,8 @@ WAYS = (
     Way("momentum", None),
     Way("momentum", 0.01),
     Way("momentum", 0.1),
+    Way("plain", 0.01, mirror=True),
+    Way("momentum", 0.001),
 )
 """In the order in which they are trained; the transformer with momentum alone, without which SGD does not train it."""
 
