@@ -60,7 +60,7 @@ COMPRESSIONS: Mapping[str, Compression] = {
     "bf16": Compression(lambda workload, _: workload.sent_as("bfloat16", BF16), "gradients as bfloat16"),
     "powersgd": Compression(
         power_sgd,
-        "two thin matrices instead of each gradient",
+        "two thin matrices in the place of each gradient, at a rank: powersgd:4",
         True,
         "PowerSGD is at its best here: the profile does not know shapes, so the bytes are the fewest that this rank "
         "can send, those of square matrices; its own computation and its second collective are left out",
