@@ -21,6 +21,7 @@ from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError,
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements, save_measurements
 from osfmodel.memory import Level, Memory, memory_of
+from osfmodel.network import Change
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.predict import Comparison, Prediction, compare, predict
@@ -30,6 +31,7 @@ from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.timeline import Span, Timeline
 from osfmodel.tune import Outcome, Tuning, tune
+from osfmodel.what_if import WhatIf
 from osfmodel.workload import Layer, Segment, Workload
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ __all__ = [
     "AlphaBeta",
     "Block",
     "Bucket",
+    "Change",
     "Cluster",
     "Comparison",
     "Contention",
@@ -83,6 +86,7 @@ __all__ = [
     "Timeline",
     "Tuning",
     "UsageError",
+    "WhatIf",
     "Workload",
     "__version__",
     "at_batch",

@@ -17,8 +17,8 @@ def element_bytes(dtype: str) -> int:
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
-FP16 = "-fp16"
-"""How the name ends of a workload whose gradients are sent as float16."""
+FP16, BF16 = "-fp16", "-bf16"
+"""How the name ends of a workload whose gradients are sent as float16 or bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,17 +214,22 @@ class Workload:
         return replace(self, layers=layers, update_time=self.update_time * factor)
 
     def in_fp16(self) -> Workload:
-        """The same with gradients sent as two bytes per element, as Horovod's and DDP's fp16 compression do.
+        """The same with gradients sent as two bytes per element, as Horovod's and DDP's fp16 compression do."""
+        return self.sent_as("float16", FP16)
+
+    def sent_as(self, dtype: str, suffix: str) -> Workload:
+        """The same with gradients cast to ``dtype`` before they are sent, and a name that ends with ``suffix``.
 
         What casting takes is not in it. A gradient that holds no whole elements is taken to be of float32.
         """
+        size = element_bytes(dtype)
         layers = tuple(
-            replace(layer, gradient_bytes=2 * (layer.gradient_bytes // _floats(layer)), dtype="float16")
+            replace(layer, gradient_bytes=size * (layer.gradient_bytes // float_bytes(layer)), dtype=dtype)
             if layer.gradient_bytes
             else layer
             for layer in self.layers
         )
-        return replace(self, name=f"{self.name}{FP16}", layers=layers)
+        return replace(self, name=f"{self.name}{suffix}", layers=layers)
 
     def ahead(self, lead: float) -> Workload:
         """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
@@ -242,8 +247,8 @@ class Workload:
         return replace(self, layers=layers)
 
 
-def _floats(layer: Layer) -> int:
-    """Bytes of an element of the gradient."""
+def float_bytes(layer: Layer) -> int:
+    """Bytes of an element of the gradient; 4 where it holds no whole elements of its type."""
     size = element_bytes(layer.dtype)
     return size if size in (2, 4, 8) and layer.gradient_bytes % size == 0 else 4
 

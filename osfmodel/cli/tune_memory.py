@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import emit, load_subject, parse_workers
+from osfmodel.cli.app import emit, parse_workers
+from osfmodel.cli.subject import WHAT_IF, Subject, load_subject
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.optimizers import OPTIMIZERS
@@ -17,7 +18,7 @@ from osfmodel.units import parse_part, parse_room
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
-NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", "compression")
+NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", *WHAT_IF)
 """Options that --memory does not take."""
 
 
@@ -68,9 +69,7 @@ def tune_memory_command(params: dict[str, Any]) -> None:
     from osfmodel.memory_tune import tune_memory
     from osfmodel.memory_tuning import Demand
 
-    workload, cluster = load_subject(
-        params["workload_name"], params["cluster_name"], params["cost_model"], None, params["effects"]
-    )
+    workload, cluster = load_subject(Subject.of(params))
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")
