@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
+from osfmodel.check import Checked, check
 from osfmodel.workload import Gradients
 
 settings.register_profile("repeatable", derandomize=True)
@@ -26,6 +27,12 @@ def data_folder() -> Path:
     if not folder or not (Path(folder) / "sources.json").is_file():
         pytest.skip("OSFMODEL_DATA does not name the folder of published figures")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def checked() -> tuple[Checked, ...]:
+    """The whole ledger, judged once."""
+    return check()
 
 
 @pytest.fixture

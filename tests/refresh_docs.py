@@ -1,18 +1,23 @@
-"""Put the real outputs into the console examples of README and docs: ``python -m tests.refresh_docs``.
+"""Make the pages that are made from the code, and put the real outputs into the console examples of README and docs.
 
-Then read the difference: a changed output is a changed claim. Lines of three dots stay, with what stands before them.
+``python -m tests.refresh_docs``, or with the names of pages, ``docs/faq.md``, for these only. Then read the difference:
+a changed output is a changed claim. Lines of three dots stay, with what stands before them.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
 import tempfile
+from pathlib import Path
 
 from click.testing import CliRunner
 
+from osfmodel.check import check
 from osfmodel.cli import main
-from tests.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches
+from tests.generated_pages import ACCURACY, accuracy_page, command_pages
+from tests.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
 
 
 def refreshed(text: str) -> str:
@@ -33,11 +38,19 @@ def refreshed(text: str) -> str:
     return text
 
 
+def refresh(page: Path, text: str) -> None:
+    """Write a page where it differs."""
+    if not page.exists() or page.read_text(encoding="utf-8") != text:
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text, encoding="utf-8")
+        print(f"refreshed {page}")
+
+
 if __name__ == "__main__":
+    chosen = [Path(name).resolve() for name in sys.argv[1:]] or [*PAGES, ACCURACY]
     os.chdir(tempfile.mkdtemp())
-    for page in PAGES:
-        before = page.read_text(encoding="utf-8")
-        after = refreshed(before)
-        if after != before:
-            page.write_text(after, encoding="utf-8")
-            print(f"refreshed {page}")
+    for page, text in {**command_pages(), **(accuracy_page(check()) if ACCURACY in chosen else {})}.items():
+        refresh(page, text)
+    for page in chosen:
+        place_files(page, Path.cwd())
+        refresh(page, refreshed(page.read_text(encoding="utf-8")))

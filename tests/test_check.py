@@ -24,8 +24,8 @@ from osfmodel.runtime.words import _ratio
 
 
 @pytest.fixture(scope="module")
-def ledger():
-    return {one.source: one for one in check()}
+def ledger(checked):
+    return {one.source: one for one in checked}
 
 
 def test_every_bundled_measurement_has_a_recipe_and_the_reverse():

@@ -17,7 +17,9 @@ from osfmodel.cli import main
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A block with a title is a file of that name, which the commands of its page find where they run."""
 NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install", "eval ", "mkdir ", "bash ")
 """Beginnings of example commands that install, measure for minutes, or need what is not here."""
 
@@ -26,6 +28,12 @@ def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of one language."""
     found = BLOCK.findall(page.read_text(encoding="utf-8"))
     return [textwrap.dedent(text) for _, kind, text in found if kind == language]
+
+
+def place_files(page: Path, folder: Path) -> None:
+    """Write the files that a page shows."""
+    for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def commands(block: str) -> list[tuple[str, str]]:
@@ -49,6 +57,7 @@ def matches(expected: str, found: str) -> bool:
 def test_console_examples(page, tmp_path, monkeypatch):
     """Warnings (stderr) are shown in the examples after the output, as a terminal would."""
     monkeypatch.chdir(tmp_path)
+    place_files(page, tmp_path)
     for block in blocks(page, "console"):
         for command, expected in commands(block):
             if command.startswith(NOT_RUN):
@@ -57,6 +66,9 @@ def test_console_examples(page, tmp_path, monkeypatch):
             assert words[0] == "osf", f"{page.name}: cannot run {command!r}"
             result = CliRunner().invoke(main, words[1:])
             assert matches(expected, result.output), f"{page.name}: $ {command}\n{result.output}"
+            assert result.exit_code == 0 or "osf: " in expected, (
+                f"{page.name}: $ {command}: a failure that is not shown"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -30,6 +30,6 @@ def test_from_my_log_to_a_prediction_for_my_model(tmp_path, monkeypatch):
 
 
 def test_the_reference_names_every_column():
-    text = (ROOT / "docs/reference/files.md").read_text()
+    text = (ROOT / "docs/reference/formats.md").read_text()
     names = [*csv_table.SIZES, *csv_table.WORKERS, *csv_table.TIMES, *csv_layers.NAMES, *csv_layers.BYTES]
     assert [name for name in names if f"`{name}`" not in text] == []

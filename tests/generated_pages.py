@@ -1,0 +1,207 @@
+"""The pages of the docs that are made from the code: one a command, and the errors of the ledger.
+
+``python -m tests.refresh_docs`` writes them; tests/test_site.py says when they are stale.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from osfmodel.check import Checked, overall
+from osfmodel.cli import main
+from osfmodel.cli.app import COMMANDS
+from osfmodel.ledger import LEDGER
+from osfmodel.ledger.recipe import TIME
+from tests.conftest import ROOT
+
+DOCS = ROOT / "docs"
+ACCURACY = DOCS / "accuracy.md"
+HOW_TO = {
+    "predict": ("../tutorial.md", "../how-to/ask-what-if.md"),
+    "tune": ("../tutorial.md", "../how-to/run-a-plan.md", "../how-to/fit-into-memory.md"),
+    "memory": ("../how-to/fit-into-memory.md",),
+    "run": ("../how-to/run-a-plan.md", "../how-to/train-under-a-plan.md", "../how-to/check-horovod.md"),
+    "check": ("../accuracy.md", "../ledger.md", "../how-to/run-a-plan.md"),
+    "explain": ("../how-to/why-is-it-slow.md",),
+    "report": ("../how-to/show-it.md",),
+    "bench": ("../how-to/measure-a-cluster.md",),
+    "import": ("../reference/formats.md",),
+    "profile": ("../how-to/profile-a-model.md",),
+}
+"""Pages that show a command at work; those that are not there are left out."""
+
+
+def command_pages() -> dict[Path, str]:
+    """A page for each of COMMANDS, and one that lists them."""
+    pages = {DOCS / f"commands/{name}.md": _command(name) for name in COMMANDS}
+    return {DOCS / "commands/index.md": _commands(), **pages}
+
+
+def _command(name: str) -> str:
+    group = click.Context(main, info_name="osf", **main.context_settings)
+    command = main.get_command(group, name)
+    assert command is not None
+    context = click.Context(command, group, info_name=name)
+    said, literal = _help_of(command)
+    usage = " ".join(["osf", name, *command.collect_usage_pieces(context)])
+    parts = [f"# osf {name}", *said, f"```text\n{usage}\n```"]
+    for heading, lines in literal:
+        parts.append(f"## {heading}\n\n```sh\n{lines}\n```")
+    parts.append("## Options\n\n" + _table(("option", "meaning"), _options(command, context)))
+    there = [page for page in HOW_TO.get(name, ()) if (DOCS / "commands" / page).exists()]
+    if there:
+        parts.append("## At work\n\n" + "\n".join(f"* [{_title(DOCS / 'commands' / page)}]({page})" for page in there))
+    return "\n\n".join(parts) + "\n"
+
+
+def _help_of(command: click.Command) -> tuple[list[str], list[tuple[str, str]]]:
+    """Paragraphs of the help text, and its literal blocks, each with its heading."""
+    said, literal = [], []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "").replace("\b\n", "\b")):
+        if not paragraph.startswith("\b"):
+            said.append(_cell(" ".join(paragraph.split())))
+            continue
+        heading, _, lines = paragraph.removeprefix("\b").partition("\n")
+        literal.append((heading.rstrip(":") + "s", inspect.cleandoc("\n" + lines)))
+    return said, literal
+
+
+def _options(command: click.Command, context: click.Context) -> Iterable[Sequence[str]]:
+    """As the command's own help has them, with defaults and ranges."""
+    options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
+    for record in filter(None, [option.get_help_record(context) for option in options]):
+        yield f"<code>{_escaped(record[0])}</code>", _cell(" ".join(record[1].split()))
+
+
+def _cell(text: str) -> str:
+    """A sentence for a table: commands and options as code, and no sign that Markdown takes for its own."""
+    marked = re.sub(r"'(osf [^']+)'", r"`\1`", text)
+    pieces = [
+        re.sub(r"(?<![\w-])(--[a-z][a-z-]*(?: [A-Z]{2,}\b)?)", r"`\1`", _escaped(piece))
+        if number % 2 == 0
+        else f"`{piece}`"
+        for number, piece in enumerate(marked.split("`"))
+    ]
+    return "".join(pieces)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "&#124;")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |".replace("| --- ", "|---").replace("|--- |", "|---|") for cells in lines)
+
+
+def _title(page: Path) -> str:
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _commands() -> str:
+    """What each is for, in the words of ``osf --help``."""
+    said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
+    assert [name for name, _ in said] == list(COMMANDS), "osf --help must list the commands as COMMANDS does"
+    rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]
+    return f"# Commands\n\n{_table(('command', 'what it says or does'), rows)}\n\n{SHARED}"
+
+
+SHARED = """\
+`osf COMMAND --help` says the same as these pages, which are made from it.
+
+## What all have in common
+
+* **Data go to stdout**, warnings, errors and progress to stderr, each on one line.
+* **`--format`** is `table`, `json`, `yaml` or `csv`; `--json` is short for `--format json`. Keys name their units
+  (`iteration_time_s`, `gradient_bytes`). [What is in them](../reference/files.md#what-the-commands-print).
+* **`-o FILE`** writes a file whole or not at all; its suffix gives the format where `--format` does not.
+* **Exit status**: 0 fine; 1 bad data, or a check that failed; 2 bad usage.
+* **A WORKLOAD and a CLUSTER** are a bundled name (`osf list`), a file, or the name of a file in `workloads/` and
+  `clusters/` of the folder that the environment variable `OSFMODEL_PROFILES` names. A cluster may also be said in
+  words, such as `ring:50us,10Gbps`.
+* **Sizes and times** have units: `25MiB`, `25MB`, `50us`, `10Gbps`. MiB are 2^20 bytes, MB are 10^6, Gbps are 10^9
+  bits per second.
+* **Shell completion**: `eval "$(_OSF_COMPLETE=bash_source osf)"`, or `zsh_source`, `fish_source`.
+"""
+
+
+def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
+    """Errors of each source of the ledger, as ``osf check`` finds them."""
+    middle, high = overall(checked)
+    times = [one for one in checked if LEDGER[one.source].compares == TIME]
+    head = ("source", "runs", "median", "90th percentile", "worst", "bias", "of what")
+    table = _table(head, [_errors(one) for one in checked])
+    fitted = _table(("source", "runs fitted on", "what was fitted"), [_fitted(one) for one in checked])
+    text = TEMPLATE.format(
+        table=table,
+        fitted=fitted,
+        runs=f"{sum(one.n for one in checked):,}",
+        middle=_percent(middle),
+        high=_percent(high),
+        low=_percent(min(one.median_abs_error or 0 for one in times)),
+        top=_percent(max(one.median_abs_error or 0 for one in times)),
+    )
+    return {ACCURACY: text}
+
+
+def _errors(one: Checked) -> Sequence[str]:
+    absolute = [_percent(error) for error in (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)]
+    bias = "" if one.bias is None else f"{one.bias:+.1%}"
+    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, _cell(LEDGER[one.source].meaning)
+
+
+def _fitted(one: Checked) -> Sequence[str]:
+    return f"`{one.source}`", f"{one.fitted:,}", _cell(one.fitted_on)
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{error:.1%}"
+
+
+def _page(source: str) -> str:
+    """The page of a source: its own, or that of its family."""
+    return next(
+        f"ledger/{name}.md" for name in (source, source.partition("-")[0]) if (DOCS / f"ledger/{name}.md").exists()
+    )
+
+
+TEMPLATE = """\
+# How far to trust it
+
+Predictions are held against {runs} figures that were measured: iteration times, published speed-ups (`papers`) and
+peaks of memory (`memory`). `osf check` prints the errors, and this page is made from them. The median error of the
+sources of times and speed-ups lies between {low} and {top}; the medians over these sources of their median and of
+their 90th percentile are **{middle}** and **{high}**.
+
+{table}
+
+An error is predicted / measured - 1; *bias* is the median with its sign, above 0 where predictions are too slow.
+**Only runs on which nothing was fitted count.** Bundled tolerances stand at what was reached, and the tests fail
+above them, so accuracy cannot be lost unnoticed.
+
+![predicted against measured iteration times, on logarithmic axes, source by source](ledger.png)
+
+The picture is what `osf check --plot ledger.png` draws: measured times across, predicted times up, the diagonal where
+they agree. Ratios (`papers`) and bytes (`memory`) are not times, and are left out.
+
+## What was fitted
+
+{fitted}
+
+## What this means for a prediction of yours
+
+* Every prediction carries an **error band**: nine tenths of the measured runs that communicate alike were within it.
+  `~` says that too few did, and that the nearest regime was taken. [How the bands are made](ledger.md#error-bands).
+* A prediction is as good as the cluster file. Beyond the sizes and worker counts that were measured it carries a
+  warning.
+* Your own runs are the best test: [`osf run`](commands/run.md) measures plans by turns, and `osf check FILE` holds
+  them against the predictions. [How](how-to/run-a-plan.md).
+* Each source has a page with its outliers and what would explain them; [the ledger](ledger.md) has them all, with
+  what each effect buys.
+"""

@@ -1,0 +1,111 @@
+"""The docs site: every page has its place, every entry of a table its page, and the built site fetches nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from osfmodel.cli.app import COMMANDS
+from osfmodel.formats import IMPORT_FORMATS
+from osfmodel.targets import CONFIG_TARGETS
+from tests.conftest import ROOT
+from tests.generated_pages import DOCS, accuracy_page, command_pages
+
+SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def pages_of(nav: Any) -> Iterator[str]:
+    """The pages that a navigation leads to, in order."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from pages_of(entry)
+
+
+def test_every_page_is_in_the_navigation_once():
+    there = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    assert sorted(pages_of(SETTINGS["nav"])) == there
+
+
+def in_design() -> list[str]:
+    """The tables that docs/design.md lists."""
+    section = (DOCS / "design.md").read_text(encoding="utf-8").partition("## Tables")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+
+
+def missing_pages() -> dict[str, list[str]]:
+    """By what it takes, the entries of the tables that no page of the docs is about."""
+    formats = (DOCS / "reference/formats.md").read_text(encoding="utf-8")
+    how_to = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("how-to/*.md"))
+    return {
+        "docs/commands/NAME.md": [name for name in COMMANDS if not (DOCS / f"commands/{name}.md").exists()],
+        "docs/targets/NAME.md": [name for name in CONFIG_TARGETS if not (DOCS / f"targets/{name}.md").exists()],
+        "a section '## NAME' in docs/reference/formats.md": [
+            name for name in IMPORT_FORMATS if not re.search(rf"^## {name}$", formats, re.MULTILINE)
+        ],
+        "docs/how-to/*.md naming the `TABLE`": [name for name in in_design() if f"`{name}`" not in how_to],
+    }
+
+
+def test_every_entry_of_a_table_has_its_page():
+    assert len(in_design()) >= 10
+    assert {what: names for what, names in missing_pages().items() if names} == {}
+
+
+def test_the_search_for_missing_pages_can_fail(monkeypatch):
+    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS):
+        monkeypatch.setitem(table, "unheard-of", None)
+    monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["UNHEARD_OF"])
+    assert [len(names) for names in missing_pages().values()] == [1, 1, 1, 1]
+
+
+def stale(pages: Mapping[Path, str]) -> list[str]:
+    """Pages that are not as the code makes them now."""
+    return [page.name for page, text in pages.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
+
+
+def test_pages_of_commands_are_as_the_code_makes_them():
+    assert stale(command_pages()) == [], "python -m tests.refresh_docs"
+
+
+def test_the_page_of_errors_is_as_the_code_makes_it(checked):
+    assert stale(accuracy_page(checked)) == [], "python -m tests.refresh_docs"
+
+
+def test_stale_pages_are_found():
+    page, text = next(iter(command_pages().items()))
+    assert stale({page: text + "more", DOCS / "unheard-of.md": ""}) == ["index.md", "unheard-of.md"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as readers get it: any page left out and any link or anchor into nothing is a failure."""
+    pytest.importorskip("material", reason="needs pip install '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+FETCHED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+
+
+def test_no_page_fetches_anything(site):
+    """All that a page loads lies beside it; links that a reader may follow are no fetching."""
+    built = {page.name: FETCHED.findall(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
+    assert len(built) > 40
+    assert {name: found for name, found in built.items() if found} == {}
+
+
+def test_the_search_for_fetched_assets_can_fail():
+    assert FETCHED.findall('<link rel="stylesheet" href="https://fonts.example/css"> <script src=//cdn.example/x.js>')
+    assert not FETCHED.findall('<link rel="stylesheet" href="../assets/x.css"> <a href="https://example.org">x</a>')
