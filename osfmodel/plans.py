@@ -29,7 +29,7 @@ class NamedPlan(NamedTuple):
     caveats:   what a prediction under it takes for granted
     objective: the rules that it was made for, where nobody asks for others
     chooses:   whether it may use less than the rules permit
-    costly:    whether it is shown only where asked for
+    on_request: whether it is shown only where asked for
     conditions: of runs under it, on which depends what it pays (``Pricing.under``)
     """
 
@@ -38,7 +38,7 @@ class NamedPlan(NamedTuple):
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     objective: Objective = PLAIN
     chooses: bool = False
-    costly: bool = False
+    on_request: bool = False
     conditions: Mapping[str, str] = MappingProxyType({})
 
 
@@ -84,7 +84,10 @@ def _table() -> dict[str, NamedPlan]:
     }
     stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
     for name, target in stock.items():
-        table[name] = NamedPlan(_by_default(target), target.meaning, target.caveats, conditions=target.conditions)
+        table[name] = NamedPlan(
+            _by_default(target), target.meaning, target.caveats,
+            on_request=not target.compared, conditions=target.conditions,
+        )  # fmt: skip
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
     expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
@@ -94,8 +97,8 @@ def _table() -> dict[str, NamedPlan]:
 
 
 NAMED_PLANS: Mapping[str, NamedPlan] = _table()
-STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objective.plain)
-"""Those made for what stock frameworks do: one collective at a time, and a barrier before the update."""
+STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objective.plain and not entry.on_request)
+"""Those compared by default: for what stock frameworks do, one collective at a time and a barrier before the update."""
 
 
 CAP = "cap:"
@@ -233,7 +236,7 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
     made = [
         name
         for name, entry in NAMED_PLANS.items()
-        if not entry.objective.plain and not entry.costly and (entry.chooses or objective.permits(entry.objective))
+        if not entry.objective.plain and not entry.on_request and (entry.chooses or objective.permits(entry.objective))
     ]
     return STOCK_PLANS if objective.plain else (*STOCK_PLANS, *made)
 

@@ -1,4 +1,4 @@
-"""Buckets that close at a cap, and the best that one cap, or a first cap and a cap, can do.
+"""Buckets that close at a cap or before it, and the best that one cap, or a first cap and a cap, can do.
 
 PyTorch DDP forms its buckets like that. The layout changes only where the cap passes the size of a run of consecutive
 tensors, so trying those sizes, at most L(L+1)/2, is exhaustive. With one dtype only the end of communication is
@@ -7,8 +7,9 @@ computed for each, for all caps at once; with several dtypes, each walked by its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.solve.solution import Limits
 from osfmodel.units import MIB
-from osfmodel.workload import Gradients, Workload
+from osfmodel.workload import Gradients, Workload, element_bytes
 
 DDP_LIMITS = (1 * MIB, 25 * MIB)
 """The limits of DDP without arguments, in bytes."""
@@ -67,6 +68,91 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
             held[dtype] = 0
             closed[dtype] = closed.get(dtype, 0) + 1
     return buckets + list(open_buckets.values())
+
+
+def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
+    """The buckets, as positions in the order given, when each is sent before it would hold more than ``limit``.
+
+    A larger tensor travels alone. Each dtype is walked by itself; what is open at the end is sent in the order in which
+    the dtypes came up.
+    """
+    buckets: list[list[int]] = []
+    open_buckets: dict[str, list[int]] = {}
+    held: dict[str, int] = {}
+    for i, (size, dtype) in enumerate(zip(gradients.sizes, gradients.dtypes, strict=True)):
+        bucket = open_buckets.setdefault(dtype, [])
+        if bucket and held[dtype] + size > limit:
+            buckets.append(bucket)
+            bucket = open_buckets[dtype] = []
+        held[dtype] = size if not bucket else held[dtype] + size
+        bucket.append(i)
+    return buckets + list(open_buckets.values())
+
+
+def _end_at_least(prefix: Array, start: Array, limits: Array) -> Array:
+    end: Array = np.searchsorted(prefix, prefix[start] + limits)
+    return end
+
+
+def _end_at_most(prefix: Array, start: Array, limits: Array) -> Array:
+    end: Array = np.maximum(np.searchsorted(prefix, prefix[start] + limits, side="right") - 1, start + 1)
+    return end
+
+
+class Closing(NamedTuple):
+    """How one number for all buckets forms them.
+
+    layout: (gradients, number) -> buckets, as positions
+    end:    (prefix sums, starts, numbers) -> where the buckets that begin there end; for many numbers side by side
+    """
+
+    layout: Callable[[Gradients, int], list[list[int]]]
+    end: Callable[[Array, Array, Array], Array]
+
+
+AT_LEAST = Closing(lambda gradients, cap: bucket_layout(gradients, (cap,)), _end_at_least)
+"""A bucket closes as soon as it holds so much: PyTorch DDP, Megatron."""
+AT_MOST = Closing(bounded_layout, _end_at_most)
+"""A bucket closes before it would hold more: DeepSpeed."""
+
+
+def counted(gradients: Gradients) -> Gradients:
+    """The same with sizes in elements, as some frameworks count; rounded up where a profile has no whole elements."""
+    pairs = zip(gradients.sizes, gradients.dtypes, strict=True)
+    return replace(gradients, sizes=tuple(-(-size // element_bytes(dtype)) for size, dtype in pairs))
+
+
+def number_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: Closing) -> int | None:
+    """A number that forms exactly these buckets, in this order; None where none does.
+
+    Where any does, one of four does: the smallest or the largest bucket, of all of them or without those that close for
+    no reason (the last of each dtype, which just ends) or at any (a single tensor).
+    """
+    sizes = [sum(gradients.sizes[i] for i in group) for group in groups]
+    last = {gradients.dtypes[group[0]]: number for number, group in enumerate(groups)}
+    ended = [size for number, size in enumerate(sizes) if number not in last.values()]
+    fused = [size for group, size in zip(groups, sizes, strict=True) if len(group) > 1]
+    tried = dict.fromkeys([max(sizes), min(sizes), min(ended, default=max(sizes)), max(fused, default=1)])
+    wanted = [list(group) for group in groups]
+    return next((number for number in tried if closing.layout(gradients, number) == wanted), None)
+
+
+def best_number(workload: Workload, cost: Cost, closing: Closing, limits: Limits = Limits()) -> int | None:
+    """The number of elements with the smallest end of communication; None where none keeps ``limits``.
+
+    All that make a difference are tried; with limits, or several dtypes, MOST_MIXED_CAPS of them.
+    """
+    gradients = workload.gradients
+    if not gradients:
+        return 1
+    elements = counted(gradients)
+    numbers = candidate_caps(elements)[0]
+    if limits == Limits() and len(set(gradients.dtypes)) == 1:
+        size = element_bytes(gradients.dtypes[0])
+        return _best_cap(*_arrays(elements), numbers, lambda count: cost(count * size), closing)
+    layouts = {number: closing.layout(elements, number) for number in _thinned(numbers, MOST_MIXED_CAPS).tolist()}
+    kept = [number for number, layout in layouts.items() if allowed(layout, gradients, limits)]
+    return min(reversed(kept), key=lambda number: finish(layouts[number], gradients, cost), default=None)
 
 
 def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
@@ -153,9 +239,11 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
     return caps, True
 
 
-def _best_cap(prefix: Array, ready: Array, caps: Array, cost: Cost) -> int:
+def _best_cap(
+    prefix: Array, ready: Array, caps: Array, cost: Callable[[Array], Array], closing: Closing = AT_LEAST
+) -> int:
     chunks = np.array_split(caps, 1 + len(caps) // CHUNK_CELLS)
-    finishes = np.concatenate([single_cap_finishes(prefix, ready, chunk, cost) for chunk in chunks])
+    finishes = np.concatenate([single_cap_finishes(prefix, ready, chunk, cost, closing) for chunk in chunks])
     return int(caps[_last_minimum(finishes)])
 
 
@@ -164,7 +252,9 @@ def _last_minimum(values: Array) -> int:
     return int(np.flatnonzero(values <= values.min() * (1 + 1e-12))[-1])
 
 
-def single_cap_finishes(prefix: Array, ready: Array, caps: Array, cost: Cost) -> Array:
+def single_cap_finishes(
+    prefix: Array, ready: Array, caps: Array, cost: Callable[[Array], Array], closing: Closing = AT_LEAST
+) -> Array:
     """End of communication for each cap, walking all layouts forward side by side."""
     finishes = np.zeros(len(caps))
     position = np.zeros(len(caps), dtype=np.int64)
@@ -172,7 +262,7 @@ def single_cap_finishes(prefix: Array, ready: Array, caps: Array, cost: Cost) ->
     last = len(prefix) - 1
     while len(alive):
         start = position[alive]
-        end = np.minimum(np.searchsorted(prefix, prefix[start] + caps[alive]), last)
+        end = np.minimum(closing.end(prefix, start, caps[alive]), last)
         size = (prefix[end] - prefix[start]).astype(float)
         finishes[alive] = np.maximum(finishes[alive], ready[end - 1]) + cost(size)
         position[alive] = end

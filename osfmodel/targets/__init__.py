@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from osfmodel.plan import Plan
-from osfmodel.targets import ddp, horovod, runtime
+from osfmodel.targets import ddp, deepspeed, horovod, megatron, runtime
 from osfmodel.targets.target import Target
 from osfmodel.workload import Workload
 
@@ -18,6 +18,8 @@ __all__ = ["CONFIG_TARGETS", "Target", "runs_on"]
 CONFIG_TARGETS: Mapping[str, Target] = {
     "ddp": ddp.TARGET,
     "horovod": horovod.TARGET,
+    "deepspeed": deepspeed.TARGET,
+    "megatron": megatron.TARGET,
     "runtime": runtime.TARGET,
 }
 

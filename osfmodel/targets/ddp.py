@@ -253,4 +253,5 @@ TARGET = Target(
     complete,
     caveats,
     exact,
+    compared=True,
 )

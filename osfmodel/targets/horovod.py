@@ -225,4 +225,5 @@ TARGET = Target(
     reluctance=WORTH_A_LINE,
     conditions={"executor": HOROVOD},
     clock=True,
+    compared=True,
 )

@@ -39,6 +39,7 @@ class Target:
     conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
     clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
+    compared:      whether its default is among the plans that are compared where nobody names any
     """
 
     meaning: str
@@ -56,6 +57,7 @@ class Target:
     conditions: Mapping[str, str] = field(default_factory=dict)
     clock: bool = False
     executes: bool = False
+    compared: bool = False
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
         """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""

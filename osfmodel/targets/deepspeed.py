@@ -1,0 +1,138 @@
+"""DeepSpeed ZeRO stages 1 and 2: ``reduce_bucket_size``, one bound in elements on what is reduced at once.
+
+What DeepSpeed does (deepspeed/runtime/zero/stage_1_and_2.py of 0.19.8, read, and run over gloo with 1 and 2 ranks):
+with ``overlap_comm`` each gradient that is ready is copied into the bucket of its dtype; one that would bring it above
+the bound makes it be sent first, and one above the bound by itself is sent alone. Without ``overlap_comm`` stage 1
+sends after backward, in the order in which parameters are defined; that is the default. Each bucket is one all-reduce,
+also with ``reduce_scatter``, which is the default, but that a tensor above the bound is then sent in pieces where it
+spans the partitions of several ranks; so ``reduce_scatter`` is switched off in what is written here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from osfmodel.errors import PlanError
+from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve import Limits
+from osfmodel.solve.caps import AT_MOST, best_number, bounded_layout, counted, number_forming
+from osfmodel.targets.target import Target, require_plain, whatever_it_costs
+from osfmodel.workload import Workload
+
+DEFAULT_ELEMENTS = 500_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedKnobs:
+    """The most elements in a bucket, and whether buckets are sent during backward."""
+
+    elements: int = DEFAULT_ELEMENTS
+    overlap: bool = False
+
+
+def realise(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
+    """The buckets that ZeRO stage 1 forms."""
+    elements = counted(workload.gradients)
+    if knobs.overlap:
+        return grouped_plan(workload, bounded_layout(elements, knobs.elements))
+    columns = {name: getattr(elements, name)[::-1] for name in ("names", "sizes", "dtypes")}
+    groups = bounded_layout(replace(elements, **columns), knobs.elements)
+    last = len(elements) - 1
+    after = workload.forward_time + workload.backward_time
+    return grouped_plan(workload, [[last - i for i in group] for group in groups], [after] * len(groups))
+
+
+def exact(plan: Plan, workload: Workload) -> DeepSpeedKnobs:
+    """The knobs that form exactly this plan. Raises PlanError where none do."""
+    require_plain(plan, workload, "DeepSpeed")
+    order = {name: position for position, name in enumerate(workload.gradients.names)}
+    groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
+    if not groups:
+        return DeepSpeedKnobs()
+    tried = [DeepSpeedKnobs(), *_overlapping(groups, workload), *_after(groups, workload)]
+    for knobs in tried:
+        if realise(knobs, workload) == plan:
+            return knobs
+    raise PlanError("no reduce_bucket_size makes DeepSpeed form this plan")
+
+
+def _overlapping(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpeedKnobs]:
+    number = number_forming(groups, counted(workload.gradients), AT_MOST)
+    return [] if number is None else [DeepSpeedKnobs(number, overlap=True)]
+
+
+def _after(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpeedKnobs]:
+    """For a plan in the order of definition: the bounds that may form it."""
+    elements = counted(workload.gradients)
+    sizes = [sum(elements.sizes[i] for i in group) for group in groups]
+    fused = [size for group, size in zip(groups, sizes, strict=True) if len(group) > 1]
+    return [DeepSpeedKnobs(number) for number in dict.fromkeys([max(sizes), max(fused, default=1)])]
+
+
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DeepSpeedKnobs:
+    """The bound that forms ``plan``; where none does, the one with the earliest end of communication."""
+    try:
+        return exact(plan, workload)
+    except PlanError:
+        require_plain(plan, workload, "DeepSpeed")
+    number = best_number(workload, pricing.cost(), AT_MOST, limits)
+    if number is None:
+        raise PlanError("no reduce_bucket_size keeps the limits for this workload: raise them")
+    return DeepSpeedKnobs(number, overlap=True)
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """What a prediction leaves out, and what users have seen with small bounds."""
+    return (
+        "DeepSpeed gathers the updated parameters after each step, which is not in these times and does not depend on "
+        "reduce_bucket_size",
+        "users saw training converge worse with small buckets (deepspeedai/DeepSpeed issue 6351, open): compare losses",
+    )
+
+
+def config(knobs: DeepSpeedKnobs) -> dict[str, Any]:
+    """The part of DeepSpeed's JSON; sizes in elements."""
+    zero = {
+        "stage": 1,
+        "reduce_bucket_size": knobs.elements,
+        "overlap_comm": knobs.overlap,
+        "contiguous_gradients": True,
+        "reduce_scatter": False,
+    }
+    return {"zero_optimization": zero}
+
+
+def render(knobs: DeepSpeedKnobs, workload: Workload) -> str:
+    """A configuration file: DeepSpeed reads Hjson, so that comments are allowed."""
+    return TEMPLATE.format(
+        name=workload.name,
+        count=len(realise(knobs, workload).buckets),
+        tensors=len(workload.gradients),
+        document=json.dumps(config(knobs), indent=2),
+    )
+
+
+TEMPLATE = """\
+# DeepSpeed settings for {name}: {count} buckets for {tensors} gradient tensors.
+# DeepSpeed reads this file as it is (Hjson); leave these lines out where something else wants JSON. Merge with yours.
+# reduce_bucket_size is in elements, not bytes; two buffers of that many elements are kept with overlap_comm.
+# Stage 2 forms the same buckets, in every micro-step. allgather_bucket_size changes nothing before the update.
+# Users saw training converge worse with small buckets (github.com/deepspeedai/DeepSpeed/issues/6351): compare losses
+# with those of the default, 500000000, before you keep it.
+{document}
+"""
+
+TARGET = Target(
+    "DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
+    DeepSpeedKnobs,
+    project,
+    whatever_it_costs(realise),
+    config,
+    render,
+    caveats=caveats,
+    exact=exact,
+)

@@ -1,0 +1,145 @@
+"""Megatron-LM's DistributedDataParallel: ``--ddp-bucket-size``, one limit in parameters.
+
+What Megatron does (megatron/core/distributed/param_and_grad_buffer.py, read, and run on the CPU with megatron-core
+0.16.1): it walks the parameters in the reverse of the order in which they are defined, those of each dtype by
+themselves, and closes a bucket as soon as it holds at least the limit; with ``--overlap-grad-reduce`` a bucket is sent
+when all of its gradients are there. Without, everything is one bucket. The limit is max(40 M, 1 M times the workers)
+where none is given; ``--ddp-num-buckets`` sets it to the parameters divided by that number, rounded down. With
+``--use-distributed-optimizer`` each tensor begins at a multiple of 64 elements, which counts for the limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.errors import PlanError
+from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve import Limits
+from osfmodel.solve.caps import AT_LEAST, best_number, counted, number_forming
+from osfmodel.targets.target import Target, require_plain
+from osfmodel.workload import Gradients, Workload
+
+LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
+ALIGNED = 64
+"""Elements at whose multiples tensors begin under the distributed optimizer."""
+MOST_BUCKETS = 1000
+"""Up to how many ``--ddp-num-buckets`` is looked for that forms the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronKnobs:
+    """The least parameters in a bucket, None for Megatron's own; whether buckets are sent during backward."""
+
+    bucket_size: int | None = None
+    overlap: bool = True
+
+
+def realise(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
+    """The buckets that Megatron forms; everything in one per dtype, after backward, where nothing overlaps."""
+    size = knobs.bucket_size or max(LEAST_DEFAULT, PER_WORKER * pricing.workers)
+    elements = counted(workload.gradients)
+    groups = AT_LEAST.layout(elements, size if knobs.overlap else sum(elements.sizes) + 1)
+    return grouped_plan(workload, groups)
+
+
+def exact(plan: Plan, workload: Workload) -> MegatronKnobs:
+    """The size that forms exactly this plan. Raises PlanError where none does."""
+    require_plain(plan, workload, "Megatron")
+    if not plan.buckets:
+        return MegatronKnobs()
+    order = {name: position for position, name in enumerate(workload.gradients.names)}
+    groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
+    number = number_forming(groups, counted(workload.gradients), AT_LEAST)
+    if number is None or grouped_plan(workload, groups) != plan:
+        raise PlanError("no --ddp-bucket-size makes Megatron form this plan")
+    return MegatronKnobs(number)
+
+
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> MegatronKnobs:
+    """The size that forms ``plan``; where none does, the one with the earliest end of communication."""
+    try:
+        return exact(plan, workload)
+    except PlanError:
+        require_plain(plan, workload, "Megatron")
+    number = best_number(workload, pricing.cost(), AT_LEAST, limits)
+    if number is None:
+        raise PlanError("no --ddp-bucket-size keeps the limits for this workload: raise them")
+    return MegatronKnobs(number)
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """What the buckets and times take for granted."""
+    return (
+        "Megatron with --overlap-grad-reduce, gradients ready in the reverse order of definition, all-reduces: "
+        "--use-distributed-optimizer scatters and gathers instead, which is not in these times",
+    )
+
+
+def config(knobs: MegatronKnobs) -> dict[str, Any]:
+    """Arguments of Megatron by their names; the size in parameters."""
+    return {"overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_size}
+
+
+def render(knobs: MegatronKnobs, workload: Workload) -> str:
+    """The flags, and the other way to say them where there is one."""
+    size = "" if knobs.bucket_size is None else f" --ddp-bucket-size {knobs.bucket_size}"
+    return TEMPLATE.format(
+        name=workload.name,
+        flags=f"--overlap-grad-reduce{size}",
+        buckets=_by_number(knobs, workload),
+        aligned=_aligned(knobs, workload),
+    )
+
+
+def aligned_layout(elements: Gradients, limit: int) -> list[list[int]]:
+    """The buckets, as positions, where each tensor begins at a multiple of ALIGNED elements."""
+    closed: list[list[int]] = []
+    opened: dict[str, list[int]] = {}
+    ends: dict[str, int] = {}
+    for i, (size, dtype) in enumerate(zip(elements.sizes, elements.dtypes, strict=True)):
+        ends[dtype] = -(-ends.get(dtype, 0) // ALIGNED) * ALIGNED + size
+        opened.setdefault(dtype, []).append(i)
+        if ends[dtype] >= limit:
+            closed.append(opened.pop(dtype))
+            ends[dtype] = 0
+    return closed + list(opened.values())
+
+
+def _by_number(knobs: MegatronKnobs, workload: Workload) -> str:
+    """The number of buckets that sets a size which forms the same ones."""
+    elements = counted(workload.gradients)
+    total, wanted = sum(elements.sizes), AT_LEAST.layout(elements, knobs.bucket_size or LEAST_DEFAULT)
+    for number in range(1, min(total, MOST_BUCKETS) + 1):
+        if AT_LEAST.layout(elements, total // number) == wanted:
+            return f"--ddp-num-buckets {number} forms the same buckets; give one of the two."
+    return "No --ddp-num-buckets forms the same buckets."
+
+
+def _aligned(knobs: MegatronKnobs, workload: Workload) -> str:
+    """Whether the distributed optimizer forms other buckets."""
+    elements, size = counted(workload.gradients), knobs.bucket_size or LEAST_DEFAULT
+    same = aligned_layout(elements, size) == AT_LEAST.layout(elements, size)
+    return (
+        "forms the same buckets" if same else "forms other buckets, since tensors begin at multiples of 64 parameters"
+    )
+
+
+TEMPLATE = """\
+# Megatron-LM settings for {name}. The size is in parameters, not bytes.
+{flags}
+# {buckets}
+# --use-distributed-optimizer {aligned}.
+"""
+
+TARGET = Target(
+    "Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
+    MegatronKnobs,
+    project,
+    realise,
+    config,
+    render,
+    caveats=caveats,
+    exact=exact,
+)
