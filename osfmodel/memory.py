@@ -178,6 +178,7 @@ class _Step:
         sparsity = Sparsity(workload, workers=workers)
         self.lives = [_Life.of(bucket, sparsity) for bucket in plan.buckets]
         self.sparse = {name for life in self.lives if life.sparse for name in life.names}
+        self.again = [workload.span(name) for name in plan.recompute]
         self._follow()
         weights = {WEIGHTS: workload.gradient_bytes, BUFFERS: workload.fixed_bytes or 0}
         self.base = weights | {owner: held for owner, held in always.items() if held or owner == STATE}
@@ -251,8 +252,7 @@ class _Step:
 
     def _below(self, kept: Sequence[int], left: int) -> int:
         """Bytes of activations that the first ``left`` layers need, with those that were computed again among them."""
-        again = [self.workload.span(name) for name in self.plan.recompute]
-        begun = next((span.start for span in again if span.start < left < span.stop), left)
+        begun = next((span.start for span in self.again if span.start < left < span.stop), left)
         activations = sum(layer.activation_bytes or 0 for layer in self.workload.layers[begun:left])
         return (kept[left - 1] if left else 0) + activations
 

@@ -40,10 +40,15 @@ def _row(run: Measurement) -> Row:
     keeper = LOCAL if plan is None else RUNTIME
     plan = in_one(workload) if plan is None else plan
     memory = memory_of(workload, plan, predict_timeline(workload, plan, PRICING), run.workers, keeper)
-    own = profiles.load_workload(run.workload).batch_size == size
+    own = _profile(run.workload).batch_size == size
     return Row(label_of(run), run.measured, memory.peak.bytes, fitted=own)
 
 
 @cache
+def _profile(name: str) -> Workload:
+    return profiles.load_workload(name)
+
+
+@cache
 def _workload(name: str, size: int) -> Workload:
-    return at_batch(profiles.load_workload(name), size)
+    return at_batch(_profile(name), size)

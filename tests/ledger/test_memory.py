@@ -90,7 +90,10 @@ def test_what_does_not_grow_with_the_batch_matters(monkeypatch):
         return replace(found, layers=tuple(replace(layer, steady_bytes=None) for layer in found.layers))
 
     monkeypatch.setattr(profiles, "load_workload", all_growing)
-    memory._workload.cache_clear()
+    cached = (memory._profile, memory._workload)
+    for one in cached:
+        one.cache_clear()
     worst = max(abs(row.error) for row in judge(RUNS).rows if row.error is not None)
-    memory._workload.cache_clear()
+    for one in cached:
+        one.cache_clear()
     assert worst > 0.3
