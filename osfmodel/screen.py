@@ -55,7 +55,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
             _width(prediction.band),
-            *(f"{comparison.throughput(prediction):,.4g}" for _ in rates),
+            *(_rate(comparison.throughput(prediction)) for _ in rates),
         )
     console.print(table)
     console.print(
@@ -74,6 +74,10 @@ def _alone(comparison: Comparison) -> str:
         return f"One worker alone: {show_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
     return f"One worker alone, with the whole global batch: {show_time(whole)}."
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def _varied(what_if: WhatIf) -> str:
