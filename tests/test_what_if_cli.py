@@ -86,6 +86,10 @@ def test_strong_scaling_shares_one_batch_among_more_workers():
     text = run(*sweep, "--global-batch", "2048", "--samples", "1M").stdout
     assert "One worker alone, with the whole global batch: 6.118 s." in text
     assert "batch of 2048 for all workers" in text
+    assert re.search(r"^optimal +32 +64 +193.1 ms +10,606 +31.68x +0.990 ", text, re.MULTILINE)
+    assert "v100-10gbe with global batch 2048: strong scaling\n" in text
+    assert run(*sweep, "--scaling", "weak").stdout.startswith("resnet50-v100 on v100-10gbe: weak scaling\n")
+    assert [entry["scaling"] for entry in (*found["sweep"][:1], *weak[:1])] == ["strong", "weak"]
 
 
 def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
