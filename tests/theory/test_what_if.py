@@ -11,7 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Cluster, Layer, Link, Table, UsageError, Workload, at_batch, cost_of, load_workload, predict
+from osfmodel import (
+    Cluster,
+    Layer,
+    Link,
+    Plan,
+    Table,
+    UsageError,
+    Workload,
+    at_batch,
+    cost_of,
+    load_cluster,
+    load_workload,
+    predict,
+    tune,
+)
 from osfmodel.compression import COMPRESSIONS, compressed
 from osfmodel.engine import predict_timeline
 from osfmodel.network import Change, Network, faster_network
@@ -19,6 +33,7 @@ from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import contiguous_plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.targets import ddp
 from osfmodel.what_if import WhatIf, accumulating, faster_device
 from tests.problems import affine, tiny_workload
 
@@ -114,13 +129,15 @@ def test_bandwidth_without_end_leaves_the_latencies():
 
 
 def test_a_measured_table_with_another_network():
-    """t -> latency a + (t - a) / bandwidth, with a the least time so far, or the start-up measured."""
+    """t -> latency a + (t - a) / bandwidth, with a the least time so far; measured start-ups go with latency."""
     (row,) = faster_network(TABLE, Change(2), Change(3)).tables
     assert row.times == pytest.approx((9e-5, 6e-5, 6e-5 + 2e-5))
     measured = Cluster("t", "tabulated", tables=(Table(4, (64, 1024), (3e-5, 6e-5), startups=(1e-5, 2e-5)),))
     (row,) = faster_network(measured, Change(4), Change(0.5)).tables
-    assert row.times == pytest.approx((0.5e-5 + 0.5e-5, 1e-5 + 1e-5))
+    assert row.times == pytest.approx((1.5e-5, 1.5e-5 + 0.75e-5))
     assert row.startups == pytest.approx((0.5e-5, 1e-5))
+    endless = faster_network(load_cluster("emulated-4x1gbit"), Change(1e9))
+    assert cost_of(endless, 4)(2**20) > 5e-4  # start-ups of large messages are 0 there, and latency is not
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=9), st.floats(1, 1e9))
@@ -254,3 +271,33 @@ def test_what_is_changed_in_words_and_as_data():
         1,
         1,
     ]
+
+
+@pytest.mark.parametrize("how", ["fp16", "bf16", "powersgd:4"])
+def test_ddp_fills_buckets_with_gradients_as_they_are_held(how):
+    """A hook is given what DDP has put into a bucket, so the tensors in it are those of a run without the hook."""
+    workload = load_workload("resnet50-v100")
+    smaller, pricing = compressed(workload, how), pricing_of(RING, 16)
+
+    def tensors(plan: Plan) -> list[list[str]]:
+        return [[block.layer for block in bucket.blocks] for bucket in plan.buckets]
+
+    before, after = (make_plan("ddp", one, pricing) for one in (workload, smaller))
+    assert tensors(after) == tensors(before)
+    assert sum(bucket.size for bucket in after.buckets) == smaller.gradient_bytes < workload.gradient_bytes
+    tuning = tune(smaller, RING, 16, "ddp")
+    limits = [int(mib * 2**20) for mib in tuning.config["bucket_cap_mb_list"]]
+    assert ddp.realise(ddp.DdpKnobs(tuple(limits)), smaller) == tuning.plan
+    again = ddp.realise(ddp.DdpKnobs(tuple(limits)), workload)  # what DDP does with these limits
+    assert tensors(again) == tensors(tuning.plan)
+    assert "register_comm_hook" in tuning.rendered
+    assert "register_comm_hook" not in tune(workload, RING, 16, "ddp").rendered
+
+
+def test_horovod_fuses_what_is_sent():
+    """Horovod compresses tensors before it is given them: its threshold holds for halves."""
+    workload = load_workload("resnet50-v100")
+    half = compressed(workload, "fp16")
+    assert half.gradients.held_sizes == workload.gradients.sizes
+    plans = [make_plan("horovod:16MiB,5ms", one, pricing_of(RING, 16)) for one in (workload, half)]
+    assert len(plans[1].buckets) < len(plans[0].buckets)
