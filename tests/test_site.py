@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages
+from tests.test_docs import BLOCK
 
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
@@ -33,6 +35,32 @@ def pages_of(nav: Any) -> Iterator[str]:
 def test_every_page_is_in_the_navigation_once():
     there = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
     assert sorted(pages_of(SETTINGS["nav"])) == there
+
+
+def shallow(text: str) -> list[str]:
+    """Lines that belong into a list item above and that the site would take out of it: indented by less than four.
+
+    GitHub takes fewer, Python-Markdown does not. And lists that no blank line sets apart from a paragraph.
+    """
+    prose = BLOCK.sub("```", text).split("\n")
+    item = re.compile(r"([*+-]|\d+\.) ")
+    return [
+        line
+        for before, line in pairwise(["", *prose])
+        if re.match(r" {1,3}([*+-]|\d+\.) ", line)
+        or (not before and re.match(r" {1,3}\S", line))
+        or (item.match(line) and before and not before.startswith(" ") and not item.match(before))
+    ]
+
+
+def test_lists_are_what_they_look_like():
+    found = {page.name: shallow(page.read_text(encoding="utf-8")) for page in DOCS.rglob("*.md")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_the_search_for_shallow_lines_can_fail():
+    assert shallow("1. one\n   * inside\n\n   more\n\ntext\n* no list") == ["   * inside", "   more", "* no list"]
+    assert not shallow("1. one\n    * inside\n      and on\n\n    more\n\ntext\n\n* list\n* list")
 
 
 def in_design() -> list[str]:
