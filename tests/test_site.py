@@ -124,16 +124,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FETCHED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+FETCHED = re.compile(
+    r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^>]*>|"""
+    r"""(?:@import\s*|url\()["']?(?:https?:)?//[^)"';]*"""
+)
+"""What a page or a style sheet loads from elsewhere."""
 
 
 def test_no_page_fetches_anything(site):
     """All that a page loads lies beside it; links that a reader may follow are no fetching."""
-    built = {page.name: FETCHED.findall(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
+    made = [path for kind in ("html", "css") for path in site.rglob(f"*.{kind}")]
+    built = {path.name: FETCHED.findall(path.read_text(encoding="utf-8")) for path in made}
     assert len(built) > 40
     assert {name: found for name, found in built.items() if found} == {}
 
 
 def test_the_search_for_fetched_assets_can_fail():
     assert FETCHED.findall('<link rel="stylesheet" href="https://fonts.example/css"> <script src=//cdn.example/x.js>')
+    assert FETCHED.findall("a { background: url(https://cdn.example/x.png) }")
     assert not FETCHED.findall('<link rel="stylesheet" href="../assets/x.css"> <a href="https://example.org">x</a>')
