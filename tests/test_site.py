@@ -91,8 +91,8 @@ def test_every_entry_of_a_table_has_its_page():
 def test_the_search_for_missing_pages_can_fail(monkeypatch):
     for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS):
         monkeypatch.setitem(table, "unheard-of", None)
-    monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["UNHEARD_OF"])
-    assert [len(names) for names in missing_pages().values()] == [1, 1, 1, 1]
+    monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["unheard-of"])
+    assert all("unheard-of" in names for names in missing_pages().values())
 
 
 def stale(pages: Mapping[Path, str]) -> list[str]:
