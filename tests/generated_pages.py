@@ -109,7 +109,7 @@ def _title(page: Path) -> str:
 def _commands() -> str:
     """What each is for, in the words of ``osf --help``."""
     said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
-    assert [name for name, _ in said] == list(COMMANDS), "osf --help must list the commands as COMMANDS does"
+    assert {name for name, _ in said} == set(COMMANDS), "osf --help must list what COMMANDS has"
     rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]
     return f"# Commands\n\n{_table(('command', 'what it says or does'), rows)}\n\n{SHARED}"
 
