@@ -76,7 +76,9 @@ def _options(command: click.Command, context: click.Context) -> Iterable[Sequenc
     """As the command's own help has them, with defaults and ranges."""
     options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
     for record in filter(None, [option.get_help_record(context) for option in options]):
-        yield f"<code>{_escaped(record[0])}</code>", _cell(" ".join(record[1].split()))
+        names, value = re.fullmatch(r"((?:-\w, )?\S+)(.*)", record[0], re.DOTALL).groups()
+        shown = [f"<code>{_escaped(part.strip())}</code>" for part in (names, value) if part]
+        yield " ".join(shown), _cell(" ".join(record[1].split()))
 
 
 def _cell(text: str) -> str:
@@ -107,7 +109,7 @@ def _title(page: Path) -> str:
 def _commands() -> str:
     """What each is for, in the words of ``osf --help``."""
     said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
-    assert [name for name, _ in said] == list(COMMANDS), "osf --help must list the commands as COMMANDS does"
+    assert {name for name, _ in said} == set(COMMANDS), "osf --help must list what COMMANDS has"
     rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]
     return f"# Commands\n\n{_table(('command', 'what it says or does'), rows)}\n\n{SHARED}"
 

@@ -10,10 +10,12 @@ import textwrap
 import types
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from osfmodel.cli import main
+from osfmodel.cli.app import COMMANDS
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -85,6 +87,52 @@ def test_python_examples(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "example", example)
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), example.__dict__)
+
+
+LISTED = ("sh", "shell", "bash", "text")
+"""Languages of blocks whose commands need a GPU, minutes or files of the reader's: parsed, and run by tests/live."""
+CALL = re.compile(r"(?:^|\s)(?:osf|-m osfmodel) ([a-z]+)\b(.*)")
+
+
+def wrong_options(line: str) -> str | None:
+    """What is wrong with the options of the first command of ours in ``line``; None where nothing is."""
+    found = CALL.search(line)
+    if found is None or found[1] not in COMMANDS:
+        return None
+    context = click.Context(main, info_name="osf")
+    command = main.get_command(context, found[1])
+    assert command is not None
+    words = shlex.split(re.split(r"[<>&|#;]| \.\.\.", found[2])[0])
+    try:
+        command.make_parser(click.Context(command, context, info_name=found[1])).parse_args(words)
+    except click.UsageError as error:
+        return (
+            None if isinstance(error, click.BadOptionUsage) and "requires an argument" in error.message else str(error)
+        )
+    return None
+
+
+def mentioned(page: Path) -> list[str]:
+    """The lines of blocks that are not run, continued ones joined, and what stands in backquotes."""
+    text = page.read_text(encoding="utf-8")
+    lines = [
+        line for kind in LISTED for block in blocks(page, kind) for line in block.replace("\\\n", " ").splitlines()
+    ]
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return lines + [" ".join(quoted.split()) for quoted in re.findall(r"`([^`]+)`", prose)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_are_not_run_have_options_that_exist(page):
+    wrong = {line: fault for line in mentioned(page) if (fault := wrong_options(line)) is not None}
+    assert wrong == {}
+
+
+def test_the_search_for_wrong_options_can_fail():
+    assert wrong_options("torchrun --nproc-per-node 4 -m osfmodel bench --size 1 -o x.json") is not None
+    assert wrong_options("osf tune model.json --unheard-of") is not None
+    assert wrong_options("osf tune --memory") is None
+    assert wrong_options("HOROVOD_X=1 torchrun -m osfmodel bench --for resnet50-v100 -o x.json > log") is None
 
 
 def test_the_comparison_can_fail():
