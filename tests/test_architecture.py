@@ -76,7 +76,7 @@ FLOORS = [
     ("solve.loops", "solve.chosen"),
     ("targets.target",),
     ("targets.ddp", "targets.horovod", "targets.deepspeed", "targets.megatron"),
-    ("targets.runtime",),
+    ("targets.accelerate", "targets.lightning", "targets.runtime"),
     ("targets",),
     ("plans",),
     ("predict", "economics"),

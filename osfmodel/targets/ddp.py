@@ -181,6 +181,11 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 
 def render(knobs: DdpKnobs, workload: Workload) -> str:
     """Python to paste where the model is wrapped; it finds out what the installed torch can do."""
+    return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs.fallback))
+
+
+def arguments(knobs: DdpKnobs, workload: Workload) -> str:
+    """The part that sets ``ddp_kwargs``, whoever wraps the model."""
     caps = textwrap.fill(
         ", ".join(repr(limit / MIB) for limit in knobs.limits), 88, initial_indent="    ", subsequent_indent="    "
     )
@@ -191,7 +196,6 @@ def render(knobs: DdpKnobs, workload: Workload) -> str:
         count=len(knobs.limits),
         caps=caps,
         older=_older(knobs.fallback),
-        whole=_whole(knobs.fallback),
     )
 
 
@@ -232,7 +236,8 @@ bucket_cap_mb_list = [
 if "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters:  # torch 2.13 and later: the exact plan
     ddp_kwargs = {{"bucket_cap_mb_list": bucket_cap_mb_list}}
 {older}
-
+"""
+WRAPPED = """
 model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 
 # The same elsewhere, in the place of the line above:
