@@ -18,7 +18,7 @@ from osfmodel.predict import Bound, Comparison, Prediction
 from osfmodel.side_by_side import Beside
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
-from osfmodel.units import show_bytes, show_time
+from osfmodel.units import show_bytes, show_sizes, show_time
 
 HEADINGS = {"gradient_mib": "MiB", "compute_ms": "ms", "batch_size": "batch"}
 """Short headings for a listing: size of the gradients, time of one worker alone, samples per worker."""
@@ -226,7 +226,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
     if sizes:
-        console.print(f"{_count(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
+        console.print(f"{_count(len(sizes), 'bucket')}{show_sizes(sizes)}.")
     for remark in tuning.remarks:
         console.print(f"Note: {remark}.", markup=False)
     _show_bands(console, [outcome.band for outcome in tuning.outcomes])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from osfmodel.plan import Plan
-from osfmodel.targets import accelerate, ddp, deepspeed, horovod, lightning, megatron, runtime
+from osfmodel.targets import accelerate, byteps, ddp, deepspeed, horovod, lightning, megatron, runtime
 from osfmodel.targets.target import Target
 from osfmodel.workload import Workload
 
@@ -22,6 +22,7 @@ CONFIG_TARGETS: Mapping[str, Target] = {
     "lightning": lightning.TARGET,
     "deepspeed": deepspeed.TARGET,
     "megatron": megatron.TARGET,
+    "byteps": byteps.TARGET,
     "runtime": runtime.TARGET,
 }
 STOCK_TARGETS: Mapping[str, Target] = {
