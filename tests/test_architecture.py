@@ -83,6 +83,8 @@ FLOORS = [
     ("memory_tuning",),
     ("task", "memory_tune"),
     ("tune",),
+    ("snippets.launch", "snippets.nccl_tuner"),
+    ("snippets",),
     ("ledger.recipe",),
     ("ledger.common", "ledger.counted"),
     (

@@ -17,7 +17,17 @@ from osfmodel.units import parse_part, parse_room
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
-NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", "compression")
+NOT_MEMORY = (
+    "live",
+    "lines",
+    "max_bucket",
+    "max_buckets",
+    "host_lead",
+    "channels",
+    "forward_overlap",
+    "split",
+    "compression",
+)
 """Options that --memory does not take."""
 
 
