@@ -72,8 +72,6 @@ BATCH = """\
 # Add what your site asks for: account, partition, time, --cpus-per-task.
 set -euo pipefail
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun torchrun \\
-    --nnodes {nodes} --nproc-per-node {each} \\
-    --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$host:{port}" \\
-    train.py
+meeting="--rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint $host:{port}"
+srun torchrun --nnodes {nodes} --nproc-per-node {each} $meeting train.py
 """

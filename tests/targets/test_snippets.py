@@ -24,8 +24,10 @@ def tuned(cluster="v100-10gbe", workers=16, target="ddp"):
 
 
 def words(text):
-    """Those of the command, continued lines joined, comments left out."""
-    return shlex.split(text.replace("\\\n", " "), comments=True)
+    """Those of the command, comments left out, the meeting of the batch script in its place."""
+    found = shlex.split(text, comments=True)
+    meeting = next((word.removeprefix("meeting=") for word in found if word.startswith("meeting=")), "")
+    return [part for word in found for part in (meeting.split() if word == "$meeting" else [word])]
 
 
 def settings(found):
