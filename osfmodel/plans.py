@@ -16,7 +16,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import best_cap
 from osfmodel.solve.loaded import plan_under_effects
-from osfmodel.targets import CONFIG_TARGETS, Target, ddp, horovod
+from osfmodel.targets import STOCK_TARGETS, Target, ddp, horovod
 from osfmodel.units import parse_bytes, parse_part, show_bytes
 from osfmodel.workload import Workload
 
@@ -82,15 +82,14 @@ def _table() -> dict[str, NamedPlan]:
         "wfbp": NamedPlan(_whatever_it_costs(one_by_one), wait_free),
         "single": NamedPlan(_whatever_it_costs(in_one), "all gradients in one collective after backward"),
     }
-    stock = {name: target for name, target in CONFIG_TARGETS.items() if not target.executes}
-    for name, target in stock.items():
+    for name, target in STOCK_TARGETS.items():
         table[name] = NamedPlan(
             _by_default(target), target.meaning, target.caveats,
             on_request=not target.compared, conditions=target.conditions,
         )  # fmt: skip
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
-    expected = 2 + len(stock) + len(SOLVERS) + len(SCHEDULERS)
+    expected = 2 + len(STOCK_TARGETS) + len(SOLVERS) + len(SCHEDULERS)
     if len(table) != expected:
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table

@@ -15,7 +15,7 @@ from osfmodel.plan import Plan
 from osfmodel.predict import Bound, Comparison, Prediction
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
-from osfmodel.units import show_bytes, show_time
+from osfmodel.units import show_bytes, show_sizes, show_time
 from osfmodel.what_if import WhatIf
 
 MOST_COLUMNS = 4
@@ -266,7 +266,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
     if sizes:
-        console.print(f"{how_many(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
+        console.print(f"{how_many(len(sizes), 'bucket')}{show_sizes(sizes)}.")
     for remark in tuning.remarks:
         console.print(f"Note: {remark}.", markup=False)
     _show_bands(console, [outcome.band for outcome in tuning.outcomes])

@@ -8,10 +8,13 @@ person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in what a person reads. ``25
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from osfmodel.errors import UsageError
+
+MOST_LISTED = 40
+"""Sizes that are listed one by one."""
 
 MIB = 2**20
 BYTE_UNITS: Mapping[str, int] = {
@@ -111,6 +114,13 @@ def show_bytes(size: float) -> str:
         if size >= BYTE_UNITS[unit]:
             return f"{_four_digits(size / BYTE_UNITS[unit])} {unit}"
     return f"{size:.0f} B"
+
+
+def show_sizes(sizes: Sequence[int]) -> str:
+    """What follows the number of buckets: each size, or the range of more than a person would read."""
+    if len(sizes) > MOST_LISTED:
+        return f" of {show_bytes(min(sizes))} to {show_bytes(max(sizes))}"
+    return f": {', '.join(map(show_bytes, sizes))}"
 
 
 def format_time(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_
 from osfmodel.errors import UsageError
 from osfmodel.objective import Objective
 from osfmodel.output import Tuned
+from osfmodel.snippets import SNIPPETS
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import tune
@@ -38,6 +40,11 @@ from osfmodel.units import parse_bytes
 @click.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
 @click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
+@click.option(
+    "--lines",
+    type=click.Choice(list(SNIPPETS)),
+    help="Print other lines for the plan: how to launch it, or NCCL's choices for its messages.",
+)
 @memory_options
 @live_options
 @output_options
@@ -51,6 +58,7 @@ def tune_command(
     channels: int,
     forward_overlap: bool,
     split: bool,
+    lines: str | None,
     style: str | None,
     as_json: bool,
     output: str | None,
@@ -71,6 +79,7 @@ def tune_command(
       osf tune resnet50-v100 --cluster v100-10gbe --workers 8..64 --for horovod
       osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --for runtime --forward-overlap -o plan.json
       osf tune resnet50-memory --cluster v100-10gbe --workers 16 --memory 4GiB -o plan.json
+      osf tune resnet50-v100 --cluster v100-10gbe --workers 16 --lines slurm -o job.sh
       torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
     ctx = click.get_current_context()
@@ -94,7 +103,11 @@ def tune_command(
         Objective(channels, forward_overlap, split),
         _leads(host_lead, target),
     )
-    emit(style, as_json, output, Tuned(tuning.under(subject.what_if)))
+    tuning = tuning.under(subject.what_if)
+    if lines is not None:
+        tuning = replace(tuning, rendered=SNIPPETS[lines].write(tuning))
+        style = style or ("json" if as_json else "code")
+    emit(style, as_json, output, Tuned(tuning))
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

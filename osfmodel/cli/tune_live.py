@@ -31,6 +31,7 @@ NOT_LIVE = {
     "channels": "rules that only the executor knows are tried by themselves",
     "forward_overlap": "rules that only the executor knows are tried by themselves",
     "split": "it tries all-reduces only",
+    "lines": "files go to FOLDER",
     "style": "files go to FOLDER",
     "as_json": "files go to FOLDER",
     "output": "files go to FOLDER",

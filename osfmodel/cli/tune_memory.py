@@ -18,7 +18,7 @@ from osfmodel.units import parse_part, parse_room
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
-PLANNED = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split")
+PLANNED = ("live", "lines", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split")
 NOT_MEMORY = {
     **dict.fromkeys(PLANNED, "which plans for one channel and a barrier"),
     **dict.fromkeys(WHAT_IF, "which takes the profile and the network as they are"),

@@ -88,6 +88,12 @@ def ways(
     return found
 
 
+def fastest(shape: NcclShape, place: Layout, size: int) -> tuple[str, str]:
+    """The (algorithm, protocol) of the lowest price for an all-reduce of ``size`` bytes."""
+    found = ways(shape, place)
+    return min(found, key=lambda name: float(np.interp(size, GRID, times(found[name]))))
+
+
 def bus(shape: NcclShape, place: Layout) -> float:
     """Bytes per second through the narrowest cut: a GPU's links, or all network of the emptiest node."""
     inside = shape.gpu_bandwidth

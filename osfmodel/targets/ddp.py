@@ -184,6 +184,11 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 
 def render(knobs: DdpKnobs, workload: Workload) -> str:
     """Python to paste where the model is wrapped; it finds out what the installed torch can do."""
+    return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs.fallback), hook=_hook(workload))
+
+
+def arguments(knobs: DdpKnobs, workload: Workload) -> str:
+    """The part that sets ``ddp_kwargs``, whoever wraps the model."""
     caps = textwrap.fill(
         ", ".join(repr(limit / MIB) for limit in knobs.limits), 88, initial_indent="    ", subsequent_indent="    "
     )
@@ -194,8 +199,6 @@ def render(knobs: DdpKnobs, workload: Workload) -> str:
         count=len(knobs.limits),
         caps=caps,
         older=_older(knobs.fallback),
-        whole=_whole(knobs.fallback),
-        hook=_hook(workload),
     )
 
 
@@ -205,6 +208,12 @@ def _hook(workload: Workload) -> str:
     if how.startswith("powersgd"):
         return POWER_SGD.format(rank=how.removeprefix("powersgd"))
     return CAST.format(hook=f"{how}_compress_hook") if f"-{how}" in (FP16, BF16) else ""
+
+
+def hook_beside(workload: Workload) -> str:
+    """The same as comments, for who lets something else wrap the model; nothing where gradients are sent as they are."""
+    lines = _hook(workload).strip().splitlines()
+    return "".join(f"{line}\n" for line in (HOOKED, *(f"#     {line}" for line in lines))) if lines else ""
 
 
 def _whole(fallback: CapSearch | None) -> str:
@@ -223,6 +232,9 @@ def _older(fallback: CapSearch | None) -> str:
     return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)
 
 
+HOOKED = (
+    "# The plan is for compressed gradients: on the DistributedDataParallel that wraps the model, before it trains,"
+)
 CAST = """
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 model.register_comm_hook(None, default_hooks.{hook})"""
@@ -252,7 +264,8 @@ bucket_cap_mb_list = [
 if "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters:  # torch 2.13 and later: the exact plan
     ddp_kwargs = {{"bucket_cap_mb_list": bucket_cap_mb_list}}
 {older}
-
+"""
+WRAPPED = """
 model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual{hook}
 
 # The same elsewhere, in the place of the line above:

@@ -39,6 +39,7 @@ class Target:
     conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
     clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
+    dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
     """
 
@@ -57,6 +58,7 @@ class Target:
     conditions: Mapping[str, str] = field(default_factory=dict)
     clock: bool = False
     executes: bool = False
+    dialect_of: str = ""
     compared: bool = False
 
     def forms(self, plan: Plan, workload: Workload) -> bool:

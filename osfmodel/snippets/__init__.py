@@ -1,0 +1,29 @@
+"""Other lines for a tuned plan than those of its framework: SNIPPETS maps a name to its Snippet.
+
+To add one: a function (Tuning) -> text in a module here, and one line in the table. It raises UsageError, saying why,
+where it has nothing to say of this tuning. ``osf tune --lines NAME`` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from osfmodel.snippets import launch, nccl_tuner
+from osfmodel.tune import Tuning
+
+__all__ = ["SNIPPETS", "Snippet"]
+
+
+class Snippet(NamedTuple):
+    """meaning: what it is for, in half a line; write: (tuning) -> the whole file."""
+
+    meaning: str
+    write: Callable[[Tuning], str]
+
+
+SNIPPETS: Mapping[str, Snippet] = {
+    "torchrun": Snippet("the command that starts the workers on each node", launch.torchrun),
+    "slurm": Snippet("a batch script for sbatch that starts them", launch.slurm),
+    "nccl-tuner": Snippet("NCCL's algorithm and protocol for the messages of the plan", nccl_tuner.write),
+}

@@ -1,0 +1,77 @@
+"""How the workers of a tuned plan are started: torchrun on each node, by hand or under Slurm."""
+
+from __future__ import annotations
+
+import re
+
+from osfmodel.cost.layout import layout_of
+from osfmodel.errors import UsageError
+from osfmodel.tune import Tuning
+
+PORT = 29500
+"""torchrun's own default for meeting."""
+OTHER_LAUNCHERS = {
+    "horovod": "Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
+    "byteps": "BytePS is started by bpslaunch, beside a scheduler and servers",
+}
+"""Targets that torchrun does not start, and why."""
+
+
+def torchrun(tuning: Tuning) -> str:
+    """The command for every node; on one node it needs no meeting place. Raises UsageError as :func:`places`."""
+    nodes, each = places(tuning)
+    if nodes == 1:
+        return f"{_head(tuning, nodes, each)}torchrun --standalone --nproc-per-node {each} train.py\n"
+    meeting = f"--rdzv-backend c10d --rdzv-id osf --rdzv-endpoint HOST:{PORT}"
+    where = f"# On each of the {nodes} nodes, HOST being the name of one of them, the same everywhere:\n"
+    return f"{_head(tuning, nodes, each)}{where}torchrun --nnodes {nodes} --nproc-per-node {each} {meeting} train.py\n"
+
+
+def slurm(tuning: Tuning) -> str:
+    """A script for sbatch: one torchrun per node, which meet on the first. Raises UsageError as :func:`places`."""
+    nodes, each = places(tuning)
+    head = _head(tuning, nodes, each)
+    job = re.sub(r"[^\w.-]+", "-", tuning.workload.name)
+    return BATCH.format(head=head, name=job, nodes=nodes, each=each, port=PORT)
+
+
+def places(tuning: Tuning) -> tuple[int, int]:
+    """Nodes, and workers on each.
+
+    Raises UsageError for several worker counts, for workers that do not fill nodes evenly, and for a framework with a
+    launcher of its own.
+    """
+    if tuning.target in OTHER_LAUNCHERS:
+        raise UsageError(f"torchrun does not start {tuning.target}: {OTHER_LAUNCHERS[tuning.target]}")
+    if len(tuning.outcomes) > 1:
+        raise UsageError("a launch is of one worker count: give one to --workers")
+    place = layout_of(tuning.outcomes[0].workers, tuning.cluster.gpus_per_node)
+    if place.fullest != place.emptiest:
+        raise UsageError(
+            f"{place.workers} workers do not fill {place.nodes} nodes of {tuning.cluster.gpus_per_node} evenly, as "
+            f"torchrun starts them: give a multiple of {tuning.cluster.gpus_per_node} to --workers"
+        )
+    return place.nodes, place.fullest
+
+
+def _head(tuning: Tuning, nodes: int, each: int) -> str:
+    workers = tuning.outcomes[0].workers
+    return (
+        f"# {tuning.workload.name} on {tuning.cluster.name}: {workers} workers, {nodes} x {each}.\n"
+        f"# train.py is your script, with the lines of: osf tune ... --for {tuning.target}\n"
+    )
+
+
+BATCH = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node={each}
+{head}\
+# Add what your site asks for: account, partition, time, --cpus-per-task.
+set -euo pipefail
+host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+meeting="--rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint $host:{port}"
+srun torchrun --nnodes {nodes} --nproc-per-node {each} $meeting train.py
+"""

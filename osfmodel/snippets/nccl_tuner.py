@@ -1,0 +1,56 @@
+"""``nccl_tuner.conf`` of NCCL's example tuner plugin: which algorithm and protocol for which message.
+
+A line is ``collective,min,max,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff`` (NVIDIA/nccl,
+ext-tuner/example, README.md and plugin.c, read): sizes in bytes, both ends included, -1 for any. The first line that
+matches decides. Only the sizes that the plan sends are covered, by what the nccl cost model takes to be the fastest.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from osfmodel.cost import nccl
+from osfmodel.cost.layout import layout_of
+from osfmodel.errors import UsageError
+from osfmodel.tune import Tuning
+
+ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
+"""From the names of the cost model to those of the file; protocols are written small."""
+
+
+def write(tuning: Tuning) -> str:
+    """The file.
+
+    Raises UsageError for a cluster of another cost model, which knows no algorithms, for several worker counts, and
+    for a plan that splits all-reduces.
+    """
+    cluster = tuning.cluster
+    if cluster.cost_model != "nccl" or cluster.nccl is None:
+        raise UsageError(
+            f"cluster {cluster.name!r} has the cost model {cluster.cost_model!r}, which knows no NCCL algorithms: "
+            "nccl-tuner is for clusters of cost model nccl ('osf list clusters')"
+        )
+    if len(tuning.outcomes) > 1:
+        raise UsageError("algorithms depend on the worker count: give one to --workers")
+    if tuning.plan.split:
+        raise UsageError("nccl-tuner is for plans of all-reduces: this one splits them")
+    place = layout_of(tuning.outcomes[0].workers, cluster.gpus_per_node)
+    sizes = sorted({bucket.size for bucket in tuning.plan.buckets})
+    chosen = [(nccl.fastest(cluster.nccl, place, size), size) for size in sizes]
+    lines = []
+    for (algorithm, protocol), group in groupby(chosen, key=lambda pair: pair[0]):
+        bounds = [size for _, size in group]
+        lines.append(
+            f"allreduce,{bounds[0]},{bounds[-1]},{ALGORITHMS[algorithm]},{protocol.lower()},-1,"
+            f"{place.nodes},{place.workers},-1,-1\n"
+        )
+    return HEAD.format(name=tuning.workload.name, cluster=cluster.name, workers=place.workers) + "".join(lines)
+
+
+HEAD = """\
+# {name} on {cluster}, {workers} workers.
+# collective,min,max,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff
+# Predicted from a data sheet, not measured, and NCCL chooses by itself by much the same figures: use a line only where
+# nccl-tests has shown it to be faster (NCCL_ALGO and NCCL_PROTO set one). Sizes are bytes; only those of the plan.
+# NCCL_TUNER_PLUGIN names the plugin of NCCL's ext-tuner/example, NCCL_TUNER_CONFIG_FILE this file.
+"""

@@ -1,0 +1,138 @@
+"""BytePS: ``BYTEPS_PARTITION_BYTES`` and ``BYTEPS_SCHEDULING_CREDIT``: tensors cut in pieces, sent one by one.
+
+What BytePS does (byteps/common of bytedance/byteps: global.cc, operations.cc, scheduled_queue.cc, and its torch plugin;
+read, not run: it needs CUDA to build): the partition, 4096000 bytes by default, is rounded up to a multiple of the page
+size times the GPUs of a machine. Each tensor is cut into pieces of so many bytes and a rest; nothing is fused. They go
+in the order in which gradients are ready; with a credit of k, those nearest the input first, while the pieces under way
+are at most k partitions. ``step`` waits for all of them: a barrier. Prices are those of the cluster's all-reduce, for
+BytePS's push to servers and pull from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.engine import predict_timeline
+from osfmodel.errors import PlanError
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve import Limits
+from osfmodel.targets.target import UNPRICED, Target, require_plain
+from osfmodel.units import show_bytes
+from osfmodel.workload import Workload
+
+PAGE = 4096
+"""Bytes of a page of memory, of whose multiples partitions are."""
+DEFAULT_PARTITION = 4_096_000
+CREDITS = (None, 1, 2, 4, 8)
+"""Credits tried, in partitions; None is BytePS's default, which sends as gradients become ready."""
+FEWEST_PIECES = 4096
+"""Partitions below so many to the whole of the gradients are not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytePsKnobs:
+    """Most bytes of a piece, before it is rounded up, and how many partitions may be under way by priority."""
+
+    partition: int = DEFAULT_PARTITION
+    credit: int | None = None
+
+
+def realise(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> Plan:
+    """The pieces, in ready order or, with a credit, in that of priority."""
+    partition = _rounded(knobs.partition, pricing.per_host)
+    gradients = list(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+    if knobs.credit is None:
+        return Plan(workload.name, tuple(_pieces(gradients, partition)))
+    return Plan(workload.name, tuple(_pieces(gradients[::-1], partition)), credit=knobs.credit * partition)
+
+
+def _rounded(partition: int, per_host: int) -> int:
+    step = PAGE * per_host
+    return -(-partition // step) * step
+
+
+def _pieces(gradients: Iterable[tuple[str, int]], partition: int) -> Iterable[Bucket]:
+    for name, size in gradients:
+        for start in range(0, size, partition):
+            yield Bucket((Block(name, start, min(partition, size - start)),))
+
+
+def exact(plan: Plan, workload: Workload) -> BytePsKnobs:
+    """The settings that form exactly this plan on machines of one GPU. Raises PlanError where none do."""
+    plan.require_valid(workload)
+    longest = max((bucket.size for bucket in plan.buckets), default=DEFAULT_PARTITION)
+    partition = _rounded(longest, 1)
+    credit = None if plan.credit is None else plan.credit // partition
+    if credit != 0:
+        knobs = BytePsKnobs(partition, credit)
+        if realise(knobs, workload, UNPRICED) == plan:
+            return knobs
+    raise PlanError("BytePS sends tensors one by one, cut at multiples of a partition: it cannot form this plan")
+
+
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> BytePsKnobs:
+    """The settings that form ``plan``; where none do, the fastest of partitions in powers of two with CREDITS."""
+    try:
+        return exact(plan, workload)
+    except PlanError:
+        require_plain(plan, workload, "BytePS")
+    tried = [BytePsKnobs(partition, credit) for partition in _partitions(workload, limits) for credit in CREDITS]
+    return min([*tried, *([] if tried else [BytePsKnobs()])], key=lambda knobs: _time(knobs, workload, pricing))
+
+
+def _partitions(workload: Workload, limits: Limits) -> list[int]:
+    """The default, and powers of two pages from about the largest tensor down."""
+    largest = max(workload.gradients.sizes, default=PAGE)
+    least = workload.gradient_bytes // FEWEST_PIECES
+    found = [DEFAULT_PARTITION, *(size for power in range(32) if least <= (size := PAGE << power) < 2 * largest)]
+    most = limits.max_bucket_bytes
+    return [size for size in found if most is None or size <= most]
+
+
+def _time(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> float:
+    return predict_timeline(workload, realise(knobs, workload, pricing), pricing).iteration_time
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """What a prediction for BytePS takes for granted."""
+    return (
+        "BytePS as read, not run: one piece at a time, each at the price of an all-reduce on this cluster; its "
+        "servers, copies to the host and pulls beside pushes are not in these times",
+    )
+
+
+def config(knobs: BytePsKnobs) -> dict[str, Any]:
+    """Environment variables: bytes, and partitions."""
+    credit = {} if knobs.credit is None else {"BYTEPS_SCHEDULING_CREDIT": str(knobs.credit)}
+    return {"env": {"BYTEPS_PARTITION_BYTES": str(knobs.partition), **credit}}
+
+
+def render(knobs: BytePsKnobs, workload: Workload) -> str:
+    """An environment file."""
+    return TEMPLATE.format(
+        name=workload.name,
+        partition=show_bytes(knobs.partition),
+        order="as gradients become ready" if knobs.credit is None else "those nearest the input first",
+        lines="\n".join(f"{key}={value}" for key, value in config(knobs)["env"].items()),
+    )
+
+
+TEMPLATE = """\
+# BytePS settings for {name}: pieces of {partition}, {order}.
+# Bytes (rounded up to a multiple of 4096 times the GPUs of a machine); credit in partitions, unset: no priorities.
+{lines}
+"""
+
+TARGET = Target(
+    "BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
+    BytePsKnobs,
+    project,
+    realise,
+    config,
+    render,
+    caveats=caveats,
+    exact=exact,
+)

@@ -1,0 +1,122 @@
+"""Launch lines as bash, Slurm and torchrun read them; nccl_tuner.conf as NCCL's example plugin reads it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from functools import cache
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli import main
+from osfmodel.cost import cost_of, nccl
+from osfmodel.cost.layout import layout_of
+from osfmodel.errors import UsageError
+from osfmodel.snippets import SNIPPETS
+
+
+@cache
+def tuned(cluster="v100-10gbe", workers=16, target="ddp"):
+    return osf.tune(osf.load_workload("googlenet-k80"), osf.load_cluster(cluster), workers, target)
+
+
+def words(text):
+    """Those of the command, comments left out, the meeting of the batch script in its place."""
+    found = shlex.split(text, comments=True)
+    meeting = next((word.removeprefix("meeting=") for word in found if word.startswith("meeting=")), "")
+    return [part for word in found for part in (meeting.split() if word == "$meeting" else [word])]
+
+
+def settings(found):
+    """What torchrun itself makes of its arguments, where it is installed."""
+    run = pytest.importorskip("torch.distributed.run", reason="torch is not installed: pip install torch")
+    return run.get_args_parser().parse_args(found[found.index("torchrun") + 1 :])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+@pytest.mark.parametrize(("workers", "nodes", "each"), [(16, 4, 4), (4, 1, 4), (2, 1, 2)])
+def test_torchrun_starts_as_many_workers_as_were_tuned_for(name, workers, nodes, each):
+    text = SNIPPETS[name].write(tuned(workers=workers))
+    read = settings(words(text))
+    assert ((read.standalone and 1) or int(read.nnodes)) == nodes
+    assert int(read.nproc_per_node) == each
+    assert read.training_script == "train.py"
+    assert read.standalone or read.rdzv_backend == "c10d"
+
+
+def test_the_batch_script_is_bash_and_says_the_same_to_slurm(tmp_path):
+    text = SNIPPETS["slurm"].write(tuned())
+    if shutil.which("bash"):
+        (tmp_path / "job.sh").write_text(text)
+        subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True)
+    assert text.startswith("#!/bin/bash\n#SBATCH ")
+    for line in ("--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=4", "--job-name=googlenet-k80"):
+        assert f"\n#SBATCH {line}\n" in text
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ({"workers": 7}, "evenly"),
+        ({"workers": (4, 8)}, "one worker count"),
+        ({"target": "horovod"}, "horovodrun"),
+        ({"target": "byteps"}, "bpslaunch"),
+    ],
+)
+def test_what_torchrun_cannot_start_is_refused(name, made, why):
+    with pytest.raises(UsageError, match=why):
+        SNIPPETS[name].write(tuned(**made))
+
+
+def matching(text, size, nodes, ranks):
+    """(algorithm, protocol) of the first line that the plugin would apply; None where none matches."""
+    names = {"ring": "ring", "tree": "tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}
+    protocols = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+    for line in text.splitlines():
+        assert len(line) < 256, "the plugin reads 255 characters of a line"
+        if line and not line.startswith("#"):
+            kind, least, most, algorithm, protocol, *others = line.split(",")
+            channels, for_nodes, for_ranks, operations, registered = map(int, others)
+            assert kind == "allreduce"
+            assert (channels, operations, registered) == (-1, -1, -1)
+            if int(least) <= size <= int(most) and (for_nodes, for_ranks) == (nodes, ranks):
+                return names[algorithm], protocols[protocol]
+    return None
+
+
+@pytest.mark.parametrize(("cluster", "workers"), [("nccl-h100-ndr", 32), ("nccl-h100-node", 8), ("nccl-v100-dgx1", 8)])
+def test_every_message_finds_what_the_model_prices(cluster, workers):
+    tuning, shape = tuned(cluster, workers, "byteps"), osf.load_cluster(cluster)
+    text, place = SNIPPETS["nccl-tuner"].write(tuning), layout_of(workers, shape.gpus_per_node)
+    price, ways = cost_of(shape, workers), nccl.ways(shape.nccl, place)
+    sizes = {bucket.size for bucket in tuning.plan.buckets}
+    assert len(sizes) > 3
+    for size in sizes:
+        found = matching(text, size, place.nodes, workers)
+        alone = nccl.lines({found: ways[found]})
+        assert min(a + b * size for a, b in alone) == pytest.approx(price(size), rel=1e-6)
+    assert matching(text, max(sizes) + 1, place.nodes, workers) is None
+    assert matching(text, min(sizes), place.nodes, workers + 1) is None
+
+
+def test_other_clusters_know_no_algorithms():
+    with pytest.raises(UsageError, match="cost model nccl"):
+        SNIPPETS["nccl-tuner"].write(tuned())
+
+
+def test_one_worker_count_decides():
+    with pytest.raises(UsageError, match="worker count"):
+        SNIPPETS["nccl-tuner"].write(tuned("nccl-h100-ndr", (8, 16)))
+
+
+def test_the_command_prints_the_lines_alone():
+    asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--lines", "slurm"]
+    assert CliRunner().invoke(main, asked).output == SNIPPETS["slurm"].write(tuned())
+    result = CliRunner().invoke(main, [*asked[:-1], "nccl-tuner"])
+    assert result.exit_code == 2
+    assert "cost model nccl" in result.output
