@@ -230,6 +230,8 @@ class ArrayStream(Generic[Item]):
     def _name(self) -> str:
         name = self._cursor.value("a name beside the events")
         if not isinstance(name, str) or self._cursor.peek() != ":":
+            if not self._cursor.peek():
+                raise DataError(f"was cut off in {name!r:.60}: {CUT_OFF}")
             raise DataError(f"{name!r:.60}: is no name with a value")
         self._cursor.place += 1
         return name

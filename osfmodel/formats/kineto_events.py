@@ -100,7 +100,7 @@ class Event(msgspec.Struct, gc=False):
     pid: str
     tid: str
     args: Args
-    id: int | str | None = None
+    id: str | None = None
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -221,7 +221,8 @@ def event_of(number: int, entry: Entry, chosen: _Chosen) -> Event:
         args = args_of(entry)
     except DataError as error:
         raise DataError(f"event {number:,}: {entry.name[:60]!r}: {error}") from None
-    return Event(entry.ph, chosen.cat, chosen.name, start, duration, str(entry.pid), str(entry.tid), args, entry.id)
+    flow = None if entry.id is None else str(entry.id)
+    return Event(entry.ph, chosen.cat, chosen.name, start, duration, str(entry.pid), str(entry.tid), args, flow)
 
 
 def args_of(entry: Entry) -> Args:
@@ -296,7 +297,9 @@ def entry_of(value: Any) -> ParsedEntry:
     if not isinstance(value, dict):
         raise DataError(f"is {value!r:.40}, not an object {{...}}")
     entry = ParsedEntry(_text(value.get("name")), _text(value.get("ph")), _text(value.get("cat")))
-    entry.pid, entry.tid, entry.id = _text(value.get("pid")), _text(value.get("tid")), _text(value.get("id")) or None
+    entry.pid, entry.tid, entry.id = _text(value.get("pid")), _text(value.get("tid")), None
+    if value.get("id") is not None:
+        entry.id = _text(value["id"])
     entry.ts, entry.dur = (None if value.get(key) is None else _number(value[key]) for key in ("ts", "dur"))
     entry.parsed = value.get("args")
     return entry
