@@ -124,7 +124,7 @@ FLOORS = [
     ("runtime.training", "runtime.words", "runtime.under_horovod"),
     ("runtime.horovod",),
     ("runtime.horovod_run", "runtime.horovod_bench"),
-    ("catalogue", "screen", "memory_screen", "plot"),
+    ("catalogue", "screen", "memory_screen", "plot", "progress"),
     ("output", "memory_output", "render"),
     ("runtime.steps", "runtime.clocks", "runtime.segments"),
     ("runtime.allocations",),
@@ -141,7 +141,7 @@ FLOORS = [
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
 SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live", "cli.tune_memory", "cli.memory"}
-SCREENS |= {"memory_screen", "memory_output"}
+SCREENS |= {"memory_screen", "memory_output", "progress"}
 
 
 def modules() -> dict[str, Path]:
