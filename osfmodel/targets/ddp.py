@@ -211,7 +211,7 @@ def _hook(workload: Workload) -> str:
 
 
 def hook_beside(workload: Workload) -> str:
-    """The same as comments, for who lets something else wrap the model; nothing where gradients are sent as they are."""
+    """The same as comments, where something else wraps the model; nothing where gradients are sent as they are."""
     lines = _hook(workload).strip().splitlines()
     return "".join(f"{line}\n" for line in (HOOKED, *(f"#     {line}" for line in lines))) if lines else ""
 
