@@ -98,6 +98,8 @@ FLOORS = [
     ("ledger",),
     ("side_by_side",),
     ("check",),
+    ("picture.gantt", "picture.curves", "picture.scatter", "ticks"),
+    ("picture",),
     ("runtime",),
     ("runtime.pace",),
     ("runtime.ranks", "runtime.sizes", "runtime.replay", "runtime.buckets", "runtime.subjects", "runtime.largest"),
@@ -114,7 +116,13 @@ FLOORS = [
     ("runtime.training", "runtime.words", "runtime.under_horovod"),
     ("runtime.horovod",),
     ("runtime.horovod_run", "runtime.horovod_bench"),
-    ("catalogue", "screen", "memory_screen", "plot"),
+    ("catalogue", "screen", "memory_screen", "picture_screen", "plot", "chrome_trace"),
+    ("plot_pictures",),
+    ("report.markup",),
+    ("report.iteration",),
+    ("report.curves",),
+    ("report.html",),
+    ("report",),
     ("output", "memory_output", "render"),
     ("runtime.steps", "runtime.clocks", "runtime.segments"),
     ("runtime.allocations",),
@@ -124,14 +132,24 @@ FLOORS = [
     ("runtime.live",),
     ("cli.app",),
     ("cli.tune_live", "cli.tune_memory", "cli.predict"),
-    ("cli.memory", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
+    (
+        "cli.memory",
+        "cli.tune",
+        "cli.check",
+        "cli.listing",
+        "cli.importing",
+        "cli.profile",
+        "cli.bench",
+        "cli.run",
+        "cli.report",
+    ),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
 SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live", "cli.tune_memory", "cli.memory"}
-SCREENS |= {"memory_screen", "memory_output"}
+SCREENS |= {"memory_screen", "memory_output", "picture_screen", "cli.report"}
 
 
 def modules() -> dict[str, Path]:
