@@ -74,17 +74,21 @@ def show_gantt(console: Any, gantt: Gantt, end: float) -> None:
 
 
 def _cells(lane: Lane, width: int, end: float) -> list[tuple[str, str]]:
-    """A character and a colour for each column: what takes most of it; at the start of a collective its number."""
+    """A character and a colour for each column: its longest part's, where it is busy for a third or more.
+
+    At the start of a collective stands its number.
+    """
     cells: list[tuple[str, str]] = [(" ", "")] * width
-    most = [0.0] * width
+    longest, busy = [0.0] * width, [0.0] * width
     column = end / width
     for bar in lane.bars:
         for place in range(int(bar.start / column), min(math.ceil(bar.end / column), width)):
             part = _overlap(bar.start, bar.end, place * column, (place + 1) * column)
-            if part > most[place]:
-                most[place] = part
+            busy[place] += part
+            if part > longest[place]:
+                longest[place] = part
                 cells[place] = _glyph(bar, place * column, (place + 1) * column)
-    cells = [cell if part >= column / 3 else (" ", "") for cell, part in zip(cells, most, strict=True)]
+    cells = [cell if part >= column / 3 else (" ", "") for cell, part in zip(cells, busy, strict=True)]
     for bar in lane.bars:
         if bar.bucket is not None and bar.ready is not None:
             _number(cells, str(bar.bucket + 1), round(bar.start / column), math.floor(bar.end / column))
@@ -152,8 +156,10 @@ def _show_plans(console: Any, pictures: Pictures) -> None:
         row = Text(f"{one.name:<{margin}}")
         row.append(GLYPHS["backward"][0] * first, style="blue").append(EXPOSED[0] * (whole - first), style="red")
         console.print(row.append(f" {show_time(one.iteration_time)}"))
-    row = Text(" " * (margin + min(round(bound / longest * width), width - 1)))
-    console.print(row.append(f"↑ no schedule is faster: {show_time(bound)}"), soft_wrap=True)
+    place = margin + min(round(bound / longest * width), width - 1)
+    words = f"no schedule is faster: {show_time(bound)}"
+    fits = place + len(words) + 2 < console.width
+    console.print(" " * place + f"↑ {words}" if fits else f"{words} ↑".rjust(place + 1), markup=False)
 
 
 def show_scaling(console: Any, curve: Scaling) -> None:

@@ -11,7 +11,7 @@ from osfmodel.errors import DataError
 from osfmodel.plan import Bucket, Plan
 from osfmodel.predict import Prediction
 from osfmodel.timeline import Span
-from osfmodel.trace import Collective, Interval, RankTrace, Step, length, merged
+from osfmodel.trace import Collective, Interval, RankTrace, Step, common, length, merged
 
 COMPUTE = "compute"
 """The lane of the compute stream."""
@@ -120,10 +120,12 @@ def predicted(prediction: Prediction) -> Gantt:
 def measured(step: Step, name: str) -> Gantt:
     """One step of one rank, its start taken for 0. Collectives that overlap stand in lanes of their own."""
     lanes = [Lane(COMPUTE, tuple(_kernels(step)))]
-    others = (("copies", step.copies, "copy"), ("input", step.inputs, "input"))
-    for lane, intervals, kind in others:
-        if intervals:
-            lanes.append(Lane(lane, tuple(Bar(kind, start - step.start, end - step.start) for start, end in intervals)))
+    whole = ((step.start, step.end),)
+    for lane, intervals, kind in (("copies", step.copies, "copy"), ("input", step.inputs, "input")):
+        # The host may wait for input before the device has come to this step.
+        inside = common(intervals, whole)
+        if inside:
+            lanes.append(Lane(lane, tuple(Bar(kind, start - step.start, end - step.start) for start, end in inside)))
     busy = [(start - step.start, end - step.start) for start, end in step.compute]
     rows: list[list[Bar]] = []
     for number, one in enumerate(sorted(step.collectives, key=lambda one: (one.start, one.end))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from osfmodel.picture.gantt import COMPUTE, Bar, Gantt, Lane
-from osfmodel.report.markup import Markup, element, joined, percent
+from osfmodel.report.markup import Markup, element, percent
 from osfmodel.ticks import even_ticks
 from osfmodel.units import show_bytes, show_time
 
@@ -14,7 +14,7 @@ LANE, GAP, TOP = 30, 10, 6
 AXIS = 30
 """Height of the axis, in pixels."""
 NUMBERED = 0.06
-"""Part of the width from which a bar carries its number."""
+"""Part of the width of the page from which a bar carries its number."""
 TICKS = 5
 """On the axis of an iteration before anybody zooms."""
 KINDS = {
@@ -37,7 +37,9 @@ def lanes(gantt: Gantt, key: str, width: float) -> Markup:
     for place, lane in enumerate(gantt.lanes):
         y = TOP + place * (LANE + GAP)
         drawn.append(element("rect", x="0", y=y, width="100%", height=LANE, class_="lane"))
-        drawn += [_bar(bar, y, gantt, rows.get(bar), key) for bar in lane.bars]
+        for bar in lane.bars:
+            part = width * bar.duration / gantt.end
+            drawn.append(_collective(bar, y, gantt, f"{key}-{rows[bar]}", part) if bar in rows else _bar(bar, y, gantt))
     title = element("title", f"{_kind(gantt)} iteration, {gantt.name}: {show_time(gantt.end)}")
     desc = element("desc", description(gantt))
     inner = element("svg", *drawn, *_marks(gantt), width=percent(width), height=height(gantt), class_="span")
@@ -124,28 +126,34 @@ def _cells(bar: Bar, gantt: Gantt) -> list[str]:
     return [number, _what(bar), size, *tensors, *times, show_time(bar.duration), show_time(bar.exposed_time), rate]
 
 
-def _bar(bar: Bar, y: int, gantt: Gantt, row: int | None, key: str) -> Markup:
-    """A bar; the exposed parts of a collective are hatched on top of it."""
-    left, width = bar.start / gantt.end, bar.duration / gantt.end
-    odd = " odd" if bar.bucket is not None and bar.bucket % 2 else ""
-    if row is None:
-        return element(
-            "rect", x=percent(left), y=y, width=percent(width), height=LANE, class_=f"bar {bar.kind}{odd}",
-            data_bucket=bar.bucket, data_say=_sentence(bar),
-        )  # fmt: skip
-    body = element("rect", x=percent(left), y=y, width=percent(width), height=LANE, class_=f"fill{odd}")
-    parts = [
-        element("rect", x=percent(start / gantt.end), y=y, width=percent((end - start) / gantt.end), height=LANE,
-                class_="exposed")
-        for start, end in bar.exposed
-    ]  # fmt: skip
-    text = []
-    if bar.bucket is not None and width >= NUMBERED:
-        text = [element("text", str(bar.bucket + 1), x=percent(left + width / 2), y=y + LANE / 2 + 4)]
+def _bar(bar: Bar, y: int, gantt: Gantt) -> Markup:
     return element(
-        "g", body, *parts, *text, class_="bar collective", tabindex="-1" if row else "0", role="img",
-        aria_label=_sentence(bar), data_row=f"{key}-{row}", data_bucket=bar.bucket,
+        "rect", **_box(bar.start, bar.end, y, gantt), class_=f"bar {bar.kind}{_odd(bar)}", data_bucket=bar.bucket,
+        data_say=_sentence(bar),
     )  # fmt: skip
+
+
+def _collective(bar: Bar, y: int, gantt: Gantt, row: str, part: float) -> Markup:
+    """A bar with its exposed parts hatched on top of it, and its number where ``part`` of the width has room for it."""
+    drawn = [element("rect", **_box(bar.start, bar.end, y, gantt), class_=f"fill{_odd(bar)}")]
+    drawn += [element("rect", **_box(start, end, y, gantt), class_="exposed") for start, end in bar.exposed]
+    if bar.bucket is not None and part >= NUMBERED:
+        middle = percent((bar.start + bar.end) / 2 / gantt.end)
+        drawn.append(element("text", str(bar.bucket + 1), x=middle, y=y + LANE / 2 + 4))
+    return element(
+        "g", *drawn, class_="bar collective", tabindex="0" if row.endswith("-0") else "-1", role="img",
+        aria_label=_sentence(bar), data_row=row, data_bucket=bar.bucket,
+    )  # fmt: skip
+
+
+def _box(start: float, end: float, y: int, gantt: Gantt) -> dict[str, object]:
+    left, width = percent(start / gantt.end), percent((end - start) / gantt.end)
+    return {"x": left, "y": y, "width": width, "height": LANE}
+
+
+def _odd(bar: Bar) -> str:
+    """Every other bucket has another shade."""
+    return " odd" if bar.bucket is not None and bar.bucket % 2 else ""
 
 
 def _marks(gantt: Gantt) -> list[Markup]:
@@ -216,8 +224,3 @@ def patterns() -> Markup:
         "pattern", stripe, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)"
     )
     return element("svg", element("defs", pattern), width=0, height=0, class_="patterns", aria_hidden="true")
-
-
-def stacked(charts: Sequence[Markup]) -> Markup:
-    """Drawings one above the other."""
-    return joined(*charts)
