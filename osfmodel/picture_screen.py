@@ -144,7 +144,7 @@ def _show_plans(console: Any, pictures: Pictures) -> None:
     from rich.text import Text
 
     predictions = pictures.comparison.predictions
-    bound = pictures.comparison.lower_bound
+    bound = pictures.bound
     margin = max(len(one.name) for one in predictions) + 1
     width = _width(console, margin + 12)
     longest = max(one.iteration_time for one in predictions)
@@ -157,7 +157,7 @@ def _show_plans(console: Any, pictures: Pictures) -> None:
         row.append(GLYPHS["backward"][0] * first, style="blue").append(EXPOSED[0] * (whole - first), style="red")
         console.print(row.append(f" {show_time(one.iteration_time)}"))
     place = margin + min(round(bound / longest * width), width - 1)
-    words = f"no schedule is faster: {show_time(bound)}"
+    words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(bound)}"
     fits = place + len(words) + 2 < console.width
     console.print(" " * place + f"↑ {words}" if fits else f"{words} ↑".rjust(place + 1), markup=False)
 

@@ -76,6 +76,11 @@ class Pictures:
         return self.comparison.predictions[0]
 
     @property
+    def bound(self) -> float:
+        """Seconds that no schedule under the rules of the default can beat; plans under other rules may."""
+        return self.default.lower_bound
+
+    @property
     def tuned(self) -> Prediction:
         """What it does as tuned."""
         return self.comparison.predictions[1]
@@ -111,7 +116,7 @@ def pictures(request: Request) -> Pictures:
         tuple(map(predicted, comparison.predictions)),
         tuple(chart for trace in request.traces for chart in _measured(trace)),
         scaling(workload, cluster, [*both, BEST], counts, workers),
-        sweep(workload, cluster, workers, comparison.lower_bound),
+        sweep(workload, cluster, workers, comparison.predictions[0].lower_bound),
         _evidence([one.band for one in comparison.predictions]) if request.evidence else None,
     )
 

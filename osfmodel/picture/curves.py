@@ -36,7 +36,7 @@ class Line:
 class Scaling:
     """Workers against scaling factor (compute time / iteration time); times that is the speed-up.
 
-    bounds: what no schedule can pass under the rules of these plans, as scaling factors
+    bounds: what no schedule can pass under the rules of the first plan, as scaling factors
     chosen: the worker count that the report is about
     """
 
@@ -52,7 +52,7 @@ class Sweep:
 
     best:    place in ``caps`` of the limit that is fastest, the largest where several are
     default: iteration time with DDP's default limits
-    bound:   what no schedule can beat
+    bound:   what no schedule can beat under DDP's rules
     """
 
     caps: tuple[int, ...]
@@ -100,7 +100,7 @@ def scaling(
              tuple(row.predictions[place].iteration_time for row in rows))
         for place, one in enumerate(rows[0].predictions)
     ]  # fmt: skip
-    bounds = tuple(row.predictions[0].alone / row.lower_bound for row in rows)
+    bounds = tuple(row.predictions[0].alone / row.predictions[0].lower_bound for row in rows)
     return Scaling(tuple(row.workers for row in rows), tuple(lines), bounds, chosen)
 
 

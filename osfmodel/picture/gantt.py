@@ -112,7 +112,7 @@ def predicted(prediction: Prediction) -> Gantt:
     for span, number in zip(timeline.communication, _numbers(timeline.communication, plan), strict=True):
         bucket = None if number is None else plan.buckets[number]
         channels.setdefault(span.stream, []).append(_collective(span, number, bucket, ready, busy))
-    lanes = [Lane(COMPUTE, tuple(_computed(span, makes) for span in compute))]
+    lanes = [Lane(COMPUTE, _computed(compute, makes))]
     lanes += [Lane(name, _in_order(channels[name])) for name in sorted(channels, key=lambda name: (len(name), name))]
     return Gantt(prediction.name, tuple(lanes), timeline.iteration_time, timeline.compute_time)
 
@@ -197,10 +197,16 @@ def _collective(
     return Bar(span.kind, span.start, span.end, span.layers, size, number, there, exposed)
 
 
-def _computed(span: Span, makes: Mapping[str, int]) -> Bar:
-    """What backward computes belongs to the bucket that it makes ready; a layer without gradient to none."""
-    bucket = makes.get(span.layers[0]) if span.layers and span.kind != "forward" else None
-    return Bar(span.kind, span.start, span.end, span.layers, bucket=bucket)
+def _computed(spans: Sequence[Span], makes: Mapping[str, int]) -> tuple[Bar, ...]:
+    """What backward computes belongs to the bucket that it helps to make ready: its own, or that of what follows."""
+    bars: list[Bar] = []
+    follows: int | None = None
+    for span in reversed(spans):
+        bucket = makes.get(span.layers[0]) if span.layers and span.kind != "forward" else None
+        if span.kind == "backward":
+            bucket = follows = follows if bucket is None else bucket
+        bars.append(Bar(span.kind, span.start, span.end, span.layers, bucket=bucket))
+    return tuple(reversed(bars))
 
 
 def _kernels(step: Step) -> Iterable[Bar]:
@@ -223,19 +229,17 @@ def _in_order(bars: Iterable[Bar]) -> tuple[Bar, ...]:
 
 
 def _joined(bars: Sequence[Bar], gap: float) -> tuple[Bar, ...]:
-    """Of computation only: a collective is a bar of its own. Layers without a gradient join what follows them."""
+    """Of computation only: a collective is a bar of its own."""
     found: list[Bar] = []
     for bar in bars:
         last = found[-1] if found else None
         if last is None or last.ready is not None or not _alike(last, bar) or bar.start - last.end > gap:
             found.append(bar)
             continue
-        bucket = bar.bucket if last.bucket is None else last.bucket
-        found[-1] = replace(last, end=bar.end, layers=last.layers + bar.layers, bucket=bucket)
+        found[-1] = replace(last, end=bar.end, layers=last.layers + bar.layers)
     return tuple(bar for bar in found if bar.duration or bar.bytes is not None)
 
 
 def _alike(one: Bar, other: Bar) -> bool:
-    if one.kind != other.kind or one.bytes is not None or other.bytes is not None:
-        return False
-    return one.bucket == other.bucket or one.bucket is None
+    sent = one.bytes is not None or other.bytes is not None
+    return not sent and (one.kind, one.bucket) == (other.kind, other.bucket)

@@ -95,7 +95,7 @@ def _tiles(pictures: Pictures) -> list[tuple[str, str, str]]:
     tiles = [
         (f"Default ({default.name})", show_time(default.iteration_time), _buckets(default)),
         (f"Tuned for {pictures.request.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
-        ("Lower bound", show_time(pictures.comparison.lower_bound), "no schedule is faster"),
+        ("Lower bound", show_time(pictures.bound), f"by the rules of {default.name}"),
         ("One worker alone", show_time(default.alone), "computation only"),
         ("Speed-up, tuned", f"{tuned.scaling_factor * workers:.4g}x", f"scaling factor {tuned.scaling_factor:.3f}"),
         ("Error band", _width(tuned.band), "nine in ten runs measured" if tuned.band else "nothing measured alike"),
@@ -202,8 +202,12 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def _plans(pictures: Pictures) -> Iterable[Markup]:
-    yield element("figure", curves.plans_plot(pictures), _say(pictures.tuning.verdict))
-    words = f"no schedule is faster: {show_time(pictures.comparison.lower_bound)}"
+    yield element(
+        "figure",
+        curves.plans_plot(pictures),
+        _say(f"One worker alone takes {show_time(pictures.default.alone)}; the rest is what communication adds."),
+    )
+    words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(pictures.bound)}"
     yield curves.key([("bound", None, words)])
     heads = (
         "plan",

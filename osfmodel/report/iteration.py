@@ -171,7 +171,7 @@ def _sentence(bar: Bar) -> str:
     which = "" if bar.bucket is None else f" {bar.bucket + 1}"
     size = "" if bar.bytes is None else f", {show_bytes(bar.bytes)}"
     exposed = f", {show_time(bar.exposed_time)} exposed" if bar.exposed else ", hidden behind computation"
-    return f"{_what(bar)}{which}{size}{_of(bar.layers)}: {when}{exposed}"
+    return f"{_what(bar)}{which}{size}: {when}{exposed}"
 
 
 def _of(layers: Sequence[str]) -> str:
