@@ -100,6 +100,11 @@ FLOORS = [
     ("check",),
     ("picture.gantt", "picture.curves", "picture.scatter", "ticks"),
     ("picture",),
+    ("picture_screen", "chrome_trace", "report.markup"),
+    ("report.iteration",),
+    ("report.curves",),
+    ("report.html",),
+    ("report",),
     ("runtime",),
     ("runtime.pace",),
     ("runtime.ranks", "runtime.sizes", "runtime.replay", "runtime.buckets", "runtime.subjects", "runtime.largest"),
@@ -116,13 +121,7 @@ FLOORS = [
     ("runtime.training", "runtime.words", "runtime.under_horovod"),
     ("runtime.horovod",),
     ("runtime.horovod_run", "runtime.horovod_bench"),
-    ("catalogue", "screen", "memory_screen", "picture_screen", "plot", "chrome_trace"),
-    ("plot_pictures",),
-    ("report.markup",),
-    ("report.iteration",),
-    ("report.curves",),
-    ("report.html",),
-    ("report",),
+    ("catalogue", "screen", "memory_screen", "plot"),
     ("output", "memory_output", "render"),
     ("runtime.steps", "runtime.clocks", "runtime.segments"),
     ("runtime.allocations",),
@@ -132,24 +131,17 @@ FLOORS = [
     ("runtime.live",),
     ("cli.app",),
     ("cli.tune_live", "cli.tune_memory", "cli.predict"),
-    (
-        "cli.memory",
-        "cli.tune",
-        "cli.check",
-        "cli.listing",
-        "cli.importing",
-        "cli.profile",
-        "cli.bench",
-        "cli.run",
-        "cli.report",
-    ),
+    ("plot_pictures",),
+    ("cli.report",),
+    ("cli.memory", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
 SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live", "cli.tune_memory", "cli.memory"}
-SCREENS |= {"memory_screen", "memory_output", "picture_screen", "cli.report"}
+SCREENS |= {"memory_screen", "memory_output"}
+SCREENS |= {"picture_screen", "cli.report"}
 
 
 def modules() -> dict[str, Path]:
