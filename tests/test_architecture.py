@@ -17,7 +17,7 @@ FLOORS = [
     ("effects",),
     ("workload", "cluster", "timeline", "measurement"),
     ("trace",),
-    ("objective", "batches"),
+    ("objective", "batches", "trace_buckets"),
     ("plan",),
     (
         "documents",
@@ -28,7 +28,7 @@ FLOORS = [
         "cost.nccl_constants",
         "cost.jumps",
     ),
-    ("cost.fitting",),
+    ("cost.fitting", "trace_nouns"),
     ("cost.collectives", "cost.minimum", "cost.by_count"),
     ("cost.hockney", "cost.hierarchical", "cost.tabulated", "cost.piecewise"),
     ("cost.nccl", "cost.protocols"),
@@ -42,8 +42,22 @@ FLOORS = [
     ("simulator",),
     ("engine", "loop"),
     ("loop_settings",),
-    ("formats.json_text", "formats.collective", "formats.layout", "formats.packed", "measurements", "bands"),
-    ("formats.nccl_log", "formats.horovod_events"),
+    (
+        "formats.json_text",
+        "formats.collective",
+        "formats.layout",
+        "formats.packed",
+        "formats.tar_stream",
+        "formats.json_stream",
+        "measurements",
+        "bands",
+    ),
+    ("formats.nccl_log", "formats.horovod_events", "formats.trace_files"),
+    ("formats.kineto_events", "formats.kineto_ranks", "formats.kineto_sizes"),
+    ("formats.kineto_recorded",),
+    ("formats.kineto_collectives",),
+    ("formats.kineto_windows",),
+    ("formats.kineto_steps",),
     (
         "formats.nccl_tests",
         "formats.nccl_tests_json",
@@ -54,6 +68,7 @@ FLOORS = [
         "formats.ddp_logging",
         "formats.horovod_timeline",
         "formats.horovod_autotune",
+        "formats.kineto",
         "formats.own",
     ),
     ("formats.json_layers", "formats.unknown"),
@@ -121,7 +136,7 @@ FLOORS = [
     ("runtime.training", "runtime.words", "runtime.under_horovod"),
     ("runtime.horovod",),
     ("runtime.horovod_run", "runtime.horovod_bench"),
-    ("catalogue", "screen", "memory_screen", "plot"),
+    ("catalogue", "screen", "memory_screen", "plot", "progress"),
     ("output", "memory_output", "render"),
     ("runtime.steps", "runtime.clocks", "runtime.segments"),
     ("runtime.allocations",),
@@ -140,7 +155,7 @@ FLOORS = [
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
 SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live", "cli.tune_memory", "cli.memory"}
-SCREENS |= {"memory_screen", "memory_output"}
+SCREENS |= {"memory_screen", "memory_output", "progress"}
 SCREENS |= {"picture_screen", "cli.report"}
 
 

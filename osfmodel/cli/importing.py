@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,13 +19,17 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
 from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.formats import IMPORT_FORMATS, Hints, Noun, import_content, import_file, merged
+from osfmodel.formats import IMPORT_FORMATS, Files, Hints, Noun, import_content, import_file, merged, opener
+from osfmodel.formats.packed import unpacked
+from osfmodel.formats.source_text import Text
 from osfmodel.measurement import Measurement
 from osfmodel.output import summary
+from osfmodel.progress import progress_bar
 from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 KINDS = list(TYPES)
+STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 
 
 @click.command(name="import")
@@ -45,6 +51,9 @@ KINDS = list(TYPES)
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
 @click.option("--collective", type=click.Choice(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
+@click.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without the sizes of buckets.")
+@click.option("--model", "workload", metavar="WORKLOAD", help="Its workload, for a trace without sizes of gradients.")
+@click.option("--steps", metavar="N..M", help="Only these steps of a trace.")
 def import_command(
     files: tuple[str, ...],
     output: str | None,
@@ -56,13 +65,17 @@ def import_command(
     gpus_per_node: int | None,
     batch_size: int | None,
     collective: str | None,
+    ddp_logging: str | None,
+    workload: str | None,
+    steps: str | None,
 ) -> None:
-    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline.
+    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
 
-    What is read becomes a workload, a cluster or a measurements file; a Horovod timeline holds all three.
-    'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several files become
-    the tables of one cluster. Without -o it says what is in the file. Tests that failed or were cut off, jumps that no
-    fit follows, and with --fit how well it fits which sizes, are told on stderr.
+    What is read becomes a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold
+    all three. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several
+    files become the tables of one cluster; several traces, a tar or a folder of them are the ranks of one job. Without
+    -o it says what is in the file. Tests that failed or were cut off, what a trace lacks and how to record it, jumps
+    that no fit follows, and with --fit how well it fits which sizes, are told on stderr.
 
     \b
     Example:
@@ -71,20 +84,46 @@ def import_command(
       osf import nccl-tests.log --fit piecewise -o my-cluster.json
       osf import n8.log n16.log -o all.json
       osf import timeline.json --kind workload -o model.json
+      osf import rank0.pt.trace.json.gz rank1.pt.trace.json.gz -o FOLDER
     """
     check_output(output, files)
-    hints = Hints("", workers, gpus_per_node, batch_size, collective)
-    found = [(file, import_one(file, replace(hints, name=name or stem(file)), form)) for file in files]
-    found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
-    if len(found) > 1:
-        found = [(file, wires(nouns)) for file, nouns in found]
-    title = name or "-".join(stem(file) for file in files)
-    nouns = found[0][1] if len(found) == 1 else [merged(found, title)]
+    hints = Hints("", workers, gpus_per_node, batch_size, collective, *hints_of_traces(ddp_logging, workload, steps))
+    together = None if "-" in files else opener([Path(file) for file in files], form)
+    if together is None:
+        title = name or "-".join(stem(file) for file in files)
+        nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
+    else:
+        title = name or shared_stem(files)
+        with progress_bar("reading") as progress:
+            nouns = together(Files(tuple(map(Path, files)), warn, progress), replace(hints, name=title))
+        nouns = of_kind(nouns, kind, files[0])
     if model is not None:
         nouns = [fitted(noun, model) for noun in wires(nouns)]
     else:
         tell_jumps(nouns)
     write(nouns, output, files, title)
+
+
+def hints_of_traces(
+    ddp_logging: str | None, workload: str | None, steps: str | None
+) -> tuple[Text | None, Workload | None, tuple[int, int] | None]:
+    """What a trace may lack. Raises UsageError for steps that are none, DataError for a file that cannot be read."""
+    if steps is not None and not (found := STEPS.fullmatch(steps)):
+        raise UsageError(f"--steps {steps}: give the first and the last, such as 5..7")
+    log = None
+    if ddp_logging is not None:
+        log = profiles.read(
+            Path(ddp_logging), lambda content: Text(ddp_logging, unpacked(content).decode(errors="replace"))
+        )
+    model = None if workload is None else profiles.load_workload(workload)
+    return log, model, (int(found[1]), int(found[2] or found[1])) if steps is not None and found else None
+
+
+def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None, kind: str | None) -> Sequence[Noun]:
+    """The nouns in a file; of several the tables of one cluster, named ``title``."""
+    found = [(file, import_one(file, replace(hints, name=hints.name or stem(file)), form)) for file in files]
+    found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
+    return found[0][1] if len(found) == 1 else [merged([(file, wires(nouns)) for file, nouns in found], title)]
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
@@ -116,13 +155,19 @@ def stem(file: str) -> str:
     return "stdin" if file == "-" else Path(file).name.partition(".")[0] or "imported"
 
 
+def shared_stem(files: Sequence[str]) -> str:
+    """The name of what is in the files of a job: how all their names begin."""
+    shared = os.path.commonprefix([stem(file) for file in files])  # noqa: RUF071, as characters are meant
+    return shared.strip("-_ ") or stem(files[0])
+
+
 def check_output(output: str | None, files: Sequence[str]) -> None:
     """Raise UsageError where ``output`` is one of the files that are read, or is named as something else than JSON."""
     if output in (None, "-"):
         return
     target = Path(str(output))
     for file in files:
-        if file != "-" and target.exists() and Path(file).exists() and target.samefile(file):
+        if file != "-" and target.is_file() and Path(file).exists() and target.samefile(file):
             raise UsageError(f"-o {output}: is the file that is read: give another name")
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
         raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")

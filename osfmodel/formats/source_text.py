@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a file may not say itself: a name, workers, GPUs in a node, the batch size, which collective it is of."""
+    """What a file may not say itself: a name, workers, GPUs in a node, the batch size, which collective it is of.
+
+    For traces that do not say how large collectives are: DDP's log of the same model, or its workload. ``steps`` are
+    the first and the last that count.
+    """
 
     name: str
     workers: int | None = None
     gpus_per_node: int | None = None
     batch_size: int | None = None
     collective: str | None = None
+    ddp_logging: Text | None = None
+    model: Workload | None = None
+    steps: tuple[int, int] | None = None
+
+
+Progress = Callable[[int, int], None]
 
 
 def silent(message: str) -> None:
@@ -112,6 +123,18 @@ class Text:
         if value != int(value):
             raise self.fault(line, text, "is not a whole number")
         return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What belongs to one job: files, archives and folders of them by path, or what is in memory already.
+
+    ``tell`` hears what is no fault, ``progress`` how many bytes of how many have been read.
+    """
+
+    paths: tuple[Path | Text, ...]
+    tell: Callable[[str], None] = silent
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
