@@ -22,6 +22,7 @@ from osfmodel import chrome_trace
 from osfmodel.cli import main
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
+from tests.formats import traces
 from tests.reports import HOSTILE, hostile, resnet50
 
 REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
@@ -232,3 +233,28 @@ def test_of_several_counts_the_last_is_drawn_and_all_are_on_the_curve(tmp_path):
     assert told["written_by"] == f"osfmodel {osf.__version__}"
     shown = run(*arguments).stdout
     assert re.findall(r"^ +(\d+)  ddp ", shown, re.MULTILINE) == ["4", "8", "16"]
+
+
+def test_a_measured_step_stands_beside_the_predictions(tmp_path):
+    """Two ranks of a job, the second one slower: both are shown, with what was read of them."""
+    job = traces.Job(late=(0, 100), clocks=(0, 0))
+    files = [tmp_path / f"rank{rank}.json" for rank in (0, 1)]
+    for rank, file in enumerate(files):
+        file.write_text(traces.text(job, rank))
+    given = [word for file in files for word in ("--trace", file)]
+    result = run(*REPORT, "--plan", "wfbp", *given, "-o", tmp_path / "both.json", "-o", tmp_path / "both.html")
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "both.json").read_text())
+    names = {
+        event["pid"]: event["args"]["name"] for event in events_of(document, "M") if event["name"] == "process_name"
+    }
+    measured = {pid: name for pid, name in names.items() if name.startswith("measured")}
+    assert measured
+    sent = [event for event in events_of(document, "X") if event["pid"] in measured and event["cat"] == "all_reduce"]
+    assert {event["args"]["bytes"] for event in sent} == {4 * sum(bucket) for bucket in job.buckets}
+    assert "measured" in (tmp_path / "both.html").read_text()
+    shown = run(*REPORT, "--plan", "wfbp", *given).stdout
+    assert shown.count("(measured): ") == len(measured)
+    missing = run(*REPORT, "--trace", tmp_path / "nothing.json")
+    assert missing.exit_code in (1, 2)
+    assert "nothing.json" in missing.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -23,6 +23,7 @@ from osfmodel.errors import UsageError
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.plans import STOCK_PLANS
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.trace import Trace
 
 
 def _page(drawn: Pictures, path: str) -> None:
@@ -74,6 +75,13 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     show_default=True,
     help="Framework whose default and tuned plans are compared.",
 )
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="FILE",
+    help="torch.profiler trace of the job, measured beside predicted; repeatable: the files of its ranks.",
+)
 @click.option("--evidence", is_flag=True, help="Also show the measured runs that the error band stands on.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not the profile's.")
 @click.option(
@@ -93,6 +101,7 @@ def report_command(
     workers: str,
     plan_names: tuple[str, ...],
     target: str,
+    traces: tuple[str, ...],
     evidence: bool,
     batch_size: int | None,
     outputs: tuple[str, ...],
@@ -107,6 +116,7 @@ def report_command(
       osf report resnet50-v100 --cluster v100-10gbe --workers 64
       osf report resnet50-v100 --cluster v100-10gbe --workers 64 -o report.html -o iteration.trace.json
       osf report resnet50-v100 --cluster v100-10gbe --workers 4..256 --plan wfbp -o report.png
+      osf report model.json --cluster cluster.json --workers 8 --trace rank0.json.gz -o report.html
     """
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
     workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects, compression)
@@ -118,8 +128,9 @@ def report_command(
         tuple(counts),
         target,
         tuple(map(named_or_file, plan_names or STOCK_PLANS)),
-        evidence=evidence,
-        inputs=_inputs(click.get_current_context()),
+        _job(traces),
+        evidence,
+        _inputs(click.get_current_context()),
     )
     drawn = pictures(request)
     for output, write in writers.items():
@@ -129,6 +140,17 @@ def report_command(
         _show(drawn)
     for note in drawn.tuning.warnings:
         warn(note)
+
+
+def _job(files: Sequence[str]) -> tuple[Trace, ...]:
+    """What the traces of all ranks show; none without files. Raises DataError for what is no trace."""
+    if not files:
+        return ()
+    from osfmodel.formats.kineto import load_trace
+    from osfmodel.progress import progress_bar
+
+    with progress_bar("reading") as progress:
+        return (load_trace(tuple(map(Path, files)), tell=warn, progress=progress),)
 
 
 def _form(output: str) -> Callable[[Pictures, str], None]:
