@@ -19,7 +19,7 @@ FILLS = {
     "update": "#33a17f",
     "copy": "#b86f9b",
     "spread": "#b86f9b",
-    "input": "#b86f9b",
+    "input": "#8a8f9c",
 }
 """Colours of computation by kind; adjacent ones also differ in lightness."""
 WIRE = "#f0b133"
@@ -27,6 +27,10 @@ WIDTH, LANE, CURVES = 10.0, 0.36, 3.6
 """Inches: of the figure, of a lane, and of the row of curves."""
 NUMBERED = 0.03
 """Part of the width from which a bar carries its number."""
+
+
+EDGED = 0.01
+"""The same for a white edge, which would cover narrow bars."""
 
 
 def plot_pictures(pictures: Pictures, path: str) -> None:
@@ -47,7 +51,7 @@ def plot_pictures(pictures: Pictures, path: str) -> None:
     for column, (draw, curve) in enumerate(curves):
         draw(figure.add_subplot(grid[-1, column]), curve)
     figure.suptitle(pictures.title, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    figure.legend(handles=_patches(gantts), loc="outside lower left", ncols=6, fontsize=8, frameon=False)
+    figure.legend(handles=_patches(gantts), loc="outside lower left", ncols=8, fontsize=8, frameon=False)
     save(figure, path)
 
 
@@ -56,7 +60,8 @@ def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
     for place, lane in enumerate(reversed(gantt.lanes)):
         for bar in lane.bars:
             spot = [(bar.start * 1e3, bar.duration * 1e3)]
-            axes.broken_barh(spot, (place - 0.4, 0.8), facecolors=FILLS.get(bar.kind, WIRE), edgecolor="white", lw=0.3)
+            edge = {"edgecolor": "white", "lw": 0.3 if bar.duration > EDGED * longest else 0}
+            axes.broken_barh(spot, (place - 0.4, 0.8), facecolors=FILLS.get(bar.kind, WIRE), **edge)
             parts = [(start * 1e3, (end - start) * 1e3) for start, end in bar.exposed]
             axes.broken_barh(parts, (place - 0.4, 0.8), facecolors="none", edgecolor="#7a2e00", hatch="////", lw=0)
             if bar.ready is not None and bar.bucket is not None and bar.duration > NUMBERED * longest:
