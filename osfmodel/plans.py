@@ -41,6 +41,12 @@ class NamedPlan(NamedTuple):
     on_request: bool = False
     conditions: Mapping[str, str] = MappingProxyType({})
 
+    def make(self, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
+        """The plan for ``workload``, under the rules it was made for unless others are given."""
+        rules = self.objective if objective is None else objective
+        plan = self.rule(workload, pricing, rules)
+        return plan if self.chooses and rules.permits(plan.objective) else plan.under(rules)
+
 
 def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
     return lambda workload, pricing, objective: make(workload)
@@ -246,10 +252,7 @@ def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Object
     Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``,
     ``sparse:1%,cap:25MiB``. Raises UsageError for an unknown name, PlanError where there is no such plan.
     """
-    entry = named_plan(name)
-    rules = entry.objective if objective is None else objective
-    plan = entry.rule(workload, pricing, rules)
-    return plan if entry.chooses and rules.permits(plan.objective) else plan.under(rules)
+    return named_plan(name).make(workload, pricing, objective)
 
 
 def named_plan(name: str) -> NamedPlan:

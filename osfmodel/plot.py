@@ -8,6 +8,7 @@ from typing import Any
 
 from osfmodel.check import Checked
 from osfmodel.errors import DataError, UsageError
+from osfmodel.picture.scatter import Scatter, scatter
 
 SUFFIXES = (".png", ".svg")
 BAND = 0.1
@@ -25,27 +26,40 @@ MARKERS = "oDs^vPX*"
 def plot_check(checked: Sequence[Checked], path: str) -> None:
     """Predicted against measured iteration time of every run that nothing was fitted on, one colour per source.
 
-    Ratios (rows without a regime) are left out: they are no times. Raises UsageError for another suffix
-    than .png or .svg, or where matplotlib is missing.
+    Raises UsageError for another suffix than .png or .svg, or where matplotlib is missing.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {path!r}: the name must end in {' or '.join(SUFFIXES)}")
-    figure, axes = _figure()
-    low, high = _diagonal(axes, checked)
-    shown = sorted((one for one in checked if _points(one)), key=lambda one: -one.n)  # small sources on top
-    for number, one in enumerate(shown):
-        measured, predicted = zip(*_points(one), strict=True)
-        label = f"{one.source} ({len(measured)} runs, median error {one.median_abs_error:.1%})"
+    figure = figure_of((7, 7), constrained=False)
+    show_scatter(figure.subplots(), scatter(checked))
+    save(figure, path)
+
+
+def show_scatter(axes: Any, picture: Scatter, inside: bool = True) -> None:
+    """The clouds around a diagonal, on which prediction and measurement agree; the legend inside, or below."""
+    low, high = _diagonal(axes, picture)
+    for number, cloud in enumerate(picture.clouds):
+        measured, predicted = zip(*cloud.points, strict=True)
+        label = f"{cloud.source} ({len(measured)} runs, median error {cloud.median_abs_error:.1%})"
         style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        outline = {"linewidths": 0.5, "edgecolors": "black"} if one.n < FEW else {"linewidths": 0, "alpha": 0.55}
+        outline = (
+            {"linewidths": 0.5, "edgecolors": "black"} if len(measured) < FEW else {"linewidths": 0, "alpha": 0.55}
+        )
         axes.scatter(measured, predicted, s=18, label=label, zorder=2, **style, **outline)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     _label_ticks(axes, decades=high / low > DECADES)
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
-    axes.legend(loc="upper left", fontsize=8 if len(shown) < MANY else 7, frameon=False)
+    place: dict[str, Any] = {} if inside else {"bbox_to_anchor": (0.4, -0.2)}
+    size = 8 if len(picture.clouds) < MANY and inside else 7
+    axes.legend(loc="upper left" if inside else "upper center", fontsize=size, frameon=False, **place)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+
+
+def save(figure: Any, path: str) -> None:
+    """Write it, the same bytes for the same picture. Raises DataError where that fails."""
     try:
-        figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.endswith(".svg") else None)
+        undated = {"Date": None} if path.lower().endswith(".svg") else None
+        figure.savefig(path, dpi=150, bbox_inches="tight", metadata=undated)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -60,32 +74,22 @@ def _label_ticks(axes: Any, decades: bool) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _points(one: Checked) -> list[tuple[float, float]]:
-    """(measured, predicted) of the rows that count and are times."""
-    return [
-        (row.measured, row.predicted)
-        for row in one.rows
-        if row.predicted is not None and row.counts and row.regime is not None
-    ]
-
-
-def _figure() -> tuple[Any, Any]:
+def figure_of(inches: tuple[float, float], constrained: bool = True) -> Any:
+    """An empty figure that no window shows. Raises UsageError where matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
-        raise UsageError("--plot needs matplotlib: python -m pip install matplotlib") from None
+        raise UsageError("pictures as files need matplotlib: python -m pip install matplotlib") from None
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "osfmodel"
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 7))
-    return figure, figure.subplots()
+    return Figure(figsize=inches, layout="constrained" if constrained else None)
 
 
-def _diagonal(axes: Any, checked: Sequence[Checked]) -> tuple[float, float]:
+def _diagonal(axes: Any, picture: Scatter) -> tuple[float, float]:
     """The line of perfect prediction and a band around it; the range of both axes."""
-    values = [value for one in checked for point in _points(one) for value in point] or [0.1, 1.0]
-    low, high = min(values) / 1.3, max(values) * 1.3
+    low, high = picture.ends[0] / 1.3, picture.ends[1] * 1.3
     axes.plot([low, high], [low, high], color="#444444", linewidth=1, zorder=1)
     below, above = [low * (1 - BAND), high * (1 - BAND)], [low * (1 + BAND), high * (1 + BAND)]
     axes.fill_between([low, high], below, above, color="#eeeeee", label=f"within {BAND:.0%}", zorder=0)

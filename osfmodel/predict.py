@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from osfmodel.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.cluster import Cluster
@@ -16,7 +16,7 @@ from osfmodel.engine import AUTO, engine_called, predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan
-from osfmodel.plans import STOCK_PLANS, make_plan, named_plan
+from osfmodel.plans import STOCK_PLANS, NamedPlan, named_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve.bounds import objective_bound, plan_bound
 from osfmodel.sparse import Sparsity
@@ -27,6 +27,8 @@ from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
 NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
+Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, NamedPlan]
+"""A plan to predict: a name of NAMED_PLANS, a plan, or either under a label of its own."""
 ROUNDING = 1e-12
 """A gap this small is rounding of the same number computed in two ways."""
 
@@ -144,11 +146,11 @@ def compare(
     workload: Workload,
     cluster: Cluster,
     workers: int,
-    plans: Sequence[str | Plan | tuple[str, Plan]] = STOCK_PLANS,
+    plans: Sequence[Given] = STOCK_PLANS,
     rules: Mapping[str, Any] = MappingProxyType({}),
     engine: str = AUTO,
 ) -> Comparison:
-    """Predict each of ``plans``, given by name, as a Plan or as (label, Plan). Raises as :func:`predict`.
+    """Predict each of ``plans``: a name, a Plan, (label, Plan) or (label, NamedPlan). Raises as :func:`predict`.
 
     Each under its own rules, that of a plan given or those which a named one was made for, but for the fields of
     Objective in ``rules``, such as {"channels": 2}, which hold for all.
@@ -211,19 +213,25 @@ def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
     return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
 
 
-def _predict(subject: _Subject, given: str | Plan | tuple[str, Plan], rules: Mapping[str, Any]) -> Prediction:
+def _labelled(given: Given) -> tuple[str, Plan | NamedPlan]:
+    if isinstance(given, str):
+        return given, named_plan(given)
+    # A NamedPlan is a tuple as well, but never given without its label.
+    return ("given", given) if isinstance(given, Plan) else given
+
+
+def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     caveats: tuple[str, ...] = ()
     workload = subject.workload
-    if isinstance(given, str):
-        label, entry = given, named_plan(given)
+    label, entry = _labelled(given)
+    if isinstance(entry, NamedPlan):
         made_for = PLAIN if entry.chooses and rules else entry.objective
         objective = replace(made_for, **rules)
         pricing = subject.paid(objective, entry.conditions)
-        plan, caveats = make_plan(given, workload, pricing, objective), entry.caveats(workload)
+        plan, caveats = entry.make(workload, pricing, objective), entry.caveats(workload)
     else:
-        label, plan = given if isinstance(given, tuple) else ("given", given)
-        objective = replace(plan.objective, **rules)
-        plan = plan.under(objective)
+        objective = replace(entry.objective, **rules)
+        plan = entry.under(objective)
         pricing = subject.engine.seen(subject.pricing.for_plan(plan))
     timeline = subject.engine.carry_out(workload, plan, pricing)
     return Prediction(

@@ -118,27 +118,32 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write all of ``text`` or nothing: to a temporary name beside ``path``, then renamed. Raises DataError.
+    """:func:`write_bytes` of text."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write all of ``content`` or nothing: to a temporary name beside ``path``, then renamed. Raises DataError.
 
     What is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to as it is.
     """
     target = Path(path)
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(content)
         else:
-            _replace(Path(os.path.realpath(target)), text)
+            _replace(Path(os.path.realpath(target)), content)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _replace(target: Path, text: str) -> None:
+def _replace(target: Path, content: bytes) -> None:
     import tempfile
 
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)

@@ -12,6 +12,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.errors import PlanError, UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
+from osfmodel.plans import NamedPlan
 from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns
 from osfmodel.pricing import pricing_of
 from osfmodel.solve import Limits
@@ -99,6 +100,19 @@ class Tuning:
     def notes(self) -> tuple[str, ...]:
         """All that there is to be careful about."""
         return self.warnings + self.remarks
+
+    @property
+    def named(self) -> NamedPlan:
+        """The configuration as a plan that can be predicted at any worker count."""
+        target = CONFIG_TARGETS[self.target]
+        default = target.executes and self.knobs == target.default_knobs()  # which is what one has without it
+        return NamedPlan(
+            lambda workload, pricing, objective: target.realise(self.knobs, workload, pricing),
+            f"{self.target} as tuned for {self.outcomes[0].workers} workers",
+            target.caveats,
+            self.plan.objective,
+            conditions={} if default else target.conditions,
+        )
 
     @property
     def improvement(self) -> bool:

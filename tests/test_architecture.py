@@ -115,6 +115,13 @@ FLOORS = [
     ("ledger",),
     ("side_by_side",),
     ("check",),
+    ("picture.gantt", "picture.curves", "picture.scatter", "ticks"),
+    ("picture",),
+    ("picture_screen", "chrome_trace", "report.markup"),
+    ("report.iteration",),
+    ("report.curves",),
+    ("report.html",),
+    ("report",),
     ("runtime",),
     ("runtime.pace",),
     ("runtime.ranks", "runtime.sizes", "runtime.replay", "runtime.buckets", "runtime.subjects", "runtime.largest"),
@@ -143,6 +150,8 @@ FLOORS = [
     ("cli.app",),
     ("cli.subject",),
     ("cli.tune_live", "cli.tune_memory", "cli.predict"),
+    ("plot_pictures",),
+    ("cli.report",),
     ("cli.memory", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
     ("cli",),
 ]
@@ -152,6 +161,7 @@ SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.t
 SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live", "cli.tune_memory", "cli.memory"}
 SCREENS |= {"memory_screen", "list_screen", "check_screen", "memory_output", "check_output", "cli.subject"}
 SCREENS |= {"progress"}
+SCREENS |= {"picture_screen", "cli.report"}
 
 
 def modules() -> dict[str, Path]:

@@ -28,7 +28,7 @@ def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "osfmodel/py.typed" in names
+    assert {"osfmodel/py.typed", "osfmodel/report/report.css", "osfmodel/report/report.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.endswith("make.py") for name in names)
     site = tmp_path / "site"
@@ -47,3 +47,5 @@ def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     assert {row["name"] for row in listed["workloads"]} == set(profiles.names("workload"))
     assert {row["name"] for row in listed["clusters"]} == set(profiles.names("cluster"))
     assert "optimal" in osf("predict", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8")
+    osf("report", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8", "-o", "report.html")
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

@@ -28,6 +28,7 @@ COMMANDS = {
     "memory": "osfmodel.cli.memory:memory_command",
     "run": "osfmodel.cli.run:run_command",
     "check": "osfmodel.cli.check:check_command",
+    "report": "osfmodel.cli.report:report_command",
     "bench": "osfmodel.cli.bench:bench_command",
     "import": "osfmodel.cli.importing:import_command",
     "profile": "osfmodel.cli.profile:profile_command",
@@ -112,6 +113,7 @@ def main() -> None:
     osf memory    what a step keeps in memory under each plan, when, and who owns the peak
     osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
     osf check     how far predictions are from measured runs
+    osf report    the iteration in pictures: terminal, HTML page, PNG, SVG, Chrome trace
     osf bench     what collectives cost here, measured under torchrun, as a cluster file
     osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
     osf profile   what your own PyTorch model computes, as a workload file

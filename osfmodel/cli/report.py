@@ -1,0 +1,186 @@
+"""``osf report``"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from osfmodel import __version__, profiles
+from osfmodel.cli.app import (
+    PLAN,
+    line,
+    parse_workers,
+    print_text,
+    require_writable,
+    warn,
+)
+from osfmodel.cli.predict import named_or_file
+from osfmodel.cli.subject import Subject, load_subject, subject_options
+from osfmodel.errors import UsageError
+from osfmodel.picture import Pictures, Request, pictures
+from osfmodel.plans import STOCK_PLANS
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.trace import Trace
+
+
+def _page(drawn: Pictures, path: str) -> None:
+    from osfmodel.report import page
+
+    profiles.write_text(path, page(drawn, __version__))
+
+
+def _plot(drawn: Pictures, path: str) -> None:
+    from osfmodel.plot_pictures import plot_pictures
+
+    plot_pictures(drawn, path)
+
+
+def _trace(drawn: Pictures, path: str) -> None:
+    from osfmodel.chrome_trace import encoded
+
+    profiles.write_bytes(path, encoded(drawn, path.endswith(".gz"), __version__))
+
+
+FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
+    ".html": _page,
+    ".png": _plot,
+    ".svg": _plot,
+    ".json": _trace,
+    ".json.gz": _trace,
+}
+"""What is written, by how the name of the file ends."""
+
+
+@click.command(name="report")
+@subject_options()
+@click.option(
+    "--workers", required=True, metavar="N[,N...|A..B]", help="Of several, the iteration is that of the last."
+)
+@click.option(
+    "--plan",
+    "plan_names",
+    multiple=True,
+    metavar="NAME|FILE",
+    type=PLAN,
+    help="Named plan or plan file to stand beside the default and the tuned one; repeatable. Default: the stock plans.",
+)
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(list(CONFIG_TARGETS)),
+    default="ddp",
+    show_default=True,
+    help="Framework whose default and tuned plans are compared.",
+)
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="FILE",
+    help="torch.profiler trace of the job, measured beside predicted; repeatable: the files of its ranks.",
+)
+@click.option("--evidence", is_flag=True, help="Also show the measured runs that the error band stands on.")
+@click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not the profile's.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Write .html, .png, .svg or .json[.gz]; repeatable. Default: draw on the terminal.",
+)
+def report_command(
+    subject: Subject,
+    workers: str,
+    plan_names: tuple[str, ...],
+    target: str,
+    traces: tuple[str, ...],
+    evidence: bool,
+    batch_size: int | None,
+    outputs: tuple[str, ...],
+) -> None:
+    """Show the iteration of WORKLOAD on CLUSTER: as it is, and as it would be tuned.
+
+    How FILE ends decides what it is: .html, a page with everything in it; .png or .svg, a picture (needs matplotlib);
+    .json or .json.gz, a Chrome trace for ui.perfetto.dev. Without -o the pictures are drawn on the terminal.
+
+    \b
+    Example:
+      osf report resnet50-v100 --cluster v100-10gbe --workers 64
+      osf report resnet50-v100 --cluster v100-10gbe --workers 64 -o report.html -o iteration.trace.json
+      osf report resnet50-v100 --cluster v100-10gbe --workers 4..256 --plan wfbp -o report.png
+      osf report model.json --cluster cluster.json --workers 8 --trace rank0.json.gz -o report.html
+    """
+    writers = {output: _form(output) for output in dict.fromkeys(outputs)}
+    workload, cluster = load_subject(subject)
+    what_if = replace(subject.what_if, batch_size=batch_size)
+    counts = parse_workers(workers, cluster)
+    request = Request(
+        what_if.of_workload(workload, counts[-1]),
+        cluster,
+        counts[-1],
+        tuple(counts),
+        target,
+        tuple(map(named_or_file, plan_names or STOCK_PLANS)),
+        _job(traces),
+        evidence,
+        _inputs(click.get_current_context()),
+    )
+    drawn = pictures(request)
+    for output, write in writers.items():
+        write(drawn, output)
+        line(f"wrote {output}")
+    if not writers:
+        _show(drawn)
+    for note in drawn.tuning.warnings:
+        warn(note)
+
+
+def _job(files: Sequence[str]) -> tuple[Trace, ...]:
+    """What the traces of all ranks show; none without files. Raises DataError for what is no trace."""
+    if not files:
+        return ()
+    from osfmodel.formats.kineto import load_trace
+    from osfmodel.progress import progress_bar
+
+    with progress_bar("reading") as progress:
+        return (load_trace(tuple(map(Path, files)), tell=warn, progress=progress),)
+
+
+def _form(output: str) -> Callable[[Pictures, str], None]:
+    """What writes that file. Raises UsageError for a name that says nothing, or a place that cannot be written to."""
+    name = Path(output).name.lower()
+    for suffix, write in FORMS.items():
+        if name.endswith(suffix):
+            require_writable(output)
+            return write
+    raise UsageError(f"-o {output}: the name must end in {', '.join(FORMS)}; without -o the pictures are drawn here")
+
+
+def _inputs(ctx: click.Context) -> tuple[tuple[str, str], ...]:
+    """The options that were given, as they were given."""
+    given = []
+    for name, value in ctx.params.items():
+        if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE and name != "outputs":
+            words = " ".join(map(str, value)) if isinstance(value, tuple) else "yes" if value is True else str(value)
+            given.append((name.removesuffix("_name").removesuffix("_names").replace("_", " "), words))
+    return tuple(given)
+
+
+def _show(drawn: Pictures) -> None:
+    """On the terminal, as wide as it is and in its colours; a hundred columns without colour for a pipe."""
+    import io
+    import sys
+
+    from rich.console import Console
+
+    from osfmodel.picture_screen import show_pictures
+
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    buffer = io.StringIO()
+    console = Console(file=buffer, force_terminal=terminal, width=None if terminal else 100, highlight=False)
+    show_pictures(console, drawn)
+    print_text("\n".join(text.rstrip() for text in buffer.getvalue().splitlines()) + "\n")

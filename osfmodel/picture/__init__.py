@@ -1,0 +1,134 @@
+"""Pictures of a workload on a cluster, as data: the iteration under each plan, curves, and runs behind the error band.
+
+The terminal, PNG and SVG, the HTML report and the Chrome trace all show these and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from osfmodel.bands import Band
+from osfmodel.check import check
+from osfmodel.cluster import Cluster
+from osfmodel.picture.curves import Scaling, Sweep, counts_around, scaling, sweep
+from osfmodel.picture.gantt import Gantt, measured, middle_step, predicted
+from osfmodel.picture.scatter import Scatter, scatter
+from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
+from osfmodel.predict import Comparison, Given, Prediction, compare
+from osfmodel.trace import Trace
+from osfmodel.tune import Tuning, tune
+from osfmodel.workload import Workload
+
+TUNED = "tuned"
+"""The name of the plan that tuning finds."""
+BEST = "optimal"
+"""What is best at each worker count, beside what is tuned for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be shown.
+
+    workers:  at which count the iteration is shown and tuned for
+    counts:   those of the curve over workers; none for some around ``workers``
+    target:   the framework whose default and tuned plans are shown first
+    plans:    what is shown beside them
+    traces:   measured jobs to stand beside the predictions
+    evidence: whether the measured runs that the error band stands on are shown
+    inputs:   what was asked for, as pairs of words, to be shown
+    """
+
+    workload: Workload
+    cluster: Cluster
+    workers: int
+    counts: tuple[int, ...] = ()
+    target: str = "ddp"
+    plans: tuple[Given, ...] = STOCK_PLANS
+    traces: tuple[Trace, ...] = ()
+    evidence: bool = False
+    inputs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """All pictures of a request. ``predicted`` has a chart for each prediction of ``comparison``, in its order."""
+
+    request: Request
+    tuning: Tuning = field(repr=False)
+    comparison: Comparison = field(repr=False)
+    predicted: tuple[Gantt, ...] = field(repr=False)
+    measured: tuple[Gantt, ...] = field(repr=False)
+    scaling: Scaling = field(repr=False)
+    sweep: Sweep | None = field(repr=False)
+    scatter: Scatter | None = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """What is shown, in a line."""
+        workers = self.request.workers
+        count = "1 worker" if workers == 1 else f"{workers} workers"
+        return f"{self.request.workload.name} on {self.request.cluster.name}, {count}"
+
+    @property
+    def default(self) -> Prediction:
+        """What the framework does without being asked."""
+        return self.comparison.predictions[0]
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no schedule under the rules of the default can beat; plans under other rules may."""
+        return self.default.lower_bound
+
+    @property
+    def tuned(self) -> Prediction:
+        """What it does as tuned."""
+        return self.comparison.predictions[1]
+
+    @property
+    def notes(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """All that there is to be careful about, each with the plans that it is about."""
+        found: dict[str, list[str]] = {}
+        for prediction in self.comparison.predictions:
+            for note in prediction.notes:
+                found.setdefault(note, []).append(prediction.name)
+        for note in self.tuning.notes:
+            found.setdefault(note, [TUNED])
+        for trace in self.request.traces:
+            for remark in trace.remarks:
+                found.setdefault(remark, [f"trace {trace.name}"])
+        return tuple((note, tuple(names)) for note, names in found.items())
+
+
+def pictures(request: Request) -> Pictures:
+    """Tune, predict and draw. Raises as ``tune`` and ``compare``, and DataError for a trace without a step."""
+    workload, cluster, workers = request.workload, request.cluster, request.workers
+    tuning = tune(workload, cluster, workers, request.target)
+    default = request.target if request.target in NAMED_PLANS else "ddp"
+    both: list[Given] = [default, (TUNED, tuning.named)]
+    others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
+    comparison = compare(workload, cluster, workers, [*both, *others])
+    counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
+    return Pictures(
+        request,
+        tuning,
+        comparison,
+        tuple(map(predicted, comparison.predictions)),
+        tuple(chart for trace in request.traces for chart in _measured(trace)),
+        scaling(workload, cluster, [*both, BEST], counts, workers),
+        sweep(workload, cluster, workers, comparison.predictions[0].lower_bound),
+        _evidence([one.band for one in comparison.predictions]) if request.evidence else None,
+    )
+
+
+def _measured(trace: Trace) -> list[Gantt]:
+    """The middle step of the first rank, and of the rank whose middle step is the longest, where that is another."""
+    steps = [(rank.rank, middle_step(rank)) for rank in trace.ranks]
+    longest = max(steps, key=lambda one: one[1].time)
+    shown = dict([steps[0], longest])
+    return [measured(step, f"{trace.name}, rank {rank}, step {step.number}") for rank, step in shown.items()]
+
+
+def _evidence(bands: Sequence[Band | None]) -> Scatter:
+    sources = sorted({source for band in bands if band is not None for source in band.sources})
+    return scatter(check(sources) if sources else ())

@@ -1,0 +1,245 @@
+"""One iteration as a Gantt chart: lanes of bars, predicted from a timeline or measured in a trace."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from osfmodel.checks import require_name
+from osfmodel.errors import DataError
+from osfmodel.plan import Bucket, Plan
+from osfmodel.predict import Prediction
+from osfmodel.timeline import Span
+from osfmodel.trace import Collective, Interval, RankTrace, Step, common, length, merged
+
+COMPUTE = "compute"
+"""The lane of the compute stream."""
+TOUCHING = 1e-9
+"""Part of the iteration below which two bars of one kind have no gap between them."""
+SEEN = 1e-3
+"""The same for what a profiler saw: kernels are apart by what a picture cannot show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that keeps a lane busy. Times in seconds since the iteration began.
+
+    kind:    as in Span; ``compute`` where a trace does not tell forward from backward
+    layers:  the layers concerned, where they are known
+    bytes:   of the gradients that a collective carries, where they are known
+    bucket:  number in the plan, from 0 on, of the bucket that a collective carries or that backward makes ready;
+             of a measured collective its place in the step; None for what belongs to no bucket
+    ready:   when the last gradient of a collective was there; of a measured one when it was submitted
+    exposed: the parts of a collective during which nothing computed
+    """
+
+    kind: str
+    start: float
+    end: float
+    layers: tuple[str, ...] = ()
+    bytes: int | None = None
+    bucket: int | None = None
+    ready: float | None = None
+    exposed: tuple[Interval, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            raise DataError(f"a bar ({self.kind}) ends before it begins")
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+    @property
+    def exposed_time(self) -> float:
+        """Seconds during which nothing computed."""
+        return length(self.exposed)
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second; None where either is not known or nothing."""
+        return self.bytes / self.duration if self.bytes and self.duration else None
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A stream and what keeps it busy, in order: ``compute``, ``channel 0`` ..., of a trace ``copies``, ``input``."""
+
+    name: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """An iteration that takes ``end`` seconds; ``alone``: what one worker alone takes, where it is predicted."""
+
+    name: str
+    lanes: tuple[Lane, ...]
+    end: float
+    alone: float | None = None
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        require_name(self.name, "the name of a chart")
+
+    @property
+    def collectives(self) -> tuple[Bar, ...]:
+        """The bars of all channels in the order in which they start."""
+        bars = [bar for lane in self.lanes if lane.name.startswith("channel") for bar in lane.bars]
+        return tuple(sorted(bars, key=lambda bar: (bar.start, bar.end)))
+
+    @property
+    def exposed_time(self) -> float:
+        """Seconds in which a collective was under way and nothing computed."""
+        return length(part for bar in self.collectives for part in bar.exposed)
+
+    def coarse(self) -> Gantt:
+        """The same with bars of one kind and bucket that follow each other made one: what a picture can show."""
+        gap = self.end * (SEEN if self.measured else TOUCHING)
+        return replace(self, lanes=tuple(replace(lane, bars=_joined(lane.bars, gap)) for lane in self.lanes))
+
+
+def predicted(prediction: Prediction) -> Gantt:
+    """The iteration as ``prediction`` has it: a bar for every span."""
+    plan, timeline = prediction.plan, prediction.timeline
+    compute = [span for span in timeline.spans if span.stream == COMPUTE]
+    makes = _buckets_of_layers(plan)
+    ready = {layer: span.end for span in compute if span.kind == "backward" for layer in span.layers}
+    busy = merged((span.start, span.end) for span in compute)
+    channels: dict[str, list[Bar]] = {}
+    for span, number in zip(timeline.communication, _numbers(timeline.communication, plan), strict=True):
+        bucket = None if number is None else plan.buckets[number]
+        channels.setdefault(span.stream, []).append(_collective(span, number, bucket, ready, busy))
+    lanes = [Lane(COMPUTE, _computed(compute, makes))]
+    lanes += [Lane(name, _in_order(channels[name])) for name in sorted(channels, key=lambda name: (len(name), name))]
+    return Gantt(prediction.name, tuple(lanes), timeline.iteration_time, timeline.compute_time)
+
+
+def measured(step: Step, name: str) -> Gantt:
+    """One step of one rank, its start taken for 0. Collectives that overlap stand in lanes of their own."""
+    lanes = [Lane(COMPUTE, tuple(_kernels(step)))]
+    whole = ((step.start, step.end),)
+    for lane, intervals, kind in (("copies", step.copies, "copy"), ("input", step.inputs, "input")):
+        # The host may wait for input before the device has come to this step.
+        inside = common(intervals, whole)
+        if inside:
+            lanes.append(Lane(lane, tuple(Bar(kind, start - step.start, end - step.start) for start, end in inside)))
+    busy = [(start - step.start, end - step.start) for start, end in step.compute]
+    rows: list[list[Bar]] = []
+    for number, one in enumerate(sorted(step.collectives, key=lambda one: (one.start, one.end))):
+        bar = _seen(one, number, step.start, busy)
+        free = next((row for row in rows if row[-1].end <= bar.start), None)
+        if free is None:
+            rows.append([bar])
+        else:
+            free.append(bar)
+    lanes += [Lane(f"channel {number}", tuple(row)) for number, row in enumerate(rows)]
+    last = max((bar.end for lane in lanes for bar in lane.bars), default=0.0)
+    return Gantt(name, tuple(lanes), max(step.time, last), measured=True)
+
+
+def middle_step(rank: RankTrace) -> Step:
+    """The step of median length, the first of such. Raises DataError where there is none."""
+    if not rank.steps:
+        raise DataError(f"rank {rank.rank} of the trace has no complete step: there is nothing to show beside")
+    return sorted(rank.steps, key=lambda step: (step.time, step.number))[(len(rank.steps) - 1) // 2]
+
+
+def outside(start: float, end: float, busy: Sequence[Interval]) -> tuple[Interval, ...]:
+    """The parts of an interval that ``busy`` (ascending, apart from each other) leaves free."""
+    found, at = [], start
+    first = max(bisect_right(busy, (start, start)) - 1, 0)
+    for begin, finish in busy[first:]:
+        if begin >= end:
+            break
+        if begin > at:
+            found.append((at, begin))
+        at = max(at, finish)
+    if at < end:
+        found.append((at, end))
+    return tuple(found)
+
+
+def _buckets_of_layers(plan: Plan) -> dict[str, int]:
+    """Which bucket each layer belongs to; of a tensor in pieces the first."""
+    found: dict[str, int] = {}
+    for number, bucket in enumerate(plan.buckets):
+        for block in bucket.blocks:
+            found.setdefault(block.layer, number)
+    return found
+
+
+def _numbers(spans: Iterable[Span], plan: Plan) -> list[int | None]:
+    """The bucket of each collective. Pieces of one tensor have the same layers, and start in their order."""
+    waiting: dict[tuple[str, ...], list[int]] = {}
+    for number, bucket in enumerate(plan.buckets):
+        waiting.setdefault(tuple(block.layer for block in bucket.blocks), []).append(number)
+    spans = list(spans)
+    found: list[int | None] = [None] * len(spans)
+    taken: dict[tuple[str, tuple[str, ...]], int] = {}
+    for place in sorted(range(len(spans)), key=lambda place: spans[place].start):
+        span = spans[place]
+        turn = taken.get((span.kind, span.layers), 0)
+        taken[span.kind, span.layers] = turn + 1
+        numbers = waiting.get(span.layers, [])
+        found[place] = numbers[turn] if turn < len(numbers) else None
+    return found
+
+
+def _collective(
+    span: Span, number: int | None, bucket: Bucket | None, ready: Mapping[str, float], busy: Sequence[Interval]
+) -> Bar:
+    there = max((ready[layer] for layer in span.layers if layer in ready), default=None)
+    size = None if bucket is None else bucket.size
+    exposed = outside(span.start, span.end, busy)
+    return Bar(span.kind, span.start, span.end, span.layers, size, number, there, exposed)
+
+
+def _computed(spans: Sequence[Span], makes: Mapping[str, int]) -> tuple[Bar, ...]:
+    """What backward computes belongs to the bucket that it helps to make ready: its own, or that of what follows."""
+    bars: list[Bar] = []
+    follows: int | None = None
+    for span in reversed(spans):
+        bucket = makes.get(span.layers[0]) if span.layers and span.kind != "forward" else None
+        if span.kind == "backward":
+            bucket = follows = follows if bucket is None else bucket
+        bars.append(Bar(span.kind, span.start, span.end, span.layers, bucket=bucket))
+    return tuple(reversed(bars))
+
+
+def _kernels(step: Step) -> Iterable[Bar]:
+    """Intervals of computation, under the name of the pass in which their middle lies."""
+    passes = (("forward", step.forward), ("backward", step.backward), ("update", step.update))
+    for start, end in step.compute:
+        middle = (start + end) / 2
+        kind = next((name for name, part in passes if part is not None and part[0] <= middle <= part[1]), COMPUTE)
+        yield Bar(kind, start - step.start, end - step.start)
+
+
+def _seen(one: Collective, number: int, origin: float, busy: Sequence[Interval]) -> Bar:
+    start, end = one.start - origin, one.end - origin
+    issued = None if one.issued is None else one.issued - origin
+    return Bar(one.kind, start, end, (), one.bytes, number, issued, outside(start, end, busy))
+
+
+def _in_order(bars: Iterable[Bar]) -> tuple[Bar, ...]:
+    return tuple(sorted(bars, key=lambda bar: (bar.start, bar.end)))
+
+
+def _joined(bars: Sequence[Bar], gap: float) -> tuple[Bar, ...]:
+    """Of computation only: a collective is a bar of its own."""
+    found: list[Bar] = []
+    for bar in bars:
+        last = found[-1] if found else None
+        if last is None or last.ready is not None or not _alike(last, bar) or bar.start - last.end > gap:
+            found.append(bar)
+            continue
+        found[-1] = replace(last, end=bar.end, layers=last.layers + bar.layers)
+    return tuple(bar for bar in found if bar.duration or bar.bytes is not None)
+
+
+def _alike(one: Bar, other: Bar) -> bool:
+    sent = one.bytes is not None or other.bytes is not None
+    return not sent and (one.kind, one.bucket) == (other.kind, other.bucket)

@@ -1,0 +1,143 @@
+"""The pictures of a report as PNG or SVG (needs matplotlib, which the extra ``plot`` installs)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from osfmodel.picture import Pictures
+from osfmodel.picture.curves import Scaling, Sweep
+from osfmodel.picture.gantt import Gantt
+from osfmodel.picture.scatter import Scatter
+from osfmodel.plot import COLOURS, figure_of, save, show_scatter
+from osfmodel.units import MIB, show_time
+
+FILLS = {
+    "forward": "#8cc5ea",
+    "backward": "#3d87c0",
+    "compute": "#3d87c0",
+    "update": "#33a17f",
+    "copy": "#b86f9b",
+    "spread": "#b86f9b",
+    "input": "#8a8f9c",
+}
+"""Colours of computation by kind; adjacent ones also differ in lightness."""
+WIRE = "#f0b133"
+WIDTH, LANE, CURVES = 10.0, 0.36, 3.6
+"""Inches: of the figure, of a lane, and of the row of curves."""
+NUMBERED = 0.03
+"""Part of the width from which a bar carries its number."""
+
+
+EDGED = 0.01
+"""The same for a white edge, which would cover narrow bars."""
+
+
+def plot_pictures(pictures: Pictures, path: str) -> None:
+    """The default, the tuned and the measured iterations above each other, and the curves below.
+
+    Raises UsageError where matplotlib is missing, DataError where the file cannot be written.
+    """
+    gantts = [gantt.coarse() for gantt in (*pictures.predicted[:2], *pictures.measured)]
+    curves: list[tuple[Callable[..., None], object]] = [(draw_scaling, pictures.scaling)]
+    curves += [(draw_sweep, pictures.sweep)] if pictures.sweep is not None else []
+    curves += [(draw_scatter, pictures.scatter)] if pictures.scatter is not None else []
+    rows = [LANE * (len(gantt.lanes) + 2.2) for gantt in gantts]
+    figure = figure_of((WIDTH, sum(rows) + CURVES + 0.9))
+    grid = figure.add_gridspec(len(rows) + 1, len(curves), height_ratios=[*rows, CURVES])
+    longest = max(gantt.end for gantt in gantts)
+    for row, gantt in enumerate(gantts):
+        draw_gantt(figure.add_subplot(grid[row, :]), gantt, longest)
+    for column, (draw, curve) in enumerate(curves):
+        draw(figure.add_subplot(grid[-1, column]), curve)
+    figure.suptitle(pictures.title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.legend(handles=_patches(gantts), loc="outside lower left", ncols=8, fontsize=8, frameon=False)
+    save(figure, path)
+
+
+def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
+    """Lanes from the top down over milliseconds; exposed parts are hatched."""
+    for place, lane in enumerate(reversed(gantt.lanes)):
+        for bar in lane.bars:
+            spot = [(bar.start * 1e3, bar.duration * 1e3)]
+            edge = {"edgecolor": "white", "lw": 0.3 if bar.duration > EDGED * longest else 0}
+            axes.broken_barh(spot, (place - 0.4, 0.8), facecolors=FILLS.get(bar.kind, WIRE), **edge)
+            parts = [(start * 1e3, (end - start) * 1e3) for start, end in bar.exposed]
+            axes.broken_barh(parts, (place - 0.4, 0.8), facecolors="none", edgecolor="#7a2e00", hatch="////", lw=0)
+            if bar.ready is not None and bar.bucket is not None and bar.duration > NUMBERED * longest:
+                middle = (bar.start + bar.end) / 2 * 1e3
+                box = {"facecolor": WIRE, "edgecolor": "none", "pad": 1}
+                axes.text(middle, place, str(bar.bucket + 1), ha="center", va="center", fontsize=8, bbox=box)
+    if gantt.alone is not None:
+        axes.axvline(gantt.alone * 1e3, color="black", linestyle=":", linewidth=1)
+    axes.set_yticks(range(len(gantt.lanes)), [lane.name for lane in reversed(gantt.lanes)])
+    axes.set(xlim=(0, longest * 1e3), ylim=(-0.6, len(gantt.lanes) - 0.4))
+    words = f"{'measured, ' if gantt.measured else ''}{gantt.name}: {show_time(gantt.end)}"
+    axes.set_title(f"{words}, {show_time(gantt.exposed_time)} exposed", loc="left", fontsize=10)
+    axes.set_xlabel("ms", loc="right", labelpad=-10, fontsize=8)
+    _plain(axes)
+
+
+def _patches(gantts: Sequence[Gantt]) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    kinds = dict.fromkeys(
+        bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars if bar.kind in FILLS
+    )
+    patches = [Patch(facecolor=FILLS[kind], label=kind) for kind in kinds]
+    patches.append(Patch(facecolor=WIRE, label="collective"))
+    patches.append(Patch(facecolor=WIRE, edgecolor="#7a2e00", hatch="////", linewidth=0, label="exposed"))
+    return [*patches, Line2D([], [], color="black", linestyle=":", linewidth=1, label="one worker alone ends")]
+
+
+def draw_scaling(axes: Any, curve: Scaling) -> None:
+    """Scaling factor over workers."""
+    for number, line in enumerate(curve.lines):
+        style = {
+            "marker": "osD^"[number % 4],
+            "color": COLOURS[(3, 0, 2, 4)[number % 4]],
+            "linewidth": 1.4,
+            "markersize": 4,
+        }
+        name = f"{line.name} for {curve.chosen}" if line.name == "tuned" else line.name
+        axes.plot(curve.counts, line.factors, label=name, linestyle=("--", "-", ":")[number % 3], **style)
+    axes.plot(curve.counts, curve.bounds, color="black", linestyle=(0, (5, 4)), linewidth=1, label="no schedule passes")
+    axes.axvline(curve.chosen, color="#cccccc", linewidth=1.5, zorder=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(curve.counts, [str(count) for count in curve.counts], fontsize=8)
+    axes.minorticks_off()
+    axes.set_ylim(0, max(1.02, *(factor * 1.02 for line in curve.lines for factor in line.factors)))
+    axes.set(xlabel="workers", ylabel="scaling factor")
+    _finish(axes)
+
+
+def draw_sweep(axes: Any, sweep: Sweep) -> None:
+    """Iteration time over one limit for all buckets."""
+    caps = [cap / MIB for cap in sweep.caps]
+    axes.plot(caps, [time * 1e3 for time in sweep.times], color=COLOURS[0], linewidth=1.4, label="one limit for all")
+    best = f"best: {sweep.best_cap / MIB:.4g} MiB"
+    axes.plot([caps[sweep.best]], [sweep.best_time * 1e3], "o", color=COLOURS[0], markeredgecolor="black", label=best)
+    axes.axhline(sweep.default * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label="DDP's default")
+    axes.axhline(sweep.bound * 1e3, color="black", linestyle=(0, (5, 4)), linewidth=1, label="lower bound")
+    axes.set_xscale("log")
+    axes.set(xlabel="bucket_cap_mb (MiB)", ylabel="iteration time (ms)")
+    axes.xaxis.set_major_formatter("{x:g}")
+    _finish(axes)
+
+
+def draw_scatter(axes: Any, picture: Scatter) -> None:
+    """Predicted over measured time, the legend below, as narrow as it is here."""
+    show_scatter(axes, picture, inside=False)
+    _plain(axes)
+
+
+def _finish(axes: Any) -> None:
+    axes.grid(True, axis="y", color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False)
+    _plain(axes)
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)

@@ -1,0 +1,226 @@
+"""The iteration as SVG: lanes of bars for each plan, which stretch with the page, and the table of its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from osfmodel.picture.gantt import COMPUTE, Bar, Gantt, Lane
+from osfmodel.report.markup import Markup, element, percent
+from osfmodel.ticks import even_ticks
+from osfmodel.units import show_bytes, show_time
+
+LANE, GAP, TOP = 30, 10, 6
+"""Height of a lane, what is between two, and above the first, in pixels."""
+AXIS = 30
+"""Height of the axis, in pixels."""
+NUMBERED = 0.06
+"""Part of the width of the page from which a bar carries its number."""
+TICKS = 5
+"""On the axis of an iteration before anybody zooms."""
+KINDS = {
+    "forward": "forward",
+    "backward": "backward",
+    "compute": "computation",
+    "update": "update",
+    "copy": "copying",
+    "spread": "spreading sparse entries",
+    "input": "waiting for input",
+}
+"""What the lanes other than channels do, in words."""
+WORDS = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
+
+
+def lanes(gantt: Gantt, key: str, width: float) -> Markup:
+    """The bars of a chart, ``width`` of the drawing wide; bars of collectives refer to rows of :func:`table`."""
+    rows = {bar: number for number, bar in enumerate(gantt.collectives)}
+    drawn = []
+    for place, lane in enumerate(gantt.lanes):
+        y = TOP + place * (LANE + GAP)
+        drawn.append(element("rect", x="0", y=y, width="100%", height=LANE, class_="lane"))
+        for bar in lane.bars:
+            part = width * bar.duration / gantt.end
+            drawn.append(_collective(bar, y, gantt, f"{key}-{rows[bar]}", part) if bar in rows else _bar(bar, y, gantt))
+    title = element("title", f"{_kind(gantt)} iteration, {gantt.name}: {show_time(gantt.end)}")
+    desc = element("desc", description(gantt))
+    inner = element("svg", *drawn, *_marks(gantt), width=percent(width), height=height(gantt), class_="span")
+    label = f"{key}-title"
+    return element(
+        "svg", element("g", title, id=label), desc, inner, class_="lanes", width="100%", height=height(gantt),
+        role="group", aria_label=f"{_kind(gantt)} iteration, {gantt.name}", data_chart=key,
+    )  # fmt: skip
+
+
+def names(gantt: Gantt) -> Markup:
+    """The names of the lanes, to stand beside them."""
+    texts = [
+        element("text", lane.name, x="0", y=TOP + place * (LANE + GAP) + LANE / 2 + 4)
+        for place, lane in enumerate(gantt.lanes)
+    ]
+    return element("svg", *texts, width="100%", height=height(gantt), aria_hidden="true")
+
+
+def axis(end: float) -> Markup:
+    """Times under the lanes; the script draws finer ones where somebody zooms."""
+    unit, factor = time_unit(end)
+    drawn = []
+    for tick in even_ticks(0, end * factor, TICKS):
+        at = percent(tick / (end * factor))
+        drawn.append(element("line", x1=at, x2=at, y1=0, y2=5))
+        drawn.append(element("text", f"{tick:g} {unit}" if tick else "0", x=at, y=19))
+    return element("svg", *drawn, class_="axis", width="100%", height=AXIS, aria_hidden="true")
+
+
+def time_unit(end: float) -> tuple[str, float]:
+    """In which unit times up to ``end`` seconds are written, and how many of it a second has."""
+    return next(((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if end * factor >= 2), ("µs", 1e6))
+
+
+def height(gantt: Gantt) -> int:
+    """Pixels."""
+    return TOP + len(gantt.lanes) * (LANE + GAP)
+
+
+def description(gantt: Gantt) -> str:
+    """The chart in a sentence."""
+    bars = gantt.collectives
+    collectives = f"{len(bars)} collective{'' if len(bars) == 1 else 's'}"
+    return (
+        f"{collectives} take {show_time(sum(bar.duration for bar in bars))}, of which {show_time(gantt.exposed_time)} "
+        "exposed, while nothing computes. The table below has every collective."
+    )
+
+
+def table(gantt: Gantt, key: str) -> Markup:
+    """Every collective of the chart, a row each, in the order in which they start."""
+    heads: tuple[str, ...] = (
+        "#",
+        "what",
+        "size",
+        "tensors",
+        "layers",
+        "ready",
+        "start",
+        "end",
+        "takes",
+        "exposed",
+        "rate",
+    )
+    if gantt.measured:
+        heads = tuple("submitted" if head == "ready" else head for head in heads if head not in ("tensors", "layers"))
+    head = element("tr", *(element("th", text, scope="col") for text in heads))
+    rows = [
+        element("tr", *(element("td", text) for text in _cells(bar, gantt)), id=f"{key}-{number}")
+        for number, bar in enumerate(gantt.collectives)
+    ]
+    caption = element("caption", f"Collectives of {gantt.name}, {_kind(gantt).lower()}")
+    return element("table", caption, element("thead", head), element("tbody", *rows), class_="wide")
+
+
+def _cells(bar: Bar, gantt: Gantt) -> list[str]:
+    number = "" if bar.bucket is None else str(bar.bucket + 1)
+    size = "not known" if bar.bytes is None else show_bytes(bar.bytes)
+    ends = bar.layers if len(bar.layers) < 3 else (bar.layers[0], "…", bar.layers[-1])
+    tensors = [] if gantt.measured else [str(len(bar.layers)), " ".join(ends)]
+    times = ("" if bar.ready is None else show_time(bar.ready), show_time(bar.start), show_time(bar.end))
+    rate = "" if bar.rate is None else f"{bar.rate / 1e9:.3g} GB/s"
+    return [number, _what(bar), size, *tensors, *times, show_time(bar.duration), show_time(bar.exposed_time), rate]
+
+
+def _bar(bar: Bar, y: int, gantt: Gantt) -> Markup:
+    return element(
+        "rect", **_box(bar.start, bar.end, y, gantt), class_=f"bar {bar.kind}{_odd(bar)}", data_bucket=bar.bucket,
+        data_say=_sentence(bar),
+    )  # fmt: skip
+
+
+def _collective(bar: Bar, y: int, gantt: Gantt, row: str, part: float) -> Markup:
+    """A bar with its exposed parts hatched on top of it, and its number where ``part`` of the width has room for it."""
+    drawn = [element("rect", **_box(bar.start, bar.end, y, gantt), class_=f"fill{_odd(bar)}")]
+    drawn += [element("rect", **_box(start, end, y, gantt), class_="exposed") for start, end in bar.exposed]
+    if bar.bucket is not None and part >= NUMBERED:
+        middle = percent((bar.start + bar.end) / 2 / gantt.end)
+        drawn.append(element("text", str(bar.bucket + 1), x=middle, y=y + LANE / 2 + 4))
+    return element(
+        "g", *drawn, class_="bar collective", tabindex="0" if row.endswith("-0") else "-1", role="img",
+        aria_label=_sentence(bar), data_row=row, data_bucket=bar.bucket,
+    )  # fmt: skip
+
+
+def _box(start: float, end: float, y: int, gantt: Gantt) -> dict[str, object]:
+    left, width = percent(start / gantt.end), percent((end - start) / gantt.end)
+    return {"x": left, "y": y, "width": width, "height": LANE}
+
+
+def _odd(bar: Bar) -> str:
+    """Every other bucket has another shade."""
+    return " odd" if bar.bucket is not None and bar.bucket % 2 else ""
+
+
+def _marks(gantt: Gantt) -> list[Markup]:
+    """Where one worker alone would have ended."""
+    if gantt.alone is None or gantt.alone >= gantt.end:
+        return []
+    at = percent(gantt.alone / gantt.end)
+    return [element("line", x1=at, x2=at, y1=0, y2=height(gantt) - GAP + 4, class_="alone")]
+
+
+def _sentence(bar: Bar) -> str:
+    when = f"{show_time(bar.start)} to {show_time(bar.end)} ({show_time(bar.duration)})"
+    if bar.bytes is None and bar.ready is None and bar.kind in KINDS:
+        return f"{_what(bar)}{_of(bar.layers)}: {when}"
+    which = "" if bar.bucket is None else f" {bar.bucket + 1}"
+    size = "" if bar.bytes is None else f", {show_bytes(bar.bytes)}"
+    exposed = f", {show_time(bar.exposed_time)} exposed" if bar.exposed else ", hidden behind computation"
+    return f"{_what(bar)}{which}{size}: {when}{exposed}"
+
+
+def _of(layers: Sequence[str]) -> str:
+    if not layers:
+        return ""
+    return f" of {layers[0]}" if len(layers) == 1 else f" of {len(layers)} layers, {layers[0]} … {layers[-1]}"
+
+
+def _what(bar: Bar) -> str:
+    words = KINDS.get(bar.kind) or WORDS.get(bar.kind, bar.kind.replace("_", " "))
+    return words[:1].upper() + words[1:]
+
+
+def _kind(gantt: Gantt) -> str:
+    return "Measured" if gantt.measured else "Predicted"
+
+
+def kinds(gantts: Sequence[Gantt]) -> list[str]:
+    """What lanes other than channels show, for the legend."""
+    found = dict.fromkeys(bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars if _plain(lane))
+    return [kind for kind in KINDS if kind in found]
+
+
+def _plain(lane: Lane) -> bool:
+    return lane.name == COMPUTE or not lane.name.startswith("channel")
+
+
+def legend(gantts: Sequence[Gantt]) -> Markup:
+    """What colours and hatching mean."""
+    entries = [_entry(f"bar {kind}", KINDS[kind]) for kind in kinds(gantts)]
+    entries += [_entry("fill", "collective beside computation"), _entry("fill", "exposed: nothing computes", True)]
+    entries.append(
+        element("li", element("svg", element("line", x1=8, x2=8, y1=0, y2=14, class_="alone"), width=16, height=14),
+                "one worker alone would end here")
+    )  # fmt: skip
+    return element("ul", *entries, class_="legend")
+
+
+def _entry(kind: str, words: str, hatched: bool = False) -> Markup:
+    swatch = [element("rect", x=0, y=1, width=16, height=12, class_=kind)]
+    if hatched:
+        swatch.append(element("rect", x=0, y=1, width=16, height=12, class_="exposed"))
+    return element("li", element("svg", *swatch, width=16, height=14, aria_hidden="true"), words)
+
+
+def patterns() -> Markup:
+    """The hatching, once for all drawings of the page."""
+    stripe = element("path", d="M0 0V6", stroke_width=3.0, class_="stripe")
+    pattern = element(
+        "pattern", stripe, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)"
+    )
+    return element("svg", element("defs", pattern), width=0, height=0, class_="patterns", aria_hidden="true")

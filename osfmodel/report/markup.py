@@ -1,0 +1,55 @@
+"""Markup with every text escaped: a small writer for HTML and SVG.
+
+``element`` takes texts, which it escapes, and Markup, which it does not; so what is not made here is never taken for
+markup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+VOID = {"meta", "link", "br", "input", "col"}
+"""HTML elements without an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """Text that is markup already."""
+
+    text: str
+
+    def __add__(self, other: Markup) -> Markup:
+        return Markup(self.text + other.text)
+
+
+def element(tag: str, *children: str | Markup, **attributes: object) -> Markup:
+    """``<tag name="value">children</tag>``, all texts escaped.
+
+    Attributes with None are left out, those with True have no value; ``_`` at the end of a name is cut off and other
+    ``_`` become ``-``. Numbers are written with as many digits as a picture needs.
+    """
+    parts = [tag]
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = name.rstrip("_").replace("_", "-")
+        parts.append(key if value is True else f'{key}="{escape(_text(value))}"')
+    head = " ".join(parts)
+    if tag in VOID:
+        return Markup(f"<{head}>")
+    return Markup(f"<{head}>{joined(*children).text}</{tag}>")
+
+
+def joined(*children: str | Markup) -> Markup:
+    """One after the other."""
+    return Markup("".join(child.text if isinstance(child, Markup) else escape(child) for child in children))
+
+
+def percent(part: float) -> str:
+    """A part of the width, to a hundred-thousandth of it: what stays apart when a picture is zoomed."""
+    return f"{round(100 * part, 3):.7g}%"
+
+
+def _text(value: object) -> str:
+    return f"{round(value, 2):g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,36 @@
+"""Round numbers along an axis."""
+
+from __future__ import annotations
+
+import math
+
+STEPS = (1, 2, 5, 10)
+
+
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most ``most`` multiples of 1, 2 or 5 times a power of ten in the interval; its start for an empty one."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(most, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(step * power for step in STEPS if step * power >= raw * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+def decade_ticks(low: float, high: float, most: int) -> list[float]:
+    """The same on a logarithmic axis: whole decades, or these and 2 and 5 times as much, or evenly, in a narrow one."""
+    for factors in ((1,), (1, 3), (1, 2, 5)):
+        ticks = _in_decades(low, high, factors)
+        if most / 2 <= len(ticks) <= most:
+            return ticks
+    ticks = _in_decades(low, high, (1,))
+    if len(ticks) > most:
+        return ticks[:: math.ceil(len(ticks) / most)]
+    return even_ticks(low, high, most)
+
+
+def _in_decades(low: float, high: float, factors: tuple[int, ...]) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = [float(f"{factor}e{power}") for power in powers for factor in factors]
+    return [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]

@@ -1,0 +1,38 @@
+"""Draw the pictures of docs/how-to/show-it.md anew: ``python -m tests.refresh_pictures`` (needs Chromium).
+
+The picture of the page shows it with the third bucket pointed at. Look at what has changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from osfmodel.cli import main
+from tests.browser import browser
+from tests.conftest import ROOT
+
+COMMAND = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
+WIDTH, HEIGHT = 1000, 850
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """The upper part of the page as PNG."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, browser(Path(profile)) as chromium:
+        chromium.open(page, WIDTH)
+        chromium.run("document.querySelectorAll('.block:not([hidden]) .collective')[2].focus()")
+        part = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
+        asked = {"format": "png", "captureBeyondViewport": True, "clip": part}
+        shot = chromium.driver.execute_cdp_cmd("Page.captureScreenshot", asked)
+        picture.write_bytes(base64.b64decode(shot["data"]))
+
+
+if __name__ == "__main__":
+    folder = ROOT / "docs" / "how-to"
+    with tempfile.TemporaryDirectory() as scratch:
+        page = Path(scratch) / "report.html"
+        CliRunner().invoke(main, [*COMMAND, "-o", str(page), "-o", str(folder / "show-it.png")], catch_exceptions=False)
+        photograph(page, folder / "show-it-page.png")

@@ -1,0 +1,59 @@
+"""Requests that several tests of pictures draw, and steps as a profiler would have seen them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import osfmodel as osf
+from osfmodel.picture import Pictures, Request, pictures
+from osfmodel.trace import Collective, RankTrace, Step, Trace
+
+HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
+"""What a name may not do to a page."""
+
+
+@cache
+def resnet50() -> Pictures:
+    """Default and tuned DDP, and the stock plans."""
+    return pictures(Request(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 64))
+
+
+def step(number: int = 3, start: float = 10.0, time: float = 0.14) -> Step:
+    """Forward, backward, two collectives that overlap, of which the second outlasts backward, and an update."""
+    compute = ((start, start + 0.03), (start + 0.03001, start + 0.09), (start + 0.13, start + 0.135))
+    collectives = (
+        Collective("all_reduce", start + 0.05, start + 0.08, start + 0.049, 1000, "float32"),
+        Collective("all_reduce", start + 0.07, start + 0.13, start + 0.069, 2000, "float32"),
+    )
+    passes = {"forward": (start, start + 0.03), "backward": (start + 0.03001, start + 0.09)}
+    return Step(number, start, start + time, compute, collectives, inputs=((start + 0.136, start + 0.14),), **passes)
+
+
+def trace(name: str = "job") -> Trace:
+    """Two ranks of three steps each; the second rank is slower."""
+    ranks = [
+        RankTrace(rank, tuple(step(n, 10.0 + n, 0.14 + 0.001 * n + 0.05 * rank) for n in range(3))) for rank in (0, 1)
+    ]
+    return Trace(name, tuple(ranks), ("sizes come from the host",))
+
+
+def many(count: int = 400, name: str = "many", layer: str = "block{}.weight") -> osf.Workload:
+    """A workload of so many tensors."""
+    layers = [osf.Layer(layer.format(number), 1e-4, 2e-4, 4000 * (1 + number % 50)) for number in range(count)]
+    return osf.Workload(name, tuple(layers), batch_size=8, update_time=1e-3)
+
+
+@cache
+def hostile() -> Pictures:
+    """400 tensors, names that would break out of a page, and a measured job beside the predictions."""
+    workload = many(400, f"w {HOSTILE}", "{} " + HOSTILE)
+    cluster = osf.load_cluster("ring:50us,10Gbps")
+    request = Request(
+        workload,
+        osf.Cluster(f"c {HOSTILE}", cluster.cost_model, between_nodes=cluster.between_nodes),
+        8,
+        plans=("wfbp", "optimal"),
+        traces=(trace(f"t {HOSTILE}"),),
+        inputs=(("workload", HOSTILE),),
+    )
+    return pictures(request)

@@ -1,0 +1,202 @@
+"""Pictures as data: what they show is what the engine, the trace and the ledger say."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import osfmodel as osf
+from osfmodel.check import check
+from osfmodel.picture import TUNED, Request, pictures
+from osfmodel.picture.curves import counts_around, sweep
+from osfmodel.picture.gantt import Bar, Lane, measured, middle_step, outside, predicted
+from osfmodel.picture.scatter import scatter
+from osfmodel.ticks import decade_ticks, even_ticks
+from osfmodel.trace import RankTrace, Trace, length, merged
+from tests.reports import many, resnet50, step, trace
+
+RULES = {"forward_overlap": True, "channels": 2, "split": True}
+
+
+@pytest.mark.parametrize("plan", ["wfbp", "ddp", "horovod", "optimal", "cap:5MiB"])
+def test_a_chart_has_every_span_and_every_byte(plan):
+    prediction = osf.predict(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), plan, 16)
+    gantt = predicted(prediction)
+    spans = sorted((span.start, span.end) for span in prediction.timeline.spans)
+    assert sorted((bar.start, bar.end) for lane in gantt.lanes for bar in lane.bars) == spans
+    assert [bar.bytes for bar in gantt.collectives] == [bucket.size for bucket in prediction.plan.buckets]
+    assert [bar.bucket for bar in gantt.collectives] == list(range(len(prediction.plan.buckets)))
+    assert all(bar.ready <= bar.start for bar in gantt.collectives)
+    # With a barrier and one channel all that lengthens the iteration is communication beside which nothing computes,
+    # or a clock that holds it back.
+    waiting = prediction.timeline.exposed_communication - gantt.exposed_time
+    assert waiting == pytest.approx(0, abs=1e-9) or plan == "horovod"
+    assert waiting > -1e-9
+
+
+def test_a_chart_of_cut_tensors_and_several_channels():
+    """Each collective is that of its own bucket, though pieces of one tensor have the same layers."""
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
+    comparison = osf.compare(workload, cluster, 16, ["wfbp", "us-byte", "byte-scheduler"], RULES)
+    assert any(len(bucket.blocks) == 1 and bucket.blocks[0].offset for one in comparison.predictions
+               for bucket in one.plan.buckets)  # fmt: skip
+    for prediction in comparison.predictions:
+        gantt = predicted(prediction)
+        collectives = gantt.collectives
+        kinds = {bar.kind for bar in collectives}
+        assert kinds == ({"reduce_scatter", "all_gather"} if prediction.plan.split else {"all_reduce"})
+        for kind in kinds:
+            numbers = [bar.bucket for bar in collectives if bar.kind == kind]
+            assert sorted(numbers) == list(range(len(prediction.plan.buckets)))
+        for bar in collectives:
+            assert bar.bytes == prediction.plan.buckets[bar.bucket].size
+            assert bar.layers == tuple(block.layer for block in prediction.plan.buckets[bar.bucket].blocks)
+        for lane in gantt.lanes:
+            assert all(one.end <= other.start + 1e-12 for one, other in itertools.pairwise(lane.bars))
+
+
+def test_a_coarse_chart_shows_the_same_time_in_fewer_bars():
+    for gantt in resnet50().predicted:
+        coarse = gantt.coarse()
+        assert coarse.collectives == gantt.collectives
+        before, after = gantt.lanes[0].bars, coarse.lanes[0].bars
+        assert len(after) < len(before)
+        for kind in ("forward", "backward"):
+            times = [sum(bar.duration for bar in bars if bar.kind == kind) for bars in (before, after)]
+            assert times[0] == pytest.approx(times[1])
+        layers = [layer for bar in after if bar.kind == "backward" for layer in bar.layers]
+        some = [bar.layers[0] for bar in before if bar.kind == "backward" and bar.duration]
+        assert [layer for layer in layers if layer in some] == some
+
+
+def test_backward_is_cut_where_buckets_become_ready():
+    gantt = resnet50().predicted[0].coarse()
+    ends = {bar.bucket: bar.end for bar in gantt.lanes[0].bars if bar.kind == "backward" and bar.bucket is not None}
+    for bar in gantt.collectives:
+        assert ends[bar.bucket] == pytest.approx(bar.ready)
+
+
+def test_a_measured_step():
+    gantt = measured(step(), "job")
+    assert [lane.name for lane in gantt.lanes] == ["compute", "input", "channel 0", "channel 1"]
+    assert [bar.kind for bar in gantt.lanes[0].bars] == ["forward", "backward", "compute"]
+    first, second = gantt.collectives
+    assert (first.bytes, second.bytes) == (4000, 8000)
+    assert first.exposed == ()
+    assert second.exposed == ((pytest.approx(0.09), pytest.approx(0.13)),)
+    assert second.ready == pytest.approx(0.069)
+    assert gantt.exposed_time == pytest.approx(step().exposed_communication)
+    assert gantt.end == pytest.approx(0.14)
+
+
+def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_shown():
+    job = trace()
+    assert middle_step(job.ranks[0]).number == 1
+    request = Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(job,))
+    shown = pictures(request)
+    assert [gantt.name for gantt in shown.measured] == ["job, rank 0, step 1", "job, rank 1, step 1"]
+    assert ("sizes come from the host", ("trace job",)) in shown.notes
+    empty = Trace("empty", (RankTrace(2, ()),))
+    with pytest.raises(osf.DataError, match="rank 2 of the trace has no complete step"):
+        pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,)))
+
+
+def test_a_bar_cannot_end_before_it_begins():
+    with pytest.raises(osf.DataError, match="ends before it begins"):
+        Bar("all_reduce", 2.0, 1.0)
+    assert Lane("compute", ()).bars == ()
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=8)
+
+
+@given(st.integers(0, 60), st.integers(0, 30), intervals)
+def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
+    """Against counting on a grid of whole numbers."""
+    busy = merged((float(begin), float(begin + some)) for begin, some in parts)
+    free = outside(float(start), float(start + size), busy)
+    covered = {second for begin, end in busy for second in range(int(begin), int(end))}
+    assert length(free) == sum(second not in covered for second in range(start, start + size))
+    assert all(start <= begin < end <= start + size for begin, end in free)
+    assert {second for begin, end in free for second in range(int(begin), int(end))}.isdisjoint(covered)
+
+
+@pytest.mark.parametrize("target", ["ddp", "horovod", "runtime"])
+@pytest.mark.parametrize("cluster", ["v100-10gbe", "emulated-horovod-4x1gbit"])
+def test_the_tuned_chart_is_what_tuning_says(target, cluster):
+    workload, wires = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
+    shown = pictures(Request(workload, wires, 4, target=target, plans=()))
+    assert [one.name for one in shown.comparison.predictions] == ["ddp" if target == "runtime" else target, TUNED]
+    assert shown.tuned.iteration_time == pytest.approx(shown.tuning.outcomes[0].tuned_time, rel=1e-12)
+    assert shown.default.iteration_time == pytest.approx(shown.tuning.outcomes[0].default_time, rel=1e-12)
+
+
+def test_curves_are_predictions():
+    shown = resnet50()
+    curve = shown.scaling
+    assert curve.counts == (2, 4, 8, 16, 32, 64, 128, 256)
+    place = curve.counts.index(16)
+    workload, cluster = shown.request.workload, shown.request.cluster
+    assert [line.name for line in curve.lines] == ["ddp", TUNED, "optimal"]
+    for line, plan in ((curve.lines[0], "ddp"), (curve.lines[2], "optimal")):
+        assert line.factors[place] == osf.predict(workload, cluster, plan, 16).scaling_factor
+    assert curve.lines[1].factors[place] == osf.predict(workload, cluster, shown.tuned.plan, 16).scaling_factor
+    for line in curve.lines:
+        assert all(factor <= bound * (1 + 1e-9) for factor, bound in zip(line.factors, curve.bounds, strict=True))
+
+
+def test_a_cluster_that_was_measured_with_some_counts_is_drawn_at_these():
+    assert counts_around(osf.load_cluster("emulated-4x1gbit"), 4) == (1, 4)
+    assert counts_around(osf.load_cluster("v100-10gbe"), 3) == (2, 3, 4, 8)
+    shown = pictures(Request(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=()))
+    assert shown.scaling.counts == (1, 4)  # nothing is known of two workers
+    with pytest.raises(osf.CostError):
+        pictures(Request(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=()))
+
+
+def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
+    shown = resnet50()
+    found = shown.sweep
+    workload, cluster = shown.request.workload, shown.request.cluster
+    for place in (0, 40, found.best, len(found.caps) - 1):
+        plan = f"cap:{found.caps[place]}B"
+        prediction = osf.predict(workload, cluster, plan, 64)
+        assert found.times[place] == prediction.iteration_time
+        assert found.buckets[place] == len(prediction.plan.buckets)
+    assert found.best_time == pytest.approx(min(found.times), rel=1e-12)
+    assert found.best_time <= osf.predict(workload, cluster, "cap:best", 64).iteration_time
+    assert found.default == shown.default.iteration_time
+    assert list(found.caps) == sorted(set(found.caps))
+
+
+def test_nothing_to_send_is_no_sweep():
+    workload = osf.Workload("still", (osf.Layer("a", 1.0, 1.0, 0),))
+    cluster = osf.load_cluster("ring:50us,10Gbps")
+    assert sweep(workload, cluster, 4, 2.0) is None
+    shown = pictures(Request(workload, cluster, 4))
+    assert shown.predicted[0].collectives == ()
+    alone = pictures(Request(many(3), cluster, 1))
+    assert alone.tuned.iteration_time == alone.default.alone
+
+
+def test_the_cloud_is_what_the_ledger_counts():
+    (judged,) = check(["bcaffe"])
+    clouds = scatter([judged]).clouds
+    assert [(cloud.source, len(cloud.points)) for cloud in clouds] == ([("bcaffe", judged.n)] if judged.n else [])
+    (judged,) = check(["ddl-benchmarks"])
+    (cloud,) = scatter([judged]).clouds
+    errors = sorted(predicted / measured - 1 for measured, predicted in cloud.points)
+    assert errors == pytest.approx(sorted(row.error for row in judged.rows if row.counts and row.regime))
+
+
+def test_ticks_are_round_and_inside():
+    assert even_ticks(0, 131, 5) == [0, 50, 100]
+    assert even_ticks(3, 3, 5) == [3]
+    assert decade_ticks(0.02, 97, 6) == [0.1, 1, 10]
+    for low, high in ((0.3, 2.0), (1e-6, 1e6), (120, 340), (5, 5.2)):
+        ticks = decade_ticks(low, high, 5)
+        assert 1 <= len(ticks) <= 6
+        assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)

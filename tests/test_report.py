@@ -1,0 +1,260 @@
+"""The forms of a report: page, pictures, Chrome trace, terminal."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import osfmodel as osf
+from osfmodel import chrome_trace
+from osfmodel.cli import main
+from osfmodel.picture_screen import show_pictures
+from osfmodel.report import page
+from tests.formats import traces
+from tests.reports import HOSTILE, hostile, resnet50
+
+REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
+VOID = {"meta", "link", "br", "input"}
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+class Page(HTMLParser):
+    """Counts of elements, attributes of each, and whether all that is opened is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.text, self.ids = [], [], [], Counter()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.elements.append((tag, found))
+        if "id" in found:
+            self.ids[found["id"]] += 1
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_is_whole_and_fetches_nothing():
+    text = page(resnet50(), "1.2.3")
+    found = Page(text)
+    assert found.open == []
+    assert max(found.ids.values()) == 1
+    assert text == page(resnet50(), "1.2.3")
+    for tag, attributes in found.elements:
+        assert tag not in {"img", "iframe", "object", "embed", "base", "form", "audio", "video"}
+        assert not {"src", "srcset", "style", "action"} & set(attributes), (tag, attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+        assert attributes.get("href", "data:,") == "data:,"
+    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)", text)
+    for words in ("resnet50-v100", "130.9 ms", "124.2 ms", "No schedule", "osfmodel 1.2.3", "Error band", "37.86 MiB"):
+        assert words.lower() in text.lower(), words
+
+
+def test_the_policy_of_the_page_names_its_own_script_and_style():
+    text = page(resnet50(), "1")
+    policy = next(attributes["content"] for tag, attributes in Page(text).elements if "http-equiv" in attributes)
+    assert policy.startswith("default-src 'none'")
+    for tag in ("script", "style"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_names_cannot_break_out_of_the_page():
+    """Every name carries markup, quotes and ends of scripts; 400 tensors, one collective each, stay below 1 MB."""
+    text = page(hostile(), "1")
+    assert len(text.encode()) < 1e6
+    found = Page(text)
+    assert found.open == []
+    assert Counter(tag for tag, _ in found.elements)["script"] == 1
+    assert not [tag for tag, attributes in found.elements if tag == "img" or "onerror" in attributes]
+    assert HOSTILE in "".join(found.text)
+    assert any(HOSTILE in value for _, attributes in found.elements for value in attributes.values() if value)
+
+
+def test_every_collective_can_be_reached_and_has_a_row():
+    found = Page(page(resnet50(), "1"))
+    bars = [attributes for tag, attributes in found.elements if "data-row" in attributes]
+    expected = sum(len(gantt.collectives) for gantt in resnet50().predicted)
+    assert len(bars) == expected
+    assert {bar["data-row"] for bar in bars} <= set(found.ids)
+    assert all(bar["role"] == "img" and "all-reduce" in bar["aria-label"].lower() for bar in bars)
+    first = [bar for bar in bars if bar["tabindex"] == "0"]
+    assert len(first) == len(resnet50().predicted)  # one stop of Tab a chart; arrow keys go on
+    drawn = [attributes for tag, attributes in found.elements if attributes.get("data-plan") == "1"]
+    assert len(drawn) == 3  # names, drawing and table
+    assert all("hidden" in attributes for attributes in drawn)
+
+
+def events_of(document, kind):
+    return [event for event in document["traceEvents"] if event["ph"] == kind]
+
+
+def test_the_chrome_trace_is_one_that_viewers_open():
+    """Object form of the Trace Event Format: X with ts and dur in microseconds, M names processes and threads."""
+    document = json.loads(chrome_trace.encoded(hostile(), False, "1"))
+    assert document["displayTimeUnit"] == "ms"
+    assert {event["ph"] for event in document["traceEvents"]} == {"X", "M"}
+    names = {(event["pid"], event["tid"], event["name"]): event["args"] for event in events_of(document, "M")}
+    processes = {pid: args["name"] for (pid, _, name), args in names.items() if name == "process_name"}
+    charts = [*hostile().predicted, *hostile().measured]
+    assert len(processes) == len(charts)
+    assert [processes[pid].partition(":")[0] for pid in sorted(processes)] == ["predicted"] * 4 + ["measured"] * 2
+    for pid, gantt in enumerate(charts, start=1):
+        events = [event for event in events_of(document, "X") if event["pid"] == pid]
+        assert len(events) == sum(len(lane.bars) for lane in gantt.lanes)
+        last = max(bar.end for lane in gantt.lanes for bar in lane.bars)
+        assert max(event["ts"] + event["dur"] for event in events) == pytest.approx(last * 1e6)
+        for event in events:
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            assert names[pid, event["tid"], "thread_name"]["name"] == gantt.lanes[event["tid"]].name
+    wire = [event for event in events_of(document, "X") if event["cat"] == "all_reduce" and event["pid"] == 1]
+    assert sum(event["args"]["bytes"] for event in wire) == hostile().request.workload.gradient_bytes
+    assert {layer for event in wire for layer in event["args"]["layers"]} == set(
+        hostile().request.workload.gradients.names
+    )
+
+
+def test_a_packed_trace_is_the_same_and_the_same_each_time():
+    packed = chrome_trace.encoded(resnet50(), True, "1")
+    assert packed == chrome_trace.encoded(resnet50(), True, "1")
+    assert gzip.decompress(packed) == chrome_trace.encoded(resnet50(), False, "1")
+
+
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_the_terminal_is_not_left(width, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    buffer = io.StringIO()
+    show_pictures(Console(file=buffer, force_terminal=True, width=width), hostile())
+    lines = re.sub("\x1b\\[[0-9;]*m", "", buffer.getvalue()).splitlines()
+    charts = [line for line in lines if re.fullmatch(r"(compute|channel \d|input) [ ░▒▓▄█\d]*", line)]
+    assert len(charts) == 2 * 2 + 2 * 4
+    assert all(len(line) <= width for line in lines)
+    assert "\x1b[3" not in buffer.getvalue()  # no colour; bold and the like stay
+
+
+def test_the_terminal_tells_hidden_from_exposed_without_colour():
+    result = run(*REPORT)
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout
+    lines = result.stdout.splitlines()
+    ddp = next(place for place, line in enumerate(lines) if line.startswith("ddp: 130.9 ms, 5 collectives"))
+    compute, channel, axis = lines[ddp + 1 : ddp + 4]
+    assert compute.startswith("compute   ░")
+    column = len(compute)  # where computation ends
+    assert set(channel[column + 1 :]) <= set("█45")
+    assert set(channel[compute.index("▒") : column - 1]) <= set("▄1234 ")
+    assert axis.split()[:2] == ["0", "20"]
+    assert axis.endswith("ms")
+
+
+def test_each_suffix_has_its_form(tmp_path):
+    pytest.importorskip("matplotlib")
+    names = ("r.html", "r.png", "r.svg", "r.trace.json", "r.json.gz")
+    result = run(*REPORT, "--plan", "wfbp", *(word for name in names for word in ("-o", tmp_path / name)))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    assert [f"osf: wrote {tmp_path / name}" in result.stderr for name in names] == [True] * 5
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(gzip.decompress((tmp_path / "r.json.gz").read_bytes()))["traceEvents"]
+    root = ET.parse(tmp_path / "r.svg").getroot()
+    assert root.tag.endswith("svg")
+    again = tmp_path / "again.svg"
+    assert run(*REPORT, "--plan", "wfbp", "-o", again).exit_code == 0
+    assert again.read_text() == (tmp_path / "r.svg").read_text()
+
+
+def test_a_picture_has_a_panel_for_each_part(tmp_path, monkeypatch):
+    """The axes of the figure, their titles, and as many bars as the charts have."""
+    pytest.importorskip("matplotlib")
+    from osfmodel import plot_pictures
+
+    figures = []
+    monkeypatch.setattr(plot_pictures, "save", lambda figure, path: figures.append(figure))
+    plot_pictures.plot_pictures(resnet50(), "x.png")
+    axes = figures[0].axes
+    assert len(axes) == 4
+    assert axes[0].get_title(loc="left") == "ddp: 130.9 ms, 35.35 ms exposed"
+    assert [tick.get_text() for tick in axes[0].get_yticklabels()] == ["channel 0", "compute"]
+    numbers = [text.get_text() for text in axes[0].texts]
+    assert numbers == ["1", "2", "3", "4", "5"]
+    assert list(axes[2].lines[0].get_xdata()) == list(resnet50().scaling.counts)
+    assert list(axes[3].lines[0].get_ydata()) == pytest.approx([time * 1e3 for time in resnet50().sweep.times])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "report.pdf"], "must end in .html, .png, .svg, .json, .json.gz"),
+        (["-o", "nowhere/report.html"], "there is no folder nowhere"),
+        (["--plan", "tunde"], "unknown plan"),
+        (["--workers", "0"], "counts go from 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*REPORT, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert list(Path().iterdir()) == []
+
+
+def test_of_several_counts_the_last_is_drawn_and_all_are_on_the_curve(tmp_path):
+    target = tmp_path / "trace.json"
+    arguments = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "4,16,8", "--plan", "wfbp"]
+    assert run(*arguments, "-o", target).exit_code == 0
+    told = json.loads(target.read_text())["otherData"]
+    assert told["workers"] == 8
+    assert told["written_by"] == f"osfmodel {osf.__version__}"
+    shown = run(*arguments).stdout
+    assert re.findall(r"^ +(\d+)  ddp ", shown, re.MULTILINE) == ["4", "8", "16"]
+
+
+def test_a_measured_step_stands_beside_the_predictions(tmp_path):
+    """Two ranks of a job, the second one slower: both are shown, with what was read of them."""
+    job = traces.Job(late=(0, 100), clocks=(0, 0))
+    files = [tmp_path / f"rank{rank}.json" for rank in (0, 1)]
+    for rank, file in enumerate(files):
+        file.write_text(traces.text(job, rank))
+    given = [word for file in files for word in ("--trace", file)]
+    result = run(*REPORT, "--plan", "wfbp", *given, "-o", tmp_path / "both.json", "-o", tmp_path / "both.html")
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "both.json").read_text())
+    names = {
+        event["pid"]: event["args"]["name"] for event in events_of(document, "M") if event["name"] == "process_name"
+    }
+    measured = {pid: name for pid, name in names.items() if name.startswith("measured")}
+    assert measured
+    sent = [event for event in events_of(document, "X") if event["pid"] in measured and event["cat"] == "all_reduce"]
+    assert {event["args"]["bytes"] for event in sent} == {4 * sum(bucket) for bucket in job.buckets}
+    assert "measured" in (tmp_path / "both.html").read_text()
+    shown = run(*REPORT, "--plan", "wfbp", *given).stdout
+    assert shown.count("(measured): ") == len(measured)
+    missing = run(*REPORT, "--trace", tmp_path / "nothing.json")
+    assert missing.exit_code in (1, 2)
+    assert "nothing.json" in missing.stderr

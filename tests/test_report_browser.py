@@ -1,0 +1,205 @@
+"""The report in a real browser: no error, no request, and everything that a person does to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from osfmodel.report import page
+from tests.browser import Browser, browser, skip_or_fail
+from tests.reports import HOSTILE, hostile, resnet50
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    skip_or_fail()
+    with browser(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    for name, drawn in (("plain", resnet50()), ("hostile", hostile())):
+        (folder / f"{name}.html").write_text(page(drawn, "1"), encoding="utf-8")
+    return folder
+
+
+def assert_quiet(chromium: Browser) -> None:
+    """Nothing was logged, nothing was asked for, nothing was fetched."""
+    assert chromium.complaints() == []
+    assert chromium.requests() == []
+    assert chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
+    chromium.open(pages / f"{name}.html", width, scheme)
+    assert_quiet(chromium)
+    assert chromium.run("return document.documentElement.scrollWidth") == width
+    # Nothing sticks out to the right, but for what scrolls within a box of its own.
+    wide = chromium.run(
+        "return [...document.querySelectorAll('main *')].filter((one) => !one.closest('.scroll, .tablebox, svg') &&"
+        " one.getBoundingClientRect().right > innerWidth + 0.5).map((one) => one.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+    paper = chromium.run("return getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, paper[4:-1].split(","))) < 150) == (scheme == "dark")
+    assert chromium.run(CONTRAST) == []
+
+
+CONTRAST = """
+const light = (text) => {
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = text.match(/[0-9.]+/g).map((v) => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (one) => {
+  for (; one; one = one.parentElement) {
+    const colour = getComputedStyle(one).backgroundColor;
+    if (colour !== "rgba(0, 0, 0, 0)") return colour;
+  }
+  return "rgb(255, 255, 255)";
+};
+const low = [];
+for (const one of document.querySelectorAll("main *:not(svg *)")) {
+  if (![...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())) continue;
+  const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x);
+  if ((a + 0.05) / (b + 0.05) < 4.5) low.push(one.outerHTML.slice(0, 80));
+}
+return low;
+"""
+"""The elements whose text has less contrast with what is behind it than WCAG 2's 4.5 to 1."""
+
+
+def test_pointing_at_a_bar_shows_its_bucket(chromium, pages):
+    chromium.open(pages / "plain.html")
+    bar = chromium.all(".block:not([hidden]) .collective")[2]
+    chromium.point(bar)
+    told = chromium.run("return document.querySelector('#details').innerText")
+    bucket = resnet50().predicted[0].collectives[2]
+    assert "Bucket 3: All-reduce" in told
+    assert "25.04 MiB" in told
+    assert str(len(bucket.layers)) in told.split()
+    assert "95.15 ms" in told
+    marked = chromium.run("return [...document.querySelectorAll('.block:not([hidden]) .on')].map((one) => one.tagName)")
+    assert sorted(marked) == ["g", "rect"]  # the collective, and the backward that makes it ready
+    computing = chromium.all(".block:not([hidden]) rect.forward")[0]
+    chromium.point(computing)
+    assert "Forward" in chromium.run("return document.querySelector('#details').innerText")
+    assert_quiet(chromium)
+
+
+def test_the_keyboard_reaches_every_bar(chromium, pages):
+    chromium.open(pages / "plain.html")
+    chromium.run("document.querySelector('.block:not([hidden]) .collective').focus()")
+    seen = []
+    for _ in range(5):
+        seen.append(chromium.run("return document.querySelector('#details h3').textContent"))
+        chromium.driver.switch_to.active_element.send_keys("\ue014")  # the right arrow key
+    assert seen == [f"Bucket {number}: All-reduce" for number in (1, 2, 3, 4, 5)]
+
+
+def test_a_finger_on_a_bar_shows_its_bucket(chromium, pages):
+    chromium.open(pages / "plain.html", 390)
+    spot = chromium.run(
+        "const bar = document.querySelectorAll('.block:not([hidden]) .collective')[1]; bar.scrollIntoView();"
+        "const box = bar.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]"
+    )
+    touch = {"type": "touchStart", "touchPoints": [{"x": spot[0], "y": spot[1]}]}
+    chromium.driver.execute_cdp_cmd("Input.dispatchTouchEvent", touch)
+    chromium.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert chromium.run("return document.querySelector('#details').innerText").startswith("Bucket 2")
+
+
+def test_another_plan_is_another_chart(chromium, pages):
+    """And what was measured keeps its length on the axis of the plan that is shown."""
+    chromium.open(pages / "hostile.html")
+    charts = hostile().predicted
+    shown = "return [...document.querySelectorAll('.inner .block:not([hidden]) svg.lanes')]"
+    for number, gantt in enumerate(charts):
+        chromium.run("document.querySelectorAll('input[name=plan]')[arguments[0]].click()", number)
+        assert chromium.run(f"{shown}[0].querySelectorAll('.collective').length") == len(gantt.collectives)
+        assert chromium.run("return document.querySelectorAll('details[data-plan]:not([hidden])').length") == 1
+        end = max(gantt.end, *(one.end for one in hostile().measured))
+        widths = [
+            chromium.run(f"{shown}[{place}].querySelector('.span').getBoundingClientRect().width") for place in (0, 1)
+        ]
+        whole = chromium.run(f"{shown}[0].getBoundingClientRect().width")
+        assert widths[1] / whole == pytest.approx(hostile().measured[0].end / end, abs=0.02)
+    assert HOSTILE[:20] in chromium.run("return document.querySelector('.measured').innerText")
+    assert_quiet(chromium)
+
+
+def test_zooming_in_and_out(chromium, pages):
+    chromium.open(pages / "plain.html")
+    state = "const box = document.querySelector('.scroll'); return [box.scrollWidth / box.clientWidth, box.scrollLeft]"
+    ticks = "return [...document.querySelectorAll('.axis text')].map((one) => one.textContent)"
+    assert chromium.run(state) == [1, 0]
+    before = chromium.run(ticks)
+    assert before[:2] == ["0", "20 ms"]
+    for _ in range(3):
+        chromium.all("[data-zoom=in]")[0].click()
+    factor, left = chromium.run(state)
+    assert factor == pytest.approx(1.6**3, rel=0.01)
+    assert left > 0  # the middle stays in the middle
+    assert chromium.run(ticks) != before
+    chromium.all("[data-zoom=all]")[0].click()
+    assert chromium.run(state) == [1, 0]
+    wheel = (
+        "document.querySelector('.scroll').dispatchEvent(new WheelEvent('wheel', {deltaY: -300, ctrlKey: arguments[0],"
+    )
+    wheel += " clientX: 600, cancelable: true, bubbles: true}))"
+    chromium.run(wheel, False)
+    assert chromium.run(state)[0] == 1  # a wheel alone scrolls the page
+    chromium.run(wheel, True)
+    assert chromium.run(state)[0] == pytest.approx(2.72, rel=0.02)
+    chromium.run("document.querySelector('.scroll').focus()")
+    chromium.driver.switch_to.active_element.send_keys("0")
+    assert chromium.run(state)[0] == 1
+
+
+def test_narrow_bars_get_their_numbers_when_zoomed(chromium, pages):
+    chromium.open(pages / "plain.html")
+    chromium.run("document.querySelectorAll('input[name=plan]')[2].click()")  # wfbp: 161 bars
+    count = "return document.querySelectorAll('.block:not([hidden]) .collective text').length"
+    assert chromium.run(count) == 0
+    for _ in range(6):
+        chromium.all("[data-zoom=in]")[0].click()
+    assert chromium.run(count) > 20
+
+
+def test_points_of_curves_say_what_they_are(chromium, pages):
+    chromium.open(pages / "plain.html")
+    chromium.point(chromium.all("#workers .point")[5])
+    assert "ddp, 64 workers: 130.9 ms" in chromium.run("return document.querySelector('#workers .say').textContent")
+    chromium.run("document.querySelector('#sizes .mark.best').closest('.point').focus()")
+    assert "37.86 MiB" in chromium.run("return document.querySelector('#sizes .say').textContent")
+
+
+def test_on_paper(chromium, pages):
+    """Light, without buttons, and in one piece however it was zoomed before."""
+    chromium.open(pages / "plain.html", 794, "dark")
+    chromium.all("[data-zoom=in]")[0].click()
+    size = chromium.printed()
+    assert size > 20_000
+    features = [{"name": "prefers-color-scheme", "value": "light"}]
+    chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    assert chromium.run("return getComputedStyle(document.querySelector('.tools')).display") == "none"
+    inner = "const box = document.querySelector('.inner').getBoundingClientRect(); return box.width"
+    assert chromium.run(inner) <= 794
+    assert_quiet(chromium)
+
+
+def test_the_check_for_requests_can_fail(chromium, tmp_path):
+    """An oracle shown failing: a picture from elsewhere, an error in a script, something too wide."""
+    path = tmp_path / "loud.html"
+    path.write_text(
+        "<main><div style='width: 3000px; color: #999'>wide</div></main><img src='http://127.0.0.1:9/x.png'><script>nothing()</script>"
+    )
+    chromium.open(path)
+    assert any("nothing is not defined" in words for words in chromium.complaints())
+    assert chromium.requests() == ["http://127.0.0.1:9/x.png"]
+    assert chromium.run("return document.documentElement.scrollWidth") > 1200
+    assert len(chromium.run(CONTRAST)) == 1
