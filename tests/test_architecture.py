@@ -83,6 +83,14 @@ FLOORS = [
     ("memory_tuning",),
     ("task", "memory_tune"),
     ("tune",),
+    ("diagnosis.parts",),
+    ("diagnosis.messages",),
+    ("diagnosis.replay",),
+    ("diagnosis.causes", "diagnosis.bucket_rows"),
+    ("diagnosis.findings",),
+    ("diagnosis.words",),
+    ("diagnosis",),
+    ("explain",),
     ("ledger.recipe",),
     ("ledger.common", "ledger.counted"),
     (
@@ -176,7 +184,7 @@ def test_every_module_has_a_floor():
     assert sorted(listed) == sorted(modules())
 
 
-FOR_USERS = {"runtime", "runtime.callbacks", "runtime.executor", "solve.exhaustive"}
+FOR_USERS = {"runtime", "runtime.callbacks", "runtime.executor", "solve.exhaustive", "explain"}
 """What scripts import, or who adds a solver for its tests. Commands are loaded by name."""
 
 
