@@ -1,7 +1,8 @@
 """Formats of others: IMPORT_FORMATS maps a name to how a file of that format is recognised and read.
 
-To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Sniffing is exclusive: no file
-is recognised by two, which tests/conformance checks over samples of all.
+To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Where files may be larger than
+any log, lie in archives, or belong to one job together, it is ``read(files, hints)``, and a line with ``of_files``.
+Sniffing is exclusive: no file is recognised by two, which tests/conformance checks over samples of all.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from osfmodel.formats import (
 )
 from osfmodel.formats.layout import merged
 from osfmodel.formats.packed import unpacked
-from osfmodel.formats.source_text import Hints, Noun, Text
+from osfmodel.formats.source_text import Files, Hints, Noun, Text
+from osfmodel.formats.trace_files import may_hold
 from osfmodel.formats.unknown import explained
 from osfmodel.profiles import read
 
-__all__ = ["IMPORT_FORMATS", "Format", "Hints", "Noun", "import_content", "import_file", "merged", "recognise"]
+__all__ = [
+    "IMPORT_FORMATS", "Files", "Format", "Hints", "Noun", "import_content", "import_file", "merged", "of_files",
+    "opener", "recognise",
+]  # fmt: skip
 
 HEAD = 65_536
 
@@ -39,11 +44,18 @@ class Format(NamedTuple):
     """sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
     meaning: half a line for a person
+    open:    (files, hints) -> the nouns in all of them together, which belong to one job; None where a file is a job
     """
 
     sniff: Callable[[str], bool]
     read: Callable[[Text, Hints], Sequence[Noun]]
     meaning: str
+    open: Callable[[Files, Hints], Sequence[Noun]] | None = None
+
+
+def of_files(sniff: Callable[[str], bool], read: Callable[[Files, Hints], Sequence[Noun]], meaning: str) -> Format:
+    """A format of which a job may have several files, each of any size, also in archives and folders."""
+    return Format(sniff, lambda text, hints: read(Files((text,), text.tell), hints), meaning, read)
 
 
 IMPORT_FORMATS: Mapping[str, Format] = {
@@ -87,15 +99,43 @@ def import_file(
     ``tell`` hears what is odd but no fault, a test that was cut off, say, on one line; without it, it is a Python
     warning. Raises UsageError for an unknown format, DataError for a bad file.
     """
+    together = opener([path], form)
+    if together is not None:
+        return together(Files((path,), tell or _as_warning), hints)
     return read(path, lambda content: import_content(content, path.name, hints, form, tell))
+
+
+def opener(paths: Sequence[Path], form: str | None = None) -> Callable[[Files, Hints], Sequence[Noun]] | None:
+    """What reads ``paths`` as the files of one job; None where each is one of its own.
+
+    Raises UsageError for an unknown format, DataError where some are of such a format and others are not.
+    """
+    if form is not None:
+        return _entry(form).open
+    found = [_format_of_files(path) for path in paths]
+    other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
+    if other is not None:
+        raise DataError(f"{paths[0]} and {other} are not of one format: import them apart")
+    return None if found[0] is None else IMPORT_FORMATS[found[0]].open
+
+
+def _format_of_files(path: Path) -> str | None:
+    formats = {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.open is not None}
+    return next((name for name, sniff in formats.items() if may_hold(path, sniff)), None)
+
+
+def _entry(form: str) -> Format:
+    if form not in IMPORT_FORMATS:
+        raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")
+    return IMPORT_FORMATS[form]
 
 
 def import_content(
     content: bytes, file: str, hints: Hints, form: str | None = None, tell: Callable[[str], None] | None = None
 ) -> Sequence[Noun]:
     """The same for the content of a file, which ``file`` names in the source of what is read."""
-    if form is not None and form not in IMPORT_FORMATS:
-        raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")
+    if form is not None:
+        _entry(form)
     plain = unpacked(content)
     try:
         text = Text(file, plain.decode("utf-8-sig"), tell=tell or _as_warning)

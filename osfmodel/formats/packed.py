@@ -1,8 +1,9 @@
-"""Files packed with gzip, unpacked in bounded memory."""
+"""Files packed with gzip, unpacked piece by piece in bounded memory."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Iterator
 
 from osfmodel.errors import DataError
 from osfmodel.profiles import LARGEST_FILE
@@ -10,30 +11,61 @@ from osfmodel.profiles import LARGEST_FILE
 MAGIC = b"\x1f\x8b"
 GZIP = 31
 """zlib's number for a gzip header and the largest window."""
+PIECE = 2**18
+"""Most bytes that are unpacked at once."""
+STEP = 2**16
+"""Bytes that are unpacked from: what does not fit into a piece is copied for the next."""
 
 
 def unpacked(content: bytes) -> bytes:
     """What is packed in ``content``, or itself. Raises DataError for what is cut, damaged or too large."""
     if not content.startswith(MAGIC):
         return content
-    parts: list[bytes] = []
-    room = LARGEST_FILE
-    while content.startswith(MAGIC):
-        part, content = _member(content, room + 1)
-        parts.append(part)
-        room -= len(part)
+    steps = (content[start : start + STEP] for start in range(0, len(content), STEP))
+    return b"".join(limited(streamed(steps), LARGEST_FILE, "which no log or profile is"))
+
+
+def limited(pieces: Iterable[bytes], limit: int, why: str) -> Iterator[bytes]:
+    """``pieces`` up to ``limit`` bytes of them. Raises DataError, which ends in ``why``, where there are more."""
+    room = limit
+    for piece in pieces:
+        room -= len(piece)
         if room < 0:
-            raise DataError(f"is larger than {LARGEST_FILE >> 20} MiB when unpacked, which no log or profile is")
-    return b"".join(parts)
+            raise DataError(f"is larger than {limit >> 20} MiB when unpacked, {why}")
+        yield piece
 
 
-def _member(content: bytes, limit: int) -> tuple[bytes, bytes]:
-    """The first member, up to ``limit`` bytes of it, and what follows it."""
+def streamed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """What is packed in ``pieces``, each of at most some 64 KiB, or they themselves.
+
+    Several gzip files behind each other are one. Raises DataError for what is cut or damaged.
+    """
+    rest = iter(pieces)
+    start = next(rest, b"")
+    while len(start) < len(MAGIC) and (more := next(rest, b"")):
+        start += more
+    if start.startswith(MAGIC):
+        yield from _unpacked(start, rest)
+    else:
+        yield start
+        yield from rest
+
+
+def _unpacked(content: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     packer = zlib.decompressobj(GZIP)
-    try:
-        part = packer.decompress(content, limit)
-    except zlib.error as error:
-        raise DataError(f"begins like a gzip file but cannot be unpacked: {error}") from None
-    if not packer.eof and len(part) < limit:
-        raise DataError("is a gzip file that was cut off")
-    return part, packer.unused_data
+    while True:
+        try:
+            part = packer.decompress(content, PIECE)
+        except zlib.error as error:
+            raise DataError(f"begins like a gzip file but cannot be unpacked: {error}") from None
+        yield part
+        content = packer.unconsumed_tail
+        if packer.eof:
+            content = packer.unused_data or next(rest, b"")
+            packer = zlib.decompressobj(GZIP)
+            if not content or not MAGIC.startswith(content[: len(MAGIC)]):
+                return  # padding, as gzip itself takes it
+        elif not content and len(part) < PIECE:
+            content = next(rest, b"")
+            if not content:
+                raise DataError("is a gzip file that was cut off")

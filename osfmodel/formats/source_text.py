@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,9 @@ class Hints:
     gpus_per_node: int | None = None
     batch_size: int | None = None
     collective: str | None = None
+
+
+Progress = Callable[[int, int], None]
 
 
 def silent(message: str) -> None:
@@ -112,6 +116,18 @@ class Text:
         if value != int(value):
             raise self.fault(line, text, "is not a whole number")
         return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What belongs to one job: files, archives and folders of them by path, or what is in memory already.
+
+    ``tell`` hears what is no fault, ``progress`` how many bytes of how many have been read.
+    """
+
+    paths: tuple[Path | Text, ...]
+    tell: Callable[[str], None] = silent
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,311 @@
+"""The events of Kineto's traces, which torch.profiler writes, from any number of files, archives and folders.
+
+A trace is a JSON object (libkineto/src/output_json.cpp): ``traceEvents``, and beside it what the whole is about
+(``deviceProperties``, ``distributedInfo``, ``baseTimeNanoseconds`` ...). Times are microseconds. Events that nobody
+asked for are dropped before their ``args`` are decoded, and of ``args`` only what says something about a job is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from osfmodel.errors import DataError
+from osfmodel.formats.json_stream import ArrayStream
+from osfmodel.formats.source_text import Files, Progress, Text, silent
+from osfmodel.formats.trace_files import opened
+
+SPELLINGS: Mapping[str, str] = {
+    "external_id": "External id", "older_external_id": "external id", "ev_idx": "Ev Idx", "correlation": "correlation",
+    "stream": "stream", "device": "device", "bytes": "bytes", "collective": "Collective name", "dtype": "dtype",
+    "in_elements": "In msg nelems", "out_elements": "Out msg nelems", "group_size": "Group size",
+    "group_name": "Process Group Name", "group_description": "Process Group Description",
+    "group_ranks": "Process Group Ranks", "rank": "Rank", "src_rank": "Src Rank", "dst_rank": "Dst Rank",
+    "rank_start": "Global rank start", "rank_stride": "Global rank stride", "seq": "Seq", "comms_id": "Comms Id",
+    "input_dims": "Input Dims", "input_types": "Input type", "concrete_inputs": "Concrete Inputs",
+    "record_function_id": "Record function id", "forward_thread": "Fwd thread id",
+    "sequence_number": "Sequence number", "in_split": "In split size", "out_split": "Out split size",
+    "iteration": "Trace iteration", "name": "name", "labels": "labels",
+}  # fmt: skip
+"""How args are spelled in a trace."""
+COUNTS = ("in_elements", "out_elements", "group_size")
+"""Args without which a collective cannot be priced: what is no count in them is an error."""
+WORDS = ("collective", "dtype", "group_name", "group_description", "group_ranks", "name", "labels")
+ANYTHING = ("input_dims", "input_types", "concrete_inputs", "in_split", "out_split")
+NAMES = {spelling: name for name, spelling in SPELLINGS.items()}
+METADATA = "M"
+NO_RAW = msgspec.Raw()
+LARGEST = 2.0**62
+MOST_NAMES = 2**16
+"""Different names that are remembered; more are numbered by whoever wrote them."""
+BEGINS = re.compile(r"\A\ufeff?\s*\{")
+EVENTS, PROPERTIES = re.compile(r'"traceEvents"\s*:\s*\['), re.compile(r'"deviceProperties"\s*:')
+SIGNS = re.compile(
+    r'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:|"cat"\s*:\s*"(?:cpu_op|kernel|cuda_runtime)"'
+)
+
+
+class Args(msgspec.Struct, gc=False, rename=SPELLINGS):
+    """What an event says beyond its name and times; None where it does not, or says what cannot be."""
+
+    external_id: int | None = None
+    older_external_id: int | None = None
+    ev_idx: int | None = None
+    correlation: int | None = None
+    stream: int | None = None
+    device: int | None = None
+    bytes: int | None = None
+    collective: str | None = None
+    dtype: str | None = None
+    in_elements: int | None = None
+    out_elements: int | None = None
+    group_size: int | None = None
+    group_name: str | None = None
+    group_description: str | None = None
+    group_ranks: str | None = None
+    rank: int | None = None
+    src_rank: int | None = None
+    dst_rank: int | None = None
+    rank_start: int | None = None
+    rank_stride: int | None = None
+    seq: int | None = None
+    comms_id: int | str | None = None
+    input_dims: Any = None
+    input_types: Any = None
+    concrete_inputs: Any = None
+    record_function_id: int | None = None
+    forward_thread: int | None = None
+    sequence_number: int | None = None
+    in_split: Any = None
+    out_split: Any = None
+    iteration: int | None = None
+    name: str | None = None
+    labels: str | None = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event, as written: ``ts`` and ``dur`` in microseconds, ``pid`` and ``tid`` as text, ``cat`` may be empty."""
+
+    ph: str
+    cat: str
+    name: str
+    ts: float
+    dur: float
+    pid: str
+    tid: str
+    args: Args
+    id: str | None = None
+
+
+class Entry(msgspec.Struct, gc=False):
+    """An event of which ``args`` are not decoded yet, or by the slow way already parsed."""
+
+    name: str = ""
+    ph: str = ""
+    cat: str = ""
+    ts: float | None = None
+    dur: float | None = None
+    pid: int | str = ""
+    tid: int | str = ""
+    id: int | str | None = None
+    args: msgspec.Raw = NO_RAW
+
+
+class ParsedEntry(Entry):
+    """One that msgspec refused, or whose neighbours it refused: what its args hold is parsed, but not checked."""
+
+    parsed: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for a person.
+
+    ``header`` is what stands beside the events; it is complete when they have ended.
+    """
+
+    path: str
+    header: Mapping[str, Any]
+    events: Iterator[Event]
+
+
+def is_trace(head: str) -> bool:
+    """Whether a file that begins with ``head`` is a trace of torch.profiler."""
+    if not BEGINS.match(head) or not SIGNS.search(head):
+        return False
+    return EVENTS.search(head) is not None or (PROPERTIES.search(head) is not None and '"schemaVersion"' in head)
+
+
+def read_events(
+    paths: Sequence[Path | Text],
+    keep: Callable[[str, str], bool] | None = None,
+    tell: Callable[[str], None] = silent,
+    progress: Progress | None = None,
+) -> Iterator[TraceFile]:
+    """A trace for each rank's file in ``paths``: files, archives and folders of them, or what is in memory already.
+
+    keep:     (category, name) -> whether such events are wanted; asked once for each, unless they are very many
+    tell:     hears of files that are left out, and why
+    progress: hears (bytes read, bytes in all files) as they lie on disk, after each 64 KiB
+
+    Take the events of one trace to their end before the next. Raises DataError, which names file and event.
+    """
+    for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace):
+        stream = ArrayStream(pieces, "traceEvents", _decoded, entry_of)
+        yield TraceFile(name, stream.header, _events(name, stream, _Choice(keep)))
+
+
+def _events(name: str, stream: ArrayStream[Entry], choice: _Choice) -> Iterator[Event]:
+    try:
+        for first, entries in stream.batches():
+            for number, entry in enumerate(entries, first):
+                chosen = choice.names.get((entry.cat, entry.name)) or choice.of(entry)
+                if chosen.kept:
+                    yield event_of(number, entry, chosen)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A category and a name, held once for all events of them, and whether they are kept."""
+
+    cat: str
+    name: str
+    kept: bool
+
+
+@dataclass(slots=True)
+class _Choice:
+    keep: Callable[[str, str], bool] | None
+    names: dict[tuple[str, str], _Chosen] = field(default_factory=dict)
+
+    def of(self, entry: Entry) -> _Chosen:
+        if len(self.names) >= MOST_NAMES:
+            self.names.clear()
+        kept = self.keep is None or self.keep(entry.cat, entry.name)
+        chosen = self.names[entry.cat, entry.name] = _Chosen(entry.cat, entry.name, kept)
+        return chosen
+
+
+NO_ARGS = Args()
+_ENTRIES = msgspec.json.Decoder(list[Entry])
+_ARGS = msgspec.json.Decoder(Args)
+
+
+def _decoded(content: bytes) -> list[Entry] | None:
+    try:
+        return _ENTRIES.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def event_of(number: int, entry: Entry, chosen: _Chosen) -> Event:
+    """The event with all that is kept of it. Raises DataError with its number for times or counts that cannot be."""
+    start, duration = entry.ts, entry.dur
+    if start is None and entry.ph == METADATA:
+        start = 0.0
+    if start is None or not -LARGEST < start < LARGEST:
+        raise DataError(f"event {number:,}: {entry.name[:60]!r} has no time 'ts' in microseconds")
+    if duration is None:
+        duration = 0.0
+    if not 0 <= duration < LARGEST:
+        raise DataError(f"event {number:,}: {entry.name[:60]!r} takes {duration} microseconds")
+    try:
+        args = args_of(entry)
+    except DataError as error:
+        raise DataError(f"event {number:,}: {entry.name[:60]!r}: {error}") from None
+    flow = None if entry.id is None else str(entry.id)
+    return Event(entry.ph, chosen.cat, chosen.name, start, duration, str(entry.pid), str(entry.tid), args, flow)
+
+
+def args_of(entry: Entry) -> Args:
+    """What is kept of the args. Raises DataError for a count of a collective that is none."""
+    if isinstance(entry, ParsedEntry):
+        return _converted(entry.parsed)
+    if entry.args is NO_RAW:
+        return NO_ARGS
+    try:
+        args = _ARGS.decode(entry.args)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _converted(msgspec.json.decode(entry.args))
+    if args.external_id is None:
+        args.external_id = args.older_external_id
+    if args.group_size is not None or args.in_elements is not None or args.out_elements is not None:
+        _check_counts(args)
+    return args
+
+
+def _check_counts(args: Args) -> None:
+    for name in COUNTS:
+        count = getattr(args, name)
+        if count is not None and count < 0:
+            raise DataError(f"{SPELLINGS[name]!r} is {count}, which is no count")
+
+
+def _converted(parsed: Any) -> Args:
+    args = Args()
+    for spelling, value in parsed.items() if isinstance(parsed, dict) else ():
+        name = NAMES.get(spelling)
+        if name is None or value is None:
+            continue
+        if name in WORDS:
+            setattr(args, name, _word(value))
+        elif name in ANYTHING:
+            setattr(args, name, value)
+        else:
+            setattr(args, name, _whole(name, spelling, value))
+    args.external_id = args.older_external_id if args.external_id is None else args.external_id
+    return args
+
+
+def _word(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    return None if isinstance(value, bool | dict) else str(value)
+
+
+def _whole(name: str, spelling: str, value: Any) -> int | str | None:
+    """A whole number; of what is not checked None where it is none, and of names made of numbers the name."""
+    number = _number(value)
+    if number == number // 1 and (number >= 0 or name not in COUNTS):
+        return value if isinstance(value, int) else int(number)
+    if name in COUNTS:
+        raise DataError(f"{spelling!r} is {value!r:.60}, which is no count")
+    return value if name == "comms_id" and isinstance(value, str) else None
+
+
+def _number(value: Any) -> float:
+    """A number or a text of one; not a number for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def entry_of(value: Any) -> ParsedEntry:
+    """An event that was parsed without a type. Raises DataError for what is no object."""
+    if not isinstance(value, dict):
+        raise DataError(f"is {value!r:.40}, not an object {{...}}")
+    entry = ParsedEntry(_text(value.get("name")), _text(value.get("ph")), _text(value.get("cat")))
+    entry.pid, entry.tid, entry.id = _text(value.get("pid")), _text(value.get("tid")), None
+    if value.get("id") is not None:
+        entry.id = _text(value["id"])
+    entry.ts, entry.dur = (None if value.get(key) is None else _number(value[key]) for key in ("ts", "dur"))
+    entry.parsed = value.get("args")
+    return entry
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return str(value) if isinstance(value, int | float) else ""

@@ -1,0 +1,209 @@
+"""Tar archives as a stream: each file in turn, never on disk, in memory that no archive can raise.
+
+The standard library's reader keeps every header and reads an extended header at the size that it claims; this one
+takes what archives of traces have (POSIX ustar and pax, GNU long names) and skips or refuses the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from osfmodel.errors import DataError
+
+BLOCK = 512
+NAME, SIZE, CHECKSUM, KIND, MARK, PREFIX = (
+    slice(0, 100), slice(124, 136), slice(148, 156), slice(156, 157), slice(257, 262), slice(345, 500)
+)  # fmt: skip
+USTAR = b"ustar"
+FILES, FOLDER, EXTENDED, GLOBAL, LONG_NAME, LONG_LINK = (b"0", b"\0", b"7"), b"5", b"x", b"g", b"L", b"K"
+SPECIAL = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+SPARSE = "GNU.sparse"
+"""Begins the keys of files with holes, which are of a kind that is not read."""
+LARGEST_HEADER = 2**16
+"""Bytes that the extended header of a file may have."""
+MOST_ENTRIES = 20_000
+LONGEST_NAME = 200
+"""Characters of a name that are shown."""
+
+
+def is_tar(start: bytes) -> bool:
+    """Whether a file that starts so is a tar archive."""
+    return len(start) >= BLOCK and start[MARK] == USTAR and _checks(start[:BLOCK])
+
+
+@dataclass(slots=True)
+class Bytes:
+    """A stream of bytes of which some are asked for at a time."""
+
+    pieces: Iterator[bytes]
+    held: bytes = b""
+
+    def take(self, count: int) -> Iterator[bytes]:
+        """The next ``count`` bytes in pieces; fewer where the stream ends."""
+        while count and (self.held or self._more()):
+            part, self.held = self.held[:count], self.held[count:]
+            count -= len(part)
+            yield part
+
+    def _more(self) -> bool:
+        self.held = next((piece for piece in self.pieces if piece), b"")
+        return bool(self.held)
+
+
+@dataclass(slots=True)
+class Body:
+    """What is in a file of an archive, of ``left`` bytes still to come. Raises DataError where the archive ends."""
+
+    archive: Bytes
+    name: str
+    left: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self.archive.take(self.left):
+            self.left -= len(part)
+            yield part
+        if self.left:
+            raise DataError(f"is a tar archive that was cut off in {self.name}")
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the header of a file says, and what extended headers before it said."""
+
+    kind: bytes = b""
+    name: bytes = b""
+    size: int = 0
+    said: dict[str, bytes] = field(default_factory=dict)
+
+
+def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tuple[str, Body]]:
+    """(name, content) of each regular file; what was not read of one when the next is asked for is skipped.
+
+    Links, devices and names that lead out of the archive are told of and left out. Raises DataError for an archive
+    that is damaged, cut off, holds a file twice, or more entries than any job has.
+    """
+    archive, seen = Bytes(pieces), set[str]()
+    for number, entry in enumerate(_entries(archive), 1):
+        name, left = shown(entry.name), entry.size
+        if number > MOST_ENTRIES:
+            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
+        if reason := _unread(entry):
+            tell(f"{name}: left out: {reason}")
+        elif name in seen:
+            raise DataError(f"is a tar archive that holds {name} twice")
+        elif entry.kind in FILES:
+            seen.add(name)
+            body = Body(archive, name, entry.size)
+            yield name, body
+            left = body.left
+        left += -entry.size % BLOCK
+        _skip(archive, name, 0 if entry.kind in SPECIAL else left)
+
+
+def shown(name: bytes) -> str:
+    """A name of others as it may be printed: on one line, without codes for terminals, not too long."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text[-LONGEST_NAME:])
+
+
+def _unread(entry: Entry) -> str:
+    """Why an entry is not read; empty for files and folders."""
+    parts = entry.name.split(b"/")
+    if entry.kind in FILES and (b".." in parts or entry.name.startswith(b"/")):
+        return "its name leads out of the archive"
+    if entry.kind in (*FILES, FOLDER):
+        return ""
+    return f"it is {SPECIAL.get(entry.kind, 'of a kind that is not read')}"
+
+
+def _entries(archive: Bytes) -> Iterator[Entry]:
+    """The entries that stand for a file, with their full names."""
+    entry, number = Entry(), 0
+    while header := _header(archive):
+        number += 1
+        if number > 4 * MOST_ENTRIES:
+            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
+        entry.kind, entry.name, entry.size = header[KIND], _name(header), _number(header[SIZE])
+        if entry.kind in (EXTENDED, GLOBAL, LONG_NAME, LONG_LINK):
+            entry.said |= _extended(archive, entry)
+            continue
+        entry.name = entry.said.get("path", entry.name).rstrip(b"\0")
+        entry.size = _decimal(entry.said["size"]) if "size" in entry.said else entry.size
+        entry.kind = b"S" if SPARSE in entry.said else entry.kind
+        yield entry
+        entry = Entry()
+
+
+def _header(archive: Bytes) -> bytes:
+    """The next header, nothing at the end of the archive."""
+    block = b"".join(archive.take(BLOCK))
+    if len(block) == BLOCK and not any(block):
+        return b""
+    if len(block) < BLOCK:
+        raise DataError("is a tar archive that was cut off: its end mark is missing")
+    if not _checks(block):
+        raise DataError("is a damaged tar archive: a header has a wrong checksum")
+    return block
+
+
+def _checks(block: bytes) -> bool:
+    """Whether the checksum of a header is right."""
+    try:
+        said = int(block[CHECKSUM].strip(b" \0") or b"0", 8)
+    except ValueError:
+        return False
+    return said == sum(block) - sum(block[CHECKSUM]) + 8 * 32
+
+
+def _name(header: bytes) -> bytes:
+    name, prefix = (header[part].partition(b"\0")[0] for part in (NAME, PREFIX))
+    return prefix + b"/" + name if prefix and header[MARK.stop : MARK.stop + 1] == b"\0" else name
+
+
+def _number(text: bytes) -> int:
+    """A size: octal digits, or base 256 where it is large."""
+    if text[0] & 0x80:
+        return int.from_bytes(text[1:], "big")
+    try:
+        size = int(text.strip(b" \0") or b"0", 8)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise DataError("is a damaged tar archive: the size of a file is no number")
+    return size
+
+
+def _decimal(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 20:
+        raise DataError("is a damaged tar archive: the size of a file is no number")
+    return int(text)
+
+
+def _extended(archive: Bytes, entry: Entry) -> dict[str, bytes]:
+    """What an extended header says of the next file: ``path``, ``size``, and whether it is sparse."""
+    if entry.size > LARGEST_HEADER:
+        raise DataError(f"is a tar archive with a header of {entry.size:,} bytes, which none has")
+    content = b"".join(Body(archive, "a header", entry.size))
+    _skip(archive, "a header", -entry.size % BLOCK)
+    if entry.kind == LONG_NAME:
+        return {"path": content.rstrip(b"\0")}
+    records = _records(content) if entry.kind == EXTENDED else ()
+    return {key: value for key, value in records if key in ("path", "size", SPARSE)}
+
+
+def _records(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """The key=value records of a pax header, each after its length."""
+    while content.strip(b"\0"):
+        length, _, record = content.partition(b" ")
+        end = _decimal(length) - len(length) - 1
+        key, separator, value = record[: end - 1].partition(b"=")
+        if end < 1 or end > len(record) or not separator:
+            raise DataError("is a damaged tar archive: an extended header is not of keys and values")
+        yield SPARSE if key.startswith(SPARSE.encode()) else key.decode("utf-8", "replace"), value
+        content = record[end:]
+
+
+def _skip(archive: Bytes, name: str, count: int) -> None:
+    for _ in Body(archive, name, count):
+        pass

@@ -1,0 +1,159 @@
+"""Where traces lie: files, packed or not, archives and folders of them. Read as streams, never unpacked on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from osfmodel.errors import DataError
+from osfmodel.formats import tar_stream
+from osfmodel.formats.packed import STEP, limited, streamed
+from osfmodel.formats.source_text import Files, Progress, Text
+
+HEAD = 65_536
+LARGEST_TRACE = 2**35
+"""Bytes of a file, unpacked."""
+TOO_LARGE = "which no trace is"
+ENDINGS = (".json", ".json.gz", ".tar", ".tar.gz", ".tgz")
+MOST_FILES = 20_000
+
+Pieces = Iterator[bytes]
+Opened = Iterator[tuple[str, Pieces]]
+
+
+class Meter:
+    """Counts the bytes read of all files, as they are on disk, and tells of each."""
+
+    def __init__(self, paths: Iterable[Path], progress: Progress | None) -> None:
+        self.progress, self.done = progress, 0
+        self.total = sum(path.stat().st_size for path in paths if path.is_file()) if progress else 0
+
+    def add(self, count: int) -> None:
+        """So many more."""
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, max(self.done, self.total))
+
+
+@dataclass(frozen=True, slots=True)
+class Sifting:
+    """What of archives and folders is wanted (``known``, by its beginning), who hears of the rest, who counts bytes."""
+
+    known: Callable[[str], bool]
+    tell: Callable[[str], None]
+    meter: Meter
+
+
+def opened(files: Files, known: Callable[[str], bool]) -> Opened:
+    """(name for a person, content) of each trace in ``files``.
+
+    In archives and folders those that ``known`` says are traces by their beginning; ``files.tell`` hears of others.
+    Take each to its end before the next. Raises DataError, with the path, for what cannot be read, and where there is
+    no trace.
+    """
+    listed = [(path, [] if isinstance(path, Text) else _listed(path)) for path in files.paths]
+    meter = Meter((file for _, inside in listed for file, _ in inside), files.progress)
+    for path, inside in listed:
+        if isinstance(path, Text):
+            yield path.file, iter((path.content.encode("utf-8", "surrogatepass"),))
+        for file, found in inside:
+            yield from _checked(file, _in_file(file, found, Sifting(known, files.tell, meter)))
+
+
+def may_hold(path: Path, known: Callable[[str], bool]) -> bool:
+    """Whether a file begins as ``known`` says; archives and folders may hold anything, and reading them says what."""
+    if path.is_dir():
+        return True
+    try:
+        with _open(path) as file:
+            content, _ = _peeked(streamed(_read(file, Meter((), None))), HEAD)
+    except DataError:
+        return False
+    return tar_stream.is_tar(content) or known(_text(content))
+
+
+def _listed(path: Path) -> list[tuple[Path, bool]]:
+    """(file, whether it was found in a folder) of what a path names."""
+    if not path.is_dir():
+        return [(path, False)]
+    try:
+        inside = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS) and file.is_file())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not inside:
+        raise DataError(f"{path}: is a folder without traces: none ends in {', '.join(ENDINGS)}")
+    if len(inside) > MOST_FILES:
+        raise DataError(f"{path}: is a folder of {len(inside):,} traces, more than any job has")
+    return [(file, True) for file in inside]
+
+
+def _in_file(path: Path, found: bool, sifting: Sifting) -> Opened:
+    """The traces in a file: itself, or those of an archive. One that was ``found`` in a folder may be none."""
+    with _open(path) as file:
+        start, pieces = _peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
+        if tar_stream.is_tar(start):
+            yield from _in_archive(path, pieces, sifting)
+        elif found:
+            yield from _if_known(str(path), pieces, sifting)
+        else:
+            yield str(path), limited(pieces, LARGEST_TRACE, TOO_LARGE)
+
+
+def _in_archive(path: Path, pieces: Pieces, sifting: Sifting) -> Opened:
+    none = True
+    for name, body in tar_stream.files(pieces, lambda message: sifting.tell(f"{path}: {message}")):
+        for trace in _if_known(f"{path}:{name}", streamed(body), sifting):
+            none = False
+            yield trace
+    if none:
+        raise DataError("is a tar archive without traces")
+
+
+def _if_known(name: str, pieces: Pieces, sifting: Sifting) -> Opened:
+    content, pieces = _peeked(pieces, HEAD)
+    if sifting.known(_text(content)):
+        yield name, limited(pieces, LARGEST_TRACE, TOO_LARGE)
+    else:
+        sifting.tell(f"{name}: left out: it is no trace")
+
+
+def _text(content: bytes) -> str:
+    return content[:HEAD].decode("utf-8", "replace")
+
+
+def _peeked(pieces: Pieces, count: int) -> tuple[bytes, Pieces]:
+    """At least the first ``count`` bytes, if there are as many, and all pieces still."""
+    start = b""
+    while len(start) < count and (piece := next(pieces, None)) is not None:
+        start += piece
+    return start, chain((start,), pieces)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}") from None
+
+
+def _read(file: BinaryIO, meter: Meter) -> Pieces:
+    while True:
+        try:
+            content = file.read(STEP)
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror or error}") from None
+        if not content:
+            return
+        meter.add(len(content))
+        yield content
+
+
+def _checked(path: Path, traces: Opened) -> Opened:
+    """The same, with the path before what is wrong with the file itself."""
+    try:
+        yield from traces
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
