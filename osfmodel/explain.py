@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from pathlib import Path
+from statistics import fmean, median
+from typing import TypeVar
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost.fitting import Sample, fit_nonnegative
 from osfmodel.diagnosis import CAUSES, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.bucket_rows import bucket_rows
 from osfmodel.diagnosis.causes import NETWORK, Startup, gains_of
-from osfmodel.diagnosis.parts import mean, parts_of, typical
+from osfmodel.diagnosis.parts import mean, parts_of
 from osfmodel.diagnosis.replay import Seen, messages
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.remedies import remedies
 from osfmodel.trace import RankTrace, Trace
+from osfmodel.units import show_time
+from osfmodel.workload import Workload
 
 WORTH = 0.05
 """The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
@@ -26,8 +32,32 @@ SEVERAL_SIZES = 2.0
 """Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
 REPLAY_ERROR = 0.1
 """A replay that differs from its step by a larger part is said to."""
+UNSTEADY = 0.1
+"""Steps whose mean differs by a larger part from the mean of their middle third are said to be unlike each other."""
+Item = TypeVar("Item")
 Steps = Mapping[int, Sequence[Seen]]
 """By number, a step as each rank saw it, in the order of the ranks."""
+
+
+def explain(
+    trace: Trace | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+    steps: Sequence[int] = (),
+) -> Explanation:
+    """What limits a job, and what would help: of a Trace, or of the files of its ranks (or folders or tars of them).
+
+    As :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own where none are
+    given. Raises DataError for files that are no traces, too.
+    """
+    if not isinstance(trace, Trace):
+        from osfmodel.formats.kineto import load_trace
+
+        paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
+        trace = load_trace([Path(path) for path in paths])
+    found = explain_trace(trace, cluster, steps)
+    helping, said = remedies(trace, found, cluster, workload)
+    return replace(found, remedies=helping, remarks=(*found.remarks, *said))
 
 
 def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[int] = ()) -> Explanation:
@@ -43,9 +73,10 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
     startup, unsure = _startup(seen, pricing, workers)
     found = tuple(_step(number, ranks, startup) for number, ranks in seen.items())
-    ranks = _ranks(trace, seen)
-    gains = {cause: median(step.gains.seconds[cause] for step in found) for cause in CAUSES}
-    time = median(step.time for step in found)
+    usual = _middle(found, [step.time for step in found])
+    ranks = _ranks(trace, seen, [step.number for step in usual])
+    gains = {cause: fmean(step.gains.seconds[cause] for step in usual) for cause in CAUSES}
+    time = fmean(step.time for step in usual)
     place = _pace(ranks)
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time and cause != "compute"}
     network = [cause for cause in NETWORK if cause in worth]
@@ -56,9 +87,9 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         ranks,
         found,
         time,
-        typical([step.parts for step in found]),
+        mean([step.parts for step in usual]),
         gains,
-        median(step.gains.replayed for step in found),
+        fmean(step.gains.replayed for step in usual),
         cause=max(worth, key=worth.__getitem__, default="compute"),
         straggler=max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank if "imbalance" in worth else None,
         network=max(network, key=gains.__getitem__, default=None),
@@ -80,6 +111,13 @@ def _seen(trace: Trace, wanted: Sequence[int]) -> Steps:
         number: [Seen.of(steps[number], _host_computes(rank)) for rank, steps in zip(trace.ranks, by_rank, strict=True)]
         for number in numbers
     }
+
+
+def _middle(items: Sequence[Item], times: Sequence[float]) -> list[Item]:
+    """The middle third by time, in their order: no outliers, and parts of them add up."""
+    order = sorted(range(len(items)), key=lambda place: times[place])
+    cut = len(items) // 3
+    return [items[place] for place in sorted(order[cut : len(items) - cut])]
 
 
 def _host_computes(rank: RankTrace) -> bool:
@@ -129,14 +167,14 @@ def _work(rank: Seen) -> float:
     return rank.step.time - parts.exposed - parts.input
 
 
-def _ranks(trace: Trace, seen: Steps) -> tuple[RankParts, ...]:
-    works = [[_work(rank) for rank in ranks] for ranks in seen.values()]
-    slowest = [row.index(max(row)) for row in works]
+def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, ...]:
+    works = {number: [_work(rank) for rank in ranks] for number, ranks in seen.items()}
+    slowest = [row.index(max(row)) for row in works.values()]
     return tuple(
         RankParts(
             rank.rank,
-            typical([parts_of(ranks[place].step) for ranks in seen.values()]),
-            median(row[place] for row in works),
+            mean([parts_of(seen[number][place].step) for number in usual]),
+            fmean(works[number][place] for number in usual),
             slowest.count(place),
         )
         for place, rank in enumerate(trace.ranks)
@@ -149,20 +187,23 @@ def _pace(ranks: Sequence[RankParts]) -> int:
 
 
 def _unknown(one: Explanation) -> tuple[str, ...]:
-    """What the trace does not tell."""
+    """What the trace does not tell, and where it is not to be trusted."""
     found = []
     if len(one.ranks) == 1 and one.workers > 1 and one.buckets:
         found.append(
-            f"only rank {one.ranks[0].rank} of {one.workers} was traced, so waiting for other ranks is counted as "
-            "transfer: record all ranks (torch.profiler in every process, a file each) and give all files"
+            "waiting for other ranks is counted as transfer: with the traces of all ranks (torch.profiler in every "
+            "process, a file each) the two are told apart"
         )
-    elif 1 < len(one.ranks) < one.workers:
-        found.append(f"{len(one.ranks)} of {one.workers} ranks were traced: a slower one may be among the others")
     if len(one.ranks) > 1 and one.parts.waiting is None and one.buckets:
         found.append("collectives could not be matched between ranks, so waiting and transfer are not told apart")
-    if any(row.bytes is None for row in one.buckets):
-        found.append("the trace does not say the sizes of all collectives: record with record_shapes=True")
     if abs(one.replayed - one.step_time) > REPLAY_ERROR * one.step_time:
         off = one.replayed / one.step_time - 1
-        found.append(f"the replay of the median step is off by {off:+.0%}: take what causes cost as rough")
+        found.append(f"the replay of a usual step is off by {off:+.0%}: take what causes cost as rough")
+    average = fmean(step.time for step in one.steps)
+    if abs(average / one.step_time - 1) > UNSTEADY:
+        worst = max(one.steps, key=lambda step: step.time)
+        found.append(
+            f"steps differ: a usual one takes {show_time(one.step_time)}, the mean {show_time(average)}, step "
+            f"{worst.number} {show_time(worst.time)}; --step looks at one, --format json has all"
+        )
     return tuple(found)

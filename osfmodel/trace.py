@@ -106,12 +106,24 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class GradientReady:
-    """A gradient and when the device had it; ``name`` and ``elements`` where the trace says them."""
+    """A gradient and when the device had it; ``name`` and ``elements`` where the trace says them.
+
+    ``accumulated`` is when the host had submitted it, as ``issued`` of a collective is: one that was issued before
+    does not carry it.
+    """
 
     ready: float
     name: str | None = None
     elements: int | None = None
     dtype: str | None = None
+    accumulated: float | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """None where elements or dtype are not known."""
+        if self.elements is None or self.dtype is None:
+            return None
+        return self.elements * element_bytes(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,18 @@ class Step:
         return merged(one.interval for one in self.collectives)
 
     @property
+    def reductions(self) -> tuple[Collective, ...]:
+        """The all-reduces of gradients, in the order in which they were submitted.
+
+        Those that begin after the last backward began and before the update did, of numbers that can be gradients;
+        all all-reduces where the trace does not tell backward from the rest.
+        """
+        after = self.backward[0] if self.backward else self.start
+        before = self.update[0] if self.update else self.end
+        found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start <= before]
+        return tuple(one for one in found if one.dtype is None or "float" in one.dtype)
+
+    @property
     def compute_time(self) -> float:
         """Seconds in which the device computed."""
         return length(self.compute)
@@ -167,7 +191,8 @@ class Step:
     @property
     def idle(self) -> float:
         """Seconds in which the device did nothing: no computation, no collective, no copy."""
-        return self.time - length([*self.compute, *self.communication, *self.copies])
+        busy = [*self.compute, *self.communication, *self.copies]
+        return self.time - length(common(busy, [(self.start, self.end)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +222,13 @@ class Trace:
         seen = [rank.rank for rank in self.ranks]
         if len(set(seen)) < len(seen):
             raise DataError(f"the trace {self.name!r} has two files of one rank: give one file a rank")
+
+    @property
+    def pace(self) -> RankTrace:
+        """The rank that waited least for others, whose steps the job's follow; the first where that is not known."""
+        return min(
+            self.ranks, key=lambda rank: sum(one.waiting or 0 for step in rank.steps for one in step.collectives)
+        )
 
     @property
     def workers(self) -> int | None:

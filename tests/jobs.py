@@ -107,7 +107,7 @@ def _backward(job, rank, place):
     middle = rank.now
     for number, size in enumerate(job.gradients):
         rank.work(job.backward * job.slowness[place])
-        rank.gradients.append(GradientReady(rank.now, f"g{number}", size // 4, "float32"))
+        rank.gradients.append(GradientReady(rank.now, f"g{number}", size // 4, "float32", rank.now))
     return begin, middle, rank.now
 
 

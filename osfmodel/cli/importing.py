@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +18,10 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
 from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.formats import IMPORT_FORMATS, Hints, Noun, import_content, import_file, merged
+from osfmodel.formats import IMPORT_FORMATS, Files, Hints, Noun, import_content, import_file, merged, opener
 from osfmodel.measurement import Measurement
 from osfmodel.output import summary
+from osfmodel.progress import progress_bar
 from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
@@ -74,17 +76,27 @@ def import_command(
     """
     check_output(output, files)
     hints = Hints("", workers, gpus_per_node, batch_size, collective)
-    found = [(file, import_one(file, replace(hints, name=name or stem(file)), form)) for file in files]
-    found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
-    if len(found) > 1:
-        found = [(file, wires(nouns)) for file, nouns in found]
-    title = name or "-".join(stem(file) for file in files)
-    nouns = found[0][1] if len(found) == 1 else [merged(found, title)]
+    together = None if "-" in files else opener([Path(file) for file in files], form)
+    if together is None:
+        title = name or "-".join(stem(file) for file in files)
+        nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
+    else:
+        title = name or shared_stem(files)
+        with progress_bar("reading") as progress:
+            nouns = together(Files(tuple(map(Path, files)), warn, progress), replace(hints, name=title))
+        nouns = of_kind(nouns, kind, files[0])
     if model is not None:
         nouns = [fitted(noun, model) for noun in wires(nouns)]
     else:
         tell_jumps(nouns)
     write(nouns, output, files, title)
+
+
+def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None, kind: str | None) -> Sequence[Noun]:
+    """The nouns in a file; of several the tables of one cluster, named ``title``."""
+    found = [(file, import_one(file, replace(hints, name=hints.name or stem(file)), form)) for file in files]
+    found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
+    return found[0][1] if len(found) == 1 else [merged([(file, wires(nouns)) for file, nouns in found], title)]
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
@@ -116,13 +128,19 @@ def stem(file: str) -> str:
     return "stdin" if file == "-" else Path(file).name.partition(".")[0] or "imported"
 
 
+def shared_stem(files: Sequence[str]) -> str:
+    """The name of what is in the files of a job: how all their names begin."""
+    shared = os.path.commonprefix([stem(file) for file in files])  # noqa: RUF071, as characters are meant
+    return shared.strip("-_ ") or stem(files[0])
+
+
 def check_output(output: str | None, files: Sequence[str]) -> None:
     """Raise UsageError where ``output`` is one of the files that are read, or is named as something else than JSON."""
     if output in (None, "-"):
         return
     target = Path(str(output))
     for file in files:
-        if file != "-" and target.exists() and Path(file).exists() and target.samefile(file):
+        if file != "-" and target.is_file() and Path(file).exists() and target.samefile(file):
             raise UsageError(f"-o {output}: is the file that is read: give another name")
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
         raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from osfmodel.diagnosis.messages import Sent, carries_gradients
-from osfmodel.diagnosis.parts import moved_from
+from osfmodel.diagnosis.messages import Sent
+from osfmodel.diagnosis.parts import LocalClock, moved_from
 from osfmodel.diagnosis.replay import Seen
-from osfmodel.trace import Collective, common, length
+from osfmodel.trace import Collective
 
 Price = Callable[[int], float]
 """Seconds of an all-reduce of so many bytes."""
@@ -23,7 +23,8 @@ class BucketRow:
     ready:      when its gradients were there; issued: when the host submitted it, None where the trace does not say
     waiting:    seconds for which it waited for other ranks; None with one rank traced
     transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
-    bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / transfer; None where the size is not known
+    wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
+    bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
     possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of any in the trace
     hidden:     seconds of the transfer in which this rank computed
     exposed:    the other seconds of the transfer
@@ -40,6 +41,7 @@ class BucketRow:
     end: float
     waiting: float | None
     transfer: float
+    wire: float
     bandwidth: float | None
     possible: float | None
     hidden: float
@@ -58,7 +60,7 @@ def bucket_rows(steps: Sequence[Seen], workers: int, price: Price | None) -> tup
     """The table of steps of one rank; medians over those that sent the same as the median step did."""
     typical = sorted(steps, key=lambda one: one.step.time)[(len(steps) - 1) // 2]
     alike = [one for one in steps if _shape(one) == _shape(typical)]
-    per_step = [[_row(number, sent, one, workers) for number, sent in enumerate(one.sent)] for one in alike]
+    per_step = [_rows(one, workers) for one in alike]
     rows = [_middle(rows) for rows in zip(*per_step, strict=True)]
     best = max((row.bandwidth for row in rows if row.bandwidth and row.gradients), default=None)
     return tuple(_compared(row, workers, price, best) for row in rows)
@@ -68,22 +70,27 @@ def _shape(one: Seen) -> list[tuple[str, int | None]]:
     return [(sent.collective.kind, sent.collective.bytes) for sent in one.sent]
 
 
-def _row(number: int, sent: Sent, rank: Seen, workers: int) -> BucketRow:
-    one, begin = sent.collective, rank.step.start
+def _rows(rank: Seen, workers: int) -> list[BucketRow]:
+    pauses = LocalClock(rank.step.start, rank.step.compute)
+    return [_row(number, sent, pauses, workers) for number, sent in enumerate(rank.sent)]
+
+
+def _row(number: int, sent: Sent, pauses: LocalClock, workers: int) -> BucketRow:
+    one, begin = sent.collective, pauses.start
     moving = (moved_from(one), one.end)
     transfer = moving[1] - moving[0]
-    hidden = length(common([moving], rank.step.compute))
+    exposed = min(transfer, pauses.at(moving[1]) - pauses.at(moving[0]))
     return BucketRow(
         number, one.kind, one.dtype, one.bytes, sent.formed - begin, None if one.issued is None else one.issued - begin,
-        one.start - begin, one.end - begin, one.waiting, transfer, _bandwidth(one, transfer, workers), None, hidden,
-        transfer - hidden, carries_gradients(one),
+        one.start - begin, one.end - begin, one.waiting, transfer, sent.wire, _bandwidth(one, sent.wire, workers), None,
+        transfer - exposed, exposed, sent.gradient,
     )  # fmt: skip
 
 
-def _bandwidth(one: Collective, transfer: float, workers: int) -> float | None:
-    if one.bytes is None or transfer <= 0:
+def _bandwidth(one: Collective, wire: float, workers: int) -> float | None:
+    if one.bytes is None or wire <= 0:
         return None
-    return one.bytes * bus_factor(one.kind, one.workers or workers) / transfer
+    return one.bytes * bus_factor(one.kind, one.workers or workers) / wire
 
 
 def _middle(rows: Sequence[BucketRow]) -> BucketRow:
@@ -94,7 +101,19 @@ def _middle(rows: Sequence[BucketRow]) -> BucketRow:
         values = [getattr(row, name) for row in rows]
         return None if None in values else median(values)
 
-    figures = ("ready", "issued", "start", "end", "waiting", "transfer", "bandwidth", "possible", "hidden", "exposed")
+    figures = (
+        "ready",
+        "issued",
+        "start",
+        "end",
+        "waiting",
+        "transfer",
+        "wire",
+        "bandwidth",
+        "possible",
+        "hidden",
+        "exposed",
+    )
     same = {name: getattr(first, name) for name in ("number", "kind", "dtype", "bytes", "gradients")}
     return BucketRow(**same, **{name: middle(name) for name in figures})  # type: ignore[arg-type]
 

@@ -40,7 +40,7 @@ class StepParts:
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
-    """A rank: the medians over the steps of its parts and of its own work, and in how many steps that was the most.
+    """A rank: its parts and its own work in a usual step, and in how many of all steps that was the most.
 
     ``work`` is seconds of the step without those in which it waited for collectives or its data loader.
     """
@@ -56,12 +56,13 @@ class Explanation:
     """Why the steps of a job took as long as they did. Times in seconds.
 
     cluster:   the name of the one that the trace was compared with
-    step_time: the median step, the mean over the ranks
-    parts:     where it went: the median over the steps of each part, the mean over the ranks; medians of parts may
-               add up to something else than the median step
-    gains:     by cause, the median over the steps of what it costs; :data:`osfmodel.diagnosis.causes.CAUSES` says what
-               holds without it
-    replayed:  the median step as the replay has it; what it differs by from ``step_time`` is the error of the gains
+    step_time: a usual step: the mean over the ranks and over the middle third of the steps by duration, the median of
+               three
+    parts:     where it went; they add up to it
+    gains:     by cause, what it costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` says what holds without
+               it
+    replayed:  the usual step as the replay has it, to which the gains add up; what it differs by from ``step_time`` is
+               their error
     cause:     the one that costs most; ``compute`` where none costs 5 % of the step
     straggler: the rank that is most often the slowest, where imbalance costs 5 %; None else, or with one rank traced
     network:   the costliest cause among those of communication, where it costs 5 %; None else

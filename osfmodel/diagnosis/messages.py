@@ -9,11 +9,10 @@ from itertools import accumulate
 
 from osfmodel.diagnosis.parts import GRAIN, LocalClock, moved_from
 from osfmodel.trace import Collective, GradientReady, Step
-from osfmodel.workload import element_bytes
+from osfmodel.trace_buckets import carried
 
-BITMAPS = ("int", "int32", "long", "int64", "uint8", "bool")
-"""Types of what is no gradient: DDP sends a map of the parameters that a rank has used as int32."""
-GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
+WHOLE_NUMBERS = ("int", "int32", "int64", "long", "uint8", "bool")
+"""Types that are not of gradients: DDP sends a map of the parameters that a rank has used as int32."""
 COMPLETE = 0.02
 """Part of the bytes sent by which gradients seen may miss them and still be taken for all of them."""
 EVEN = 16
@@ -27,26 +26,61 @@ Key = tuple[str, int]
 class Sent:
     """A collective of a step, as one rank sent it.
 
-    ready:   when this rank could have sent it first, with buckets formed in the order in which gradients become ready:
-             as many bytes of gradients were there as it and all before it have. When it was submitted, where the
-             gradients of the trace do not say
-    formed:  when the gradients that are really in it were there, as far as the trace says: ``ready`` or later
-    delay:   seconds from ``formed`` to its start, where no other was in flight just before it; else 0, since then it
-             may have waited for the wires
-    wire:    seconds for which it had the wires: its transfer, shared evenly with others in flight
+    formed:   when what is in it was there: its last gradient, and those of all buckets before it. Where the trace does
+              not say: when it was submitted, if the host computes, as DDP does that with the last gradient; else its
+              start
+    ready:    when it would have been with buckets formed in the order in which gradients become ready: as many bytes of
+              gradients were there as it and all before it have; ``formed`` where the trace does not say, or if sooner
+    delay:    seconds from ``formed`` to its start, where no other was in flight just before it; else 0, since then it
+              may have waited for the wires
+    wire:     seconds for which it had the wires: its transfer, shared evenly with others in flight
     gradient: whether it carries gradients; a map of used parameters, a broadcast of buffers and the like do not
+    pieces:   (when it was there, its part of the bytes) of each gradient; where the trace does not say, evenly spread
+              between the bucket before and this one
     """
 
     key: Key
     collective: Collective
-    ready: float
     formed: float
+    ready: float
     delay: float
     wire: float
     gradient: bool
+    pieces: tuple[tuple[float, float], ...]
 
 
-def keyed(step: Step) -> list[tuple[Key, Collective]]:
+def used_map(one: Collective) -> bool:
+    """Whether it is the map of used parameters that DDP sends with ``find_unused_parameters``."""
+    return one.kind == "all_reduce" and one.dtype in WHOLE_NUMBERS
+
+
+def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
+    """What the rank sent in this step, in the order of the starts.
+
+    ``host_computes``: whether computation is the host's own, as with gloo and MPI.
+    """
+    pairs = _keyed(step)
+    flying = LocalClock(step.start, step.communication)
+    held = _held(step)
+    earliest = _earliest(step)
+    before = last = step.backward[0] if step.backward else step.start
+    found = []
+    for (key, one), wire in zip(pairs, wire_times([one for _, one in pairs]), strict=True):
+        submitted = one.start if one.issued is None else min(one.issued, one.start)
+        mine = held.get(id(one), ())
+        there = max([last, *(g.ready for g in mine)]) if mine else submitted if host_computes else one.start
+        formed = min(there, one.start)
+        ready = min(earliest.get(id(one), formed), formed)
+        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > 0.0
+        gradient = id(one) in held
+        delay = one.start - formed if quiet else 0.0
+        pieces = _pieces(mine, before, ready) if gradient else ((formed, 1.0),)
+        found.append(Sent(key, one, formed, ready, delay, wire, gradient, pieces))
+        before, last = (max(before, ready), max(last, formed)) if gradient else (before, last)
+    return tuple(found)
+
+
+def _keyed(step: Step) -> list[tuple[Key, Collective]]:
     """The collectives in the order in which they started, each with what it is called on every rank."""
     seen: dict[str, int] = {}
     found = []
@@ -56,36 +90,26 @@ def keyed(step: Step) -> list[tuple[Key, Collective]]:
     return found
 
 
-def carries_gradients(one: Collective) -> bool:
-    """Whether it may: it adds up, and not whole numbers."""
-    return one.kind in GRADIENT_KINDS and one.dtype not in BITMAPS
+def _held(step: Step) -> dict[int, Sequence[GradientReady]]:
+    """By the identity of each all-reduce of gradients, those in it; none where that does not work out."""
+    reductions = step.reductions
+    messages = carried(step) or [[] for _ in reductions]
+    return {id(one): mine for one, mine in zip(reductions, messages, strict=True)}
 
 
-def used_map(one: Collective) -> bool:
-    """Whether it is the map of used parameters that DDP sends with ``find_unused_parameters``."""
-    return one.kind == "all_reduce" and one.dtype in BITMAPS
-
-
-def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
-    """What the rank sent in this step, in the order of the starts.
-
-    ``host_computes``: whether computation is the host's own (gloo, MPI). Then a bucket is formed when it is submitted,
-    as DDP does that with the last gradient of the bucket; else, between submission and start, the device still waited
-    for its gradients, where the wires were free.
-    """
-    pairs = keyed(step)
-    wires = wire_times([one for _, one in pairs])
-    earliest = _earliest([one for _, one in pairs if carries_gradients(one)], step.gradients)
-    flying = LocalClock(step.start, step.communication)
-    found = []
-    for (key, one), wire in zip(pairs, wires, strict=True):
-        submitted = one.start if one.issued is None else min(one.issued, one.start)
-        ready = min(earliest.pop(0), one.start) if earliest and carries_gradients(one) else submitted
-        formed = max(ready, submitted) if host_computes else (one.start if submitted <= ready else ready)
-        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > 0.0
-        delay = one.start - formed if quiet else 0.0
-        found.append(Sent(key, one, ready, formed, delay, wire, carries_gradients(one)))
-    return tuple(found)
+def _earliest(step: Step) -> dict[int, float]:
+    """When as many bytes of gradients were there as each bucket and all before it have; empty where sizes differ."""
+    buckets = step.reductions
+    ordered = sorted(step.gradients, key=lambda one: one.ready)
+    there = list(accumulate(one.bytes or 0 for one in ordered))
+    total = sum(one.bytes or 0 for one in buckets)
+    if not there or not there[-1] or abs(there[-1] - total) > COMPLETE * total:
+        return {}
+    wanted = accumulate(one.bytes or 0 for one in buckets)
+    last = len(there) - 1
+    # A little less than all of it will do: sizes may be padded.
+    places = [min(last, bisect_left(there, need * (1 - COMPLETE / 10))) for need in wanted]
+    return {id(one): ordered[place].ready for one, place in zip(buckets, places, strict=True)}
 
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
@@ -104,31 +128,10 @@ def wire_times(collectives: Sequence[Collective]) -> list[float]:
     return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
 
 
-def gradient_bytes(one: GradientReady) -> int:
-    """Of a gradient; 0 where the trace does not say its size."""
-    return (one.elements or 0) * element_bytes(one.dtype or "float32")
-
-
-def _earliest(buckets: Sequence[Collective], gradients: Sequence[GradientReady]) -> list[float]:
-    """When as many bytes of gradients were there as each bucket and all before it have; empty where sizes differ."""
-    ordered = sorted(gradients, key=lambda one: one.ready)
-    there = list(accumulate(gradient_bytes(one) for one in ordered))
-    total = sum(one.bytes or 0 for one in buckets)
-    if not there or not there[-1] or abs(there[-1] - total) > COMPLETE * total:
-        return []
-    wanted = accumulate(one.bytes or 0 for one in buckets)
-    last = len(there) - 1
-    # A little less than all of it will do: sizes may be padded.
-    return [ordered[min(last, bisect_left(there, need * (1 - COMPLETE / 10)))].ready for need in wanted]
-
-
-def pieces(one: Sent, before: float, step: Step) -> list[tuple[float, float]]:
-    """(when it was there, part of the bytes) of the gradients of a bucket, were each sent by itself.
-
-    Those that became ready after the bucket before it; where the trace does not tell, evenly in that time.
-    """
-    inside = [g for g in step.gradients if before < g.ready <= one.ready and gradient_bytes(g)]
-    total = sum(map(gradient_bytes, inside))
+def _pieces(mine: Sequence[GradientReady], before: float, ready: float) -> tuple[tuple[float, float], ...]:
+    total = sum(one.bytes or 0 for one in mine)
     if total:
-        return [(g.ready, gradient_bytes(g) / total) for g in sorted(inside, key=lambda g: g.ready)]
-    return [(before + (one.ready - before) * (k + 1) / EVEN, 1 / EVEN) for k in range(EVEN)]
+        return tuple((one.ready, (one.bytes or 0) / total) for one in mine)
+    if mine:
+        return tuple((one.ready, 1 / len(mine)) for one in mine)
+    return tuple((before + max(0.0, ready - before) * (k + 1) / EVEN, 1 / EVEN) for k in range(EVEN))

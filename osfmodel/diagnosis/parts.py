@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from statistics import median
 
 from osfmodel.trace import Collective, Interval, Step, common, length, merged
 
@@ -129,24 +128,9 @@ def moved_from(one: Collective) -> float:
     return one.start if one.arrival is None else min(max(one.start, one.arrival), one.end)
 
 
-def typical(parts: Sequence[Parts]) -> Parts:
-    """The median of each part; of ``waiting`` where all know it."""
-    return _pooled(parts, median)
-
-
 def mean(parts: Sequence[Parts]) -> Parts:
-    """The mean of each part, as of the ranks of one step, so that parts still add up."""
-    return _pooled(parts, lambda values: sum(values) / len(values))
-
-
-def _pooled(parts: Sequence[Parts], pool: Callable[[list[float]], float]) -> Parts:
+    """The mean of each part, which still add up; of ``waiting`` where all know it."""
     waits = [one.waiting for one in parts if one.waiting is not None]
-    return Parts(
-        pool([one.compute for one in parts]),
-        pool([one.transfer for one in parts]),
-        pool(waits) if len(waits) == len(parts) else None,
-        pool([one.held for one in parts]),
-        pool([one.copies for one in parts]),
-        pool([one.input for one in parts]),
-        pool([one.idle for one in parts]),
-    )
+    known = len(waits) == len(parts)
+    means = {field.name: sum(getattr(one, field.name) or 0.0 for one in parts) / len(parts) for field in fields(Parts)}
+    return Parts(**{**means, "waiting": means["waiting"] if known else None})  # type: ignore[arg-type]

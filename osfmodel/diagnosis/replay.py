@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from osfmodel.diagnosis.messages import Key, Sent, pieces, sent
+from osfmodel.diagnosis.messages import Key, Sent, sent
 from osfmodel.diagnosis.parts import LocalClock, Wait, waits
 from osfmodel.trace import Interval, Step
 
@@ -138,19 +138,20 @@ def alone(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval], 
 
 def flowing(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
     """As :func:`alone`, with each gradient sent by itself as soon as it is there, at the same time per byte."""
-    whole = alone(rank, times, left_out, ordered=True)
+    (lane,) = alone(rank, times, left_out, ordered=True).lanes
     clock = rank.clock(left_out)
+    pieces = [
+        (clock.at(time), one.key, place, times[one.key] * part)
+        for one in rank.sent
+        for place, (time, part) in enumerate(one.pieces)
+    ]
+    pieces.sort(key=lambda piece: piece[0])
     ready: dict[Key, float] = {}
-    sends: list[tuple[Key, float]] = []
     stands_for: dict[Key, Key] = {}
-    before = rank.step.backward[0] if rank.step.backward else rank.step.start
-    for number, one in enumerate(rank.sent):
-        parts = pieces(one, before, rank.step) if one.gradient else [(one.ready, 1.0)]
-        for place, (time, part) in enumerate(parts):
-            key = (f"{number} {one.key[0]}", place)
-            ready[key], stands_for[one.key] = clock.at(time), key
-            sends.append((key, times[one.key] * part))
-        before = max(before, one.ready) if one.gradient else before
-    (lane,) = whole.lanes
+    sends: list[tuple[Key, float]] = []
+    for time, (group, number), place, seconds in pieces:
+        piece = (f"{group} {number}", place)
+        ready[piece], stands_for[group, number] = time, piece
+        sends.append((piece, seconds))
     waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
     return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends))

@@ -42,8 +42,8 @@ def _imbalance(one: Explanation, cost: str) -> str:
     slow = next(rank for rank in one.ranks if rank.rank == one.straggler)
     others = median(rank.work for rank in one.ranks if rank is not slow)
     often = f"{slow.slowest} of {len(one.steps)} steps"
-    if slow.work <= others:
-        return f"Imbalance: ranks wait for whichever is the slowest, rank {slow.rank} in {often}, which costs {cost}."
+    if slow.work - others < one.gains["imbalance"] / 2:
+        return f"Imbalance: ranks come to collectives at different times, rank {slow.rank} last in {often}: {cost}."
     return (
         f"Imbalance: rank {slow.rank} takes {show_time(slow.work - others)} longer for its own work than the others "
         f"(the slowest in {often}), and waiting for it costs {cost}."

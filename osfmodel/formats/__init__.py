@@ -19,6 +19,7 @@ from osfmodel.formats import (
     horovod_autotune,
     horovod_timeline,
     json_layers,
+    kineto,
     nccl_tests,
     nccl_tests_json,
     osu,
@@ -86,6 +87,11 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     ),
     "horovod-autotune": Format(
         horovod_autotune.sniff, horovod_autotune.read, "HOROVOD_AUTOTUNE_LOG: says what its tuner found"
+    ),
+    "kineto": of_files(
+        kineto.sniff,
+        kineto.read,
+        "torch.profiler's traces, of one rank or of all: the model, the wires and the steps as they were",
     ),
     "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }

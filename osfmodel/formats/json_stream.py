@@ -197,7 +197,7 @@ class ArrayStream(Generic[Item]):
         self._decode, self._convert = decode, convert
 
     def batches(self) -> Iterator[tuple[int, list[Item]]]:
-        """(number of the first, elements) as they come, the first being 1.
+        """(number of the first, elements) as they come, the first being 1; none at first, when the header is there.
 
         Raises DataError, which names the element, for what is no such object or was cut off.
         """
@@ -246,6 +246,7 @@ class ArrayStream(Generic[Item]):
     def _array(self) -> Iterator[tuple[int, list[Item]]]:
         number = 1
         self._cursor.place += 1
+        yield number, []
         while True:
             with collector_paused():
                 items = self._fast() or self._slow(number)

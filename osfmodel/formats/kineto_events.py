@@ -127,7 +127,7 @@ class ParsedEntry(Entry):
 class TraceFile:
     """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for a person.
 
-    ``header`` is what stands beside the events; it is complete when they have ended.
+    ``header`` is what stands beside the events, at first only before them; it is complete when they have ended.
     """
 
     path: str
@@ -158,12 +158,26 @@ def read_events(
     """
     for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace):
         stream = ArrayStream(pieces, "traceEvents", _decoded, entry_of)
-        yield TraceFile(name, stream.header, _events(name, stream, _Choice(keep)))
+        batches = _begun(name, stream)
+        yield TraceFile(name, stream.header, _events(name, batches, _Choice(keep)))
 
 
-def _events(name: str, stream: ArrayStream[Entry], choice: _Choice) -> Iterator[Event]:
+Batches = Iterator[tuple[int, list[Entry]]]
+
+
+def _begun(name: str, stream: ArrayStream[Entry]) -> Batches:
+    """The batches of events, where what stands before them is in the header already."""
+    batches = stream.batches()
     try:
-        for first, entries in stream.batches():
+        next(batches, None)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+    return batches
+
+
+def _events(name: str, batches: Batches, choice: _Choice) -> Iterator[Event]:
+    try:
+        for first, entries in batches:
             for number, entry in enumerate(entries, first):
                 chosen = choice.names.get((entry.cat, entry.name)) or choice.of(entry)
                 if chosen.kept:
@@ -187,6 +201,7 @@ class _Choice:
     names: dict[tuple[str, str], _Chosen] = field(default_factory=dict)
 
     def of(self, entry: Entry) -> _Chosen:
+        """What is to be done with events such as this."""
         if len(self.names) >= MOST_NAMES:
             self.names.clear()
         kept = self.keep is None or self.keep(entry.cat, entry.name)

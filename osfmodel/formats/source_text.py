@@ -29,13 +29,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a file may not say itself: a name, workers, GPUs in a node, the batch size, which collective it is of."""
+    """What a file may not say itself: a name, workers, GPUs in a node, the batch size, which collective it is of.
+
+    For traces that do not say how large collectives are: DDP's log of the same model, or its workload. ``steps`` are
+    the first and the last that count.
+    """
 
     name: str
     workers: int | None = None
     gpus_per_node: int | None = None
     batch_size: int | None = None
     collective: str | None = None
+    ddp_logging: Text | None = None
+    model: Workload | None = None
+    steps: tuple[int, int] | None = None
 
 
 Progress = Callable[[int, int], None]

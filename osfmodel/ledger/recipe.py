@@ -106,14 +106,14 @@ def row_of(
 
 
 def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan | None:
-    """The plan that the conditions of a run say it had: what our executor was given, what Horovod makes of settings.
+    """The plan that the conditions of a run say it had: what was sent, what Horovod makes of settings.
 
     None where they do not. Raises OsfError where they cannot be read, or do not fit the workload.
     """
     executor = conditions.get("executor")
     if executor == HOROVOD and "settings" in conditions:
         return horovod.realise(horovod.stated(conditions, workload), workload, pricing)
-    if executor != RUNTIME:
+    if executor != RUNTIME and "sent" not in conditions:
         return None
     if "sent" not in conditions:
         raise DataError(f"a run of {workload.name!r} under the executor does not state its sent: what the plan was")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tests.formats import traces
+
 DATA = Path(__file__).parent / "data"
 """What Horovod 0.28.1 wrote with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
 HOROVOD_FUSED, HOROVOD_UNFUSED, HOROVOD_AUTOTUNE = (
@@ -148,6 +150,7 @@ SAMPLES = {
     "ddp-logging": [DDP_JSON],
     "horovod-timeline": [HOROVOD_FUSED, HOROVOD_UNFUSED],
     "horovod-autotune": [HOROVOD_AUTOTUNE],
+    "kineto": [traces.text(traces.Job(late=(0, 0), clocks=(0, 0), steps=2))],
 }
 
 FACTORS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "alltoall": 1.0}

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tracemalloc
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -739,6 +740,44 @@ def test_formats_of_files_read_what_is_in_memory_too():
 
     assert len(import_content(rank(0).encode(), "standard input", Hints("mine"))) == 1
     assert isinstance(of_files(is_trace, lambda files, hints: [], "nothing"), Format)
+
+
+def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch, small_workload):
+    """One call for all ranks; its warnings, its name, and what cannot be mixed."""
+    from click.testing import CliRunner
+
+    from osfmodel.cli import main
+
+    seen = []
+
+    def read_all(files, hints):
+        seen.append(
+            (hints.name, [one.header["distributedInfo"]["rank"] for one in read_events(files.paths, tell=files.tell)])
+        )
+        return [replace(small_workload, name=hints.name)]
+
+    entry = of_files(is_trace, read_all, "counts")
+    monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", {"osfmodel": IMPORT_FORMATS["osfmodel"], "counting": entry})
+    for number in range(2):
+        (tmp_path / f"run_rank{number}.json").write_text(rank(number))
+    (tmp_path / "job.tar").write_bytes(tar([link("x.json"), ("0.json", rank(0).encode())]))
+    (tmp_path / "own.json").write_text(samples.OWN_WORKLOAD)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, **more):
+        return CliRunner().invoke(main, ["import", *arguments], **more)
+
+    result = run("run_rank0.json", "run_rank1.json", "-o", "out.json")
+    assert (result.exit_code, seen.pop()) == (0, ("run_rank", [0, 1])), result.output
+    assert json.loads((tmp_path / "out.json").read_text())["name"] == "run_rank"
+    assert run("job.tar", "--name", "mine").exit_code == 0
+    assert seen.pop() == ("mine", [0])
+    assert "osf: warning: job.tar: x.json: left out: it is a symbolic link" in run("job.tar").stderr
+    assert run("-", input=rank(3)).exit_code == 0
+    assert seen.pop() == ("stdin", [3])
+    result = run("run_rank0.json", "own.json")
+    assert result.exit_code == 1
+    assert "run_rank0.json and own.json are not of one format: import them apart" in result.stderr
 
 
 # 7. Traces of others

@@ -1,0 +1,238 @@
+"""PyTorch profiler traces (Kineto), of one rank or of all: what happened in each step, and the nouns in it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from osfmodel.errors import DataError
+from osfmodel.formats.kineto_collectives import collectives, groups
+from osfmodel.formats.kineto_events import TraceFile, is_trace, read_events
+from osfmodel.formats.kineto_ranks import joined
+from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
+from osfmodel.formats.kineto_sizes import chosen, sized
+from osfmodel.formats.kineto_steps import counted, steps_of
+from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, silent
+from osfmodel.trace import RankTrace, Step, Trace
+from osfmodel.trace_buckets import usual_steps
+from osfmodel.trace_nouns import cluster_of, measurement_of, workload_of
+from osfmodel.units import show_time
+from osfmodel.workload import Workload
+
+__all__ = ["load_trace", "read", "sniff"]
+
+NO_HINTS = Hints("")
+MOST_SHOWN = 12
+RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def sniff(head: str) -> bool:
+    """A JSON object of trace events, as torch.profiler writes it."""
+    return is_trace(head)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file holds: ``base`` is the microseconds that its clock counts from."""
+
+    path: str
+    kept: Recorded
+    header: Mapping[str, Any]
+    base: float
+
+    @property
+    def distributed(self) -> Mapping[str, Any]:
+        """What the header says of the job."""
+        told = self.header.get("distributedInfo")
+        return told if isinstance(told, Mapping) else {}
+
+    @property
+    def first(self) -> float:
+        """When its record begins, on the job's clock."""
+        return self.kept.first + self.base
+
+
+def load_trace(
+    paths: Sequence[Path | Text],
+    hints: Hints = NO_HINTS,
+    tell: Callable[[str], None] = silent,
+    progress: Progress | None = None,
+) -> Trace:
+    """The job that the traces of its ranks show: files, tars or folders of them.
+
+    ``hints`` give a name, that of the first file where they have none, and what traces may lack: workers, sizes from
+    DDP's log or a model. What they still lack is in the remarks of the trace. Raises DataError, naming the file, for
+    one that is no trace or has no steps.
+    """
+    files = _files(paths, tell, progress)
+    if not files:
+        raise DataError("holds no trace of torch.profiler")
+    origin = min(file.first for file in files)
+    title = hints.name or Path(files[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
+    remarks: list[str] = []
+    ranks = [_rank(file, place, len(files), origin, remarks) for place, file in enumerate(files)]
+    order = sorted(range(len(ranks)), key=lambda place: ranks[place].rank)
+    hosts_of = [str(files[place].header.get("host_name") or "") for place in order]
+    found: tuple[RankTrace, ...] = tuple(ranks[place] for place in order)
+    if len({rank.rank for rank in found}) < len(found):
+        raise DataError("two of the files are of one rank: give one file a rank of one run")
+    if len(found) > 1:
+        found, said = joined(found, _numbered(files), hosts_of)
+        remarks += said
+    found = tuple(
+        replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or hints.workers) for rank in found
+    )
+    trace = sized(chosen(Trace(title, found), hints.steps), hints)
+    return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *_missing(trace)])))
+
+
+def read(files: Files, hints: Hints) -> Sequence[Noun]:
+    """The workload, what collectives took and the times of steps, as far as the traces hold them.
+
+    ``files.tell`` hears what was found, what is missing and how to record it.
+    """
+    trace = load_trace(files.paths, hints, files.tell, files.progress)
+    for said in (found_in(trace), *trace.remarks):
+        files.tell(said)
+    nouns: list[Noun] = []
+    for make in (workload_of, cluster_of, measurement_of):
+        try:
+            nouns.append(make(trace))
+        except DataError as error:
+            files.tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
+    batch = hints.batch_size
+    return [replace(noun, batch_size=batch) if batch and isinstance(noun, Workload) else noun for noun in nouns]
+
+
+def found_in(trace: Trace) -> str:
+    """One line on it: ranks, steps, collectives and buckets of a step."""
+    pace, steps = trace.pace, usual_steps(trace)
+    ranks = f"{len(trace.ranks)} of {trace.workers} ranks" if trace.workers else f"{len(trace.ranks)} rank"
+    collectives = f"{len(steps[0].collectives)} collectives a step"
+    sizes = [one.elements for one in steps[0].reductions]
+    shown = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN]) + " ..." * (
+        len(sizes) > MOST_SHOWN
+    )
+    buckets = f", of gradients {len(sizes)}: {shown} elements" if sizes else ""
+    time = show_time(median(step.time for step in pace.steps))
+    return f"{ranks}, {len(pace.steps)} steps of {time}, {collectives}{buckets}"
+
+
+def _files(paths: Sequence[Path | Text], tell: Callable[[str], None], progress: Progress | None) -> list[_File]:
+    """Each rank's file; operators of the host, which are most of a trace, only of those without devices."""
+    hosts = False
+
+    def keep(cat: str, name: str) -> bool:
+        return wanted_of_host(cat, name) if hosts else wanted(cat, name)
+
+    found = []
+    for file in read_events(paths, keep, tell, progress):
+        hosts = not file.header.get("deviceProperties")
+        found.append(_file(file, record(file.events, hosts)))
+    return found
+
+
+def _file(file: TraceFile, kept: Recorded) -> _File:
+    base = file.header.get("baseTimeNanoseconds")
+    microseconds = base / 1000 if isinstance(base, int | float) and math.isfinite(base) else 0.0
+    if not math.isfinite(kept.first):
+        raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
+    return _File(file.path, kept, file.header, microseconds)
+
+
+def _rank(file: _File, place: int, count: int, origin: float, remarks: list[str]) -> RankTrace:
+    """The steps of one file; what there is to say of it is added to ``remarks``."""
+    found = collectives(file.kept)
+    sizes = groups(file.header)
+    world = _whole(file.distributed.get("world_size"))
+    known = [one._replace(workers=one.workers or sizes.get(one.group) or world) for one in found]
+    try:
+        steps, said = steps_of(file.kept, known, origin - file.base)
+    except DataError as error:
+        raise DataError(f"{file.path}: {error}") from None
+    if said:
+        remarks.append(said)
+    if file.kept.compiled:
+        remarks.append(
+            "the model is compiled: its collectives may be of the compiled graph, whose buckets DDP's caps do not set"
+        )
+    return RankTrace(
+        rank=_rank_number(file, place, count),
+        steps=tuple(steps),
+        workers=world or (count if count > 1 else None),
+        device=_device(file),
+        backend=str(file.distributed.get("backend") or _backend(file.kept)),
+        file=file.path,
+    )
+
+
+def _rank_number(file: _File, place: int, count: int) -> int:
+    """From the header, else from the file's name, else its place among the files."""
+    told = _whole(file.distributed.get("rank"), least=0)
+    if told is not None:
+        return told
+    named = RANK.search(file.path.rpartition(":")[2].rpartition("/")[2])
+    return int(named[1]) if named and count > 1 else place
+
+
+def _whole(value: Any, least: int = 1) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
+
+
+def _device(file: _File) -> str:
+    """The name of the first device; all of a job are alike."""
+    if not file.kept.on_device:
+        return "cpu"
+    told = file.header.get("deviceProperties")
+    first = told[0] if isinstance(told, list) and told else None
+    return str(first.get("name") or "") if isinstance(first, Mapping) else ""
+
+
+def _backend(kept: Recorded) -> str:
+    """The library that names its collectives so."""
+    names = {span.name.partition(":")[0] for span in kept.issues if ":" in span.name and "::" not in span.name}
+    if not names and kept.kernels:
+        return "nccl"
+    return min(names) if len(names) == 1 else ""
+
+
+def _numbered(files: Sequence[_File]) -> bool:
+    """Whether every collective on the record has the library's own sequence number."""
+    found = [one.sequence for file in files for one in collectives(file.kept)]
+    return bool(found) and None not in found
+
+
+def _missing(trace: Trace) -> list[str]:
+    """What the traces do not hold and how to record it."""
+    ranks = trace.ranks
+    steps = [step for rank in ranks for step in rank.steps]
+    found = [one for step in steps for one in step.collectives]
+    said = []
+    if len(steps) == len(ranks):
+        said.append("holds one step only, in which a profiler that just started may be seen: record several")
+    if found and any(one.elements is None for one in found):
+        unsized = sum(one.elements is None for one in found)
+        said.append(
+            f"{unsized} of {len(found)} collectives have no size: record with record_shapes=True or a newer PyTorch, "
+            "or give --ddp-logging or --model"
+        )
+    workers = max((rank.workers or 1 for rank in ranks), default=1)
+    if found and len(ranks) < workers:
+        said.append(
+            f"{len(ranks)} of {workers} ranks: how long a collective waits for others is not known: give the traces "
+            "of all ranks"
+        )
+    if not any(step.gradients for step in steps):
+        said.append("holds no backward of autograd's: when gradients are ready is not known")
+    elif _unsized(steps):
+        said.append("gradients have no sizes: record with record_shapes=True")
+    return said
+
+
+def _unsized(steps: Sequence[Step]) -> bool:
+    return any(gradient.elements is None for step in steps for gradient in step.gradients)

@@ -1,0 +1,272 @@
+"""The collectives in a trace: which kernels they are, what the host says of them, and how large they were.
+
+On a GPU a collective is a kernel; its size stands in the kernel's own arguments, or on the host in the
+``record_param_comms`` or ``nccl:all_reduce`` around its launch (one collective may be on the record up to four times:
+it is counted by its kernel, once). On a CPU it is what the library's thread notes, ``gloo:all_reduce``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from osfmodel.formats.kineto_recorded import LARGEST, Recorded, Span, launch_times
+
+KINDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send",
+    "recv": "recv",
+}
+"""By what their names contain without underscores, the first that fits."""
+DTYPES = {
+    "float": "float32",
+    "half": "float16",
+    "double": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f64": "float64",
+    "byte": "uint8",
+    "char": "int8",
+    "unsignedchar": "uint8",
+    "int": "int32",
+    "long": "int64",
+    "longint": "int64",
+    "bool": "bool",
+}
+LIBRARY_THREAD = ("gloo:", "mpi:", "ucc:")
+REDUCED = re.compile(r"sum|prod|max|min|avg", re.IGNORECASE)
+KERNEL_DTYPE = re.compile(r"(?<![a-z0-9])(bf16|f16|f32|f64|__nv_bfloat16|hip_bfloat16|half|float|double)(?![a-z0-9])")
+BEFORE = float("-inf")
+MOST_DIMS, MOST_SIDES = 64, 100_000
+"""Dimensions of a tensor, and tensors of a list."""
+LONGEST_LOOK = 8
+"""Spans of the host before a launch that are looked at for one that holds it."""
+
+
+class Found(NamedTuple):
+    """A collective with what was found of it; times in microseconds as in the file."""
+
+    kind: str
+    start: float
+    end: float
+    issued: float | None
+    elements: int | None
+    dtype: str | None
+    sized_by: str
+    group: str
+    sequence: int | None
+    workers: int | None
+
+
+class Size(NamedTuple):
+    """What one rank puts in, and where that is written."""
+
+    elements: int
+    dtype: str | None
+    by: str
+
+
+def kind_of(name: str) -> str | None:
+    """The collective that a kernel, an annotation or an argument names; None where it names none."""
+    bare = name.lower().replace("_", "").replace("nccldevkernel", "").replace("ncclkernel", "")
+    return next((kind for word, kind in KINDS.items() if word in bare), None)
+
+
+def dtype_of(written: str | None) -> str | None:
+    """As workloads name it, from ``Float``, ``c10::BFloat16`` or ``float``; None where it is not said."""
+    if not isinstance(written, str) or not written:
+        return None
+    bare = written.rpartition("::")[2].lower().replace(" ", "").replace("_", "")
+    return DTYPES.get(bare, bare if bare.isprintable() else None)
+
+
+def dtype_of_kernel(name: str) -> str | None:
+    """The dtype in the name of a kernel that reduces; one that only copies names any."""
+    found = KERNEL_DTYPE.search(name.replace("_", " ")) if REDUCED.search(name) else None
+    if found is None:
+        return None
+    return dtype_of({"__nv_bfloat16": "bfloat16", "hip_bfloat16": "bfloat16"}.get(found[1], found[1]))
+
+
+def elements_of(dims: Any, depth: int = 3) -> int | None:
+    """Elements of all tensors in a shape of ``Input Dims``, or in a list of shapes; None where it has none."""
+    if not isinstance(dims, list) or not dims or not depth or len(dims) > MOST_SIDES:
+        return None
+    if all(isinstance(side, int) and not isinstance(side, bool) and 0 <= side < LARGEST for side in dims):
+        return math.prod(dims) if len(dims) <= MOST_DIMS else None
+    parts = [elements_of(part, depth - 1) for part in dims if isinstance(part, list)]
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def tensor_of(args: Any) -> tuple[int | None, str | None]:
+    """Elements and dtype of the first input that is a tensor or a list of them; 1 element where it is a scalar."""
+    dims, types = args.input_dims, args.input_types
+    first = dims[0] if isinstance(dims, list) and dims else None
+    kind = types[0] if isinstance(types, list) and types and isinstance(types[0], str) else None
+    if not isinstance(first, list) or kind in ("", "Scalar"):
+        return None, None
+    dtype = None if kind == "TensorList" else dtype_of(kind)
+    return (1 if not first and dtype else elements_of(first)), dtype
+
+
+def collectives(kept: Recorded) -> list[Found]:
+    """All of them in the order in which they were submitted."""
+    found = _of_kernels(kept) if kept.on_device else _of_threads(kept)
+    return sorted(found, key=lambda one: (one.start if one.issued is None else one.issued, one.start))
+
+
+class Host:
+    """What the host says of collectives, looked up by time of submission."""
+
+    def __init__(self, issues: Sequence[Span]) -> None:
+        self.spans = sorted(issues, key=lambda span: span.start)
+        self.starts = [span.start for span in self.spans]
+
+    def around(self, time: float) -> list[Span]:
+        """The spans that hold ``time``, the innermost first."""
+        place = bisect_right(self.starts, time)
+        return [span for span in reversed(self.spans[max(0, place - LONGEST_LOOK) : place]) if span.holds(time)]
+
+
+def _of_kernels(kept: Recorded) -> list[Found]:
+    submitted, host = launch_times(kept), Host(kept.issues)
+    around: list[list[Span]] = []
+    issued: list[float | None] = []
+    for kernel in kept.kernels:
+        time = submitted.get(kernel.args.correlation)
+        issued.append(time)
+        around.append([] if time is None else host.around(time))
+    _by_external_id(kept, around)
+    _by_order(kept, around)
+    _before_the_trace(kept.kernels, issued, around)
+    rows = zip(kept.kernels, issued, around, strict=True)
+    return [_collective(*row) for row in rows if row[1] != BEFORE]
+
+
+def _before_the_trace(kernels: Sequence[Span], issued: list[float | None], around: Sequence[Sequence[Span]]) -> None:
+    """Mark those that nothing on the record submitted, ahead of all others: they were submitted before it began."""
+    known = [kernel.start for kernel, time in zip(kernels, issued, strict=True) if time is not None]
+    for place, kernel in enumerate(kernels):
+        if known and issued[place] is None and not around[place] and kernel.start < min(known):
+            issued[place] = BEFORE
+
+
+def _by_external_id(kept: Recorded, around: list[list[Span]]) -> None:
+    """Where a launch is not on the record: the host's span of the same external id."""
+    known = {span.args.external_id: span for span in kept.issues if span.args.external_id is not None}
+    for place, kernel in enumerate(kept.kernels):
+        span = known.get(kernel.args.external_id)
+        if not around[place] and span is not None and _agree(span, kernel):
+            around[place] = [span]
+
+
+def _agree(span: Span, kernel: Span) -> bool:
+    return span.start <= kernel.start and kind_of(kernel.name) in (None, kind_of(span.name), "send_recv")
+
+
+def _by_order(kept: Recorded, around: list[list[Span]]) -> None:
+    """Where no launch is on the record at all: the host's annotations of a kind, if they are as many as its kernels."""
+    if any(around):
+        return
+    for kind in set(KINDS.values()):
+        places = [place for place, kernel in enumerate(kept.kernels) if kind_of(kernel.name) == kind]
+        noted = [span for span in kept.issues if ":" in span.name and "::" not in span.name]
+        named = sorted((span for span in noted if kind_of(span.name) == kind), key=lambda span: span.start)
+        if len(places) == len(named):
+            places.sort(key=lambda place: kept.kernels[place].start)
+            for place, span in zip(places, named, strict=True):
+                around[place] = [span]
+
+
+def _collective(kernel: Span, issued: float | None, around: Sequence[Span]) -> Found:
+    told = [kernel, *around]
+    size = _size(kernel, around)
+    sequence = _said(told, lambda args: args.seq)
+    return Found(
+        _kind(kernel, around),
+        kernel.start,
+        kernel.end,
+        issued if issued is not None else (around[0].start if around else None),
+        size.elements if size else None,
+        (size.dtype if size else None) or dtype_of_kernel(kernel.name),
+        size.by if size else "",
+        str(_said(told, lambda args: args.group_name) or ""),
+        sequence if isinstance(sequence, int) else None,
+        _said(told, lambda args: args.group_size),
+    )
+
+
+def _said(told: Sequence[Span], what: Callable[[Any], Any]) -> Any:
+    return next((what(span.args) for span in told if what(span.args) is not None), None)
+
+
+def _kind(kernel: Span, around: Sequence[Span]) -> str:
+    """What arguments and annotations say before the kernel's name, which is SendRecv for an all-to-all."""
+    named = [span.args.collective for span in (kernel, *around) if span.args.collective]
+    named += [span.name for span in around if span.name != "record_param_comms"]
+    kinds = [kind for kind in map(kind_of, named) if kind]
+    return kinds[0] if kinds else kind_of(kernel.name) or "collective"
+
+
+def _size(kernel: Span, around: Sequence[Span]) -> Size | None:
+    for span, by in ((kernel, "kernel"), *((span, "host") for span in around)):
+        if span.args.in_elements is not None:
+            return Size(span.args.in_elements, dtype_of(span.args.dtype), by)
+    for span in around:
+        elements, dtype = tensor_of(span.args)
+        if elements is not None:
+            return Size(elements, dtype, "dims")
+    return None
+
+
+def _of_threads(kept: Recorded) -> list[Found]:
+    """Of libraries that use threads of the host: their annotations, with the k-th call for the k-th of each kind."""
+    found = []
+    for kind in set(KINDS.values()):
+        runs = [span for span in kept.issues if span.name.startswith(LIBRARY_THREAD) and kind_of(span.name) == kind]
+        calls = _calls(kept, kind)
+        runs.sort(key=lambda span: span.start)
+        paired: Sequence[Span | None] = calls if len(calls) == len(runs) else [None] * len(runs)
+        found += [_run(kind, run, call) for run, call in zip(runs, paired, strict=True)]
+    return found
+
+
+def _calls(kept: Recorded, kind: str) -> list[Span]:
+    for prefix in ("c10d::", "_c10d_functional::"):
+        calls = [span for span in kept.issues if span.name.startswith(prefix) and kind_of(span.name) == kind]
+        if calls:
+            return sorted(calls, key=lambda span: span.start)
+    return []
+
+
+def _run(kind: str, run: Span, call: Span | None) -> Found:
+    told = [run] if call is None else [run, call]
+    elements, dtype = next((found for span in told if (found := tensor_of(span.args))[0] is not None), (None, None))
+    dtype = dtype or next((said for span in told if (said := tensor_of(span.args)[1])), None)
+    issued = min(call.start, run.start) if call else run.start
+    return Found(kind, run.start, run.end, issued, elements, dtype, "dims" if elements else "", "", None, None)
+
+
+def groups(header: Mapping[str, Any]) -> dict[str, int]:
+    """Ranks in each process group, from the header."""
+    told = header.get("distributedInfo")
+    config = told.get("pg_config") if isinstance(told, Mapping) else None
+    found = {}
+    for entry in config if isinstance(config, list) else []:
+        if isinstance(entry, Mapping) and isinstance(entry.get("pg_size"), int):
+            found[str(entry.get("pg_name", ""))] = entry["pg_size"]
+    return found

@@ -1,0 +1,138 @@
+"""Several ranks of a job as one: one clock, and which collective of one rank is which of another.
+
+Collectives are matched by group and the library's sequence number where all ranks have it, else by step, group, kind
+and place in the step. A collective begins to transfer when the last rank arrives: before, the others wait. Clocks of
+hosts differ: where ranks are not known to share a host, a rank's clock is moved so that the collectives that it has in
+common with the first rank end together, by the median of the differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from osfmodel.trace import Collective, GradientReady, Interval, RankTrace, Step
+from osfmodel.units import show_time
+
+TOLD = 1e-3
+"""Seconds by which a clock may be moved without a word."""
+TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives that end at the same time everywhere, none before all have arrived."""
+Key = tuple[object, ...]
+
+
+def keyed(rank: RankTrace, by_sequence: bool) -> dict[Key, Collective]:
+    """The collectives of a rank by what they have in common with those of others."""
+    found: dict[Key, Collective] = {}
+    for step in rank.steps:
+        seen: dict[Key, int] = {}
+        for one in step.collectives:
+            if by_sequence:
+                found[one.group, one.sequence] = one
+            else:
+                kind = (step.number, one.group, one.kind)
+                place = seen[kind] = seen.get(kind, -1) + 1
+                found[(*kind, place)] = one
+    return found
+
+
+def joined(
+    ranks: Sequence[RankTrace], by_sequence: bool, hosts: Sequence[str]
+) -> tuple[tuple[RankTrace, ...], list[str]]:
+    """The ranks on one clock with arrivals filled in, and what there is to say of it."""
+    remarks: list[str] = []
+    shifted = [ranks[0]]
+    first = keyed(ranks[0], by_sequence)
+    for rank, host in zip(ranks[1:], hosts[1:], strict=True):
+        shift = 0.0 if host and host == hosts[0] else _shift(first, keyed(rank, by_sequence))
+        if abs(shift) > TOLD:
+            remarks.append(
+                f"the clock of rank {rank.rank} is moved by {show_time(abs(shift))}, so that the collectives that it "
+                f"shares with rank {ranks[0].rank} end together"
+            )
+        shifted.append(moved(rank, shift))
+    shifted = _not_before_zero(shifted)
+    tables = [keyed(rank, by_sequence) for rank in shifted]
+    arrivals, unlike = _arrivals(tables)
+    if unlike:
+        remarks.append(
+            f"{unlike} collectives are not on the record of all ranks of their group, or are of different sizes there: "
+            "what was waited for in them is not known"
+        )
+    return tuple(_arrived(rank, by_sequence, arrivals) for rank in shifted), remarks
+
+
+def _shift(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> float:
+    """Seconds to add to the other's clock."""
+    shared = [key for key, one in first.items() if key in other and one.kind in TOGETHER]
+    return median(first[key].end - other[key].end for key in shared) if shared else 0.0
+
+
+def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, float], int]:
+    """When the last rank came to each collective that all ranks of its group saw alike, and how many others it has."""
+    arrivals: dict[Key, float] = {}
+    unlike = 0
+    for key in dict.fromkeys(key for table in tables for key in table):
+        seen = [table[key] for table in tables if key in table]
+        members = seen[0].workers or len(tables)
+        alike = len({(one.kind, one.elements if one.kind == "all_reduce" else None) for one in seen}) == 1
+        if len(seen) >= members and alike:
+            arrivals[key] = max(one.start for one in seen)
+        else:
+            unlike += 1
+    return arrivals, unlike
+
+
+def _arrived(rank: RankTrace, by_sequence: bool, arrivals: Mapping[Key, float]) -> RankTrace:
+    found = {id(one): arrivals.get(key) for key, one in keyed(rank, by_sequence).items()}
+    steps = []
+    for step in rank.steps:
+        known = tuple(replace(one, arrival=found.get(id(one))) for one in step.collectives)
+        steps.append(replace(step, collectives=known))
+    return replace(rank, steps=tuple(steps))
+
+
+def _not_before_zero(ranks: Sequence[RankTrace]) -> list[RankTrace]:
+    """All later by as much as the earliest lies before 0 after clocks were moved."""
+    earliest = min((step.start for rank in ranks for step in rank.steps), default=0.0)
+    return [moved(rank, -earliest) for rank in ranks] if earliest < 0 else list(ranks)
+
+
+def moved(rank: RankTrace, shift: float) -> RankTrace:
+    """The same with all times later by ``shift`` seconds."""
+    return replace(rank, steps=tuple(_moved(step, shift) for step in rank.steps)) if shift else rank
+
+
+def _moved(step: Step, shift: float) -> Step:
+    def later(interval: Interval) -> Interval:
+        return interval[0] + shift, interval[1] + shift
+
+    def maybe(interval: Interval | None) -> Interval | None:
+        return None if interval is None else later(interval)
+
+    return replace(
+        step,
+        start=step.start + shift,
+        end=step.end + shift,
+        compute=tuple(map(later, step.compute)),
+        copies=tuple(map(later, step.copies)),
+        inputs=tuple(map(later, step.inputs)),
+        collectives=tuple(_later(one, shift) for one in step.collectives),
+        gradients=tuple(_ready_later(one, shift) for one in step.gradients),
+        forward=maybe(step.forward),
+        backward=maybe(step.backward),
+        update=maybe(step.update),
+    )
+
+
+def _later(one: Collective, shift: float) -> Collective:
+    return replace(one, start=one.start + shift, end=one.end + shift, issued=_maybe(one.issued, shift))
+
+
+def _ready_later(one: GradientReady, shift: float) -> GradientReady:
+    return replace(one, ready=one.ready + shift, accumulated=_maybe(one.accumulated, shift))
+
+
+def _maybe(time: float | None, shift: float) -> float | None:
+    return None if time is None else time + shift

@@ -1,0 +1,287 @@
+"""What is kept of a PyTorch profiler trace while its events stream by, which may be ten million.
+
+Of device work and its launches a few numbers each in flat arrays; of the host only what names steps, collectives,
+gradients and backward. Times are microseconds as in the file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from osfmodel.formats.kineto_events import Event
+
+CATEGORIES = {
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "memcpy": "copy",
+    "gpu_memset": "copy",
+    "memset": "copy",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "hip_runtime": "launch",
+    "runtime": "launch",
+    "cpu_op": "host",
+    "operator": "host",
+    "user_annotation": "host",
+}
+"""By category in lower case, since old traces write Kernel, Operator, Runtime. gpu_user_annotation, which repeats on
+the device what a user_annotation says of the host, is left out: each collective counts once."""
+COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl|oneccl", re.IGNORECASE)
+LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
+ISSUE = re.compile(r"record_param_comms|(?:nccl|rccl|gloo|mpi|ucc|xccl):|c10d::|_c10d_functional::")
+BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$")
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
+"""What is on the host's record and does not compute."""
+NOTES = ("ProfilerStep", "Optimizer.step", "DistributedDataParallel.forward", "enumerate(DataLoader)")
+COMPILED = "## Call CompiledFxGraph"
+LARGEST = 2**62
+MOST_INTERVALS = 400_000
+"""Intervals of the host's operators that are held before they are united."""
+
+
+class Span(NamedTuple):
+    """A piece of the host's record: ``args`` are the event's."""
+
+    name: str
+    start: float
+    end: float
+    thread: str
+    args: Any
+
+    def holds(self, time: float) -> bool:
+        """Whether ``time`` lies in it."""
+        return self.start <= time <= self.end
+
+
+class Columns:
+    """Rows of numbers, eight bytes each."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.values = array("d")
+
+    def __len__(self) -> int:
+        return len(self.values) // self.width
+
+    def add(self, *row: float) -> None:
+        """One more row."""
+        self.values.extend(row)
+
+    def rows(self) -> np.ndarray:
+        """All of them, shape (rows, width)."""
+        return np.array(self.values, dtype=float).reshape(-1, self.width)
+
+
+class Union:
+    """The union of many intervals, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.columns = Columns(2)
+
+    def add(self, start: float, end: float) -> None:
+        """One more interval."""
+        self.columns.add(start, end)
+        if len(self.columns) >= MOST_INTERVALS:
+            united = unite(self.columns.rows())
+            self.columns = Columns(2)
+            self.columns.values.extend(united.ravel())
+
+    def rows(self) -> np.ndarray:
+        """Ascending and apart, shape (n, 2)."""
+        return unite(self.columns.rows())
+
+
+def unite(rows: np.ndarray) -> np.ndarray:
+    """The union of intervals (n, 2): ascending, apart from each other."""
+    rows = rows[rows[:, 1] > rows[:, 0]]
+    if not len(rows):
+        return rows.reshape(0, 2)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(rows[:, 1])
+    first = np.concatenate(([True], rows[1:, 0] > reach[:-1]))
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(rows) - 1)
+    return np.column_stack((rows[first, 0], reach[last]))
+
+
+def without(rows: np.ndarray, holes: np.ndarray) -> np.ndarray:
+    """The first union less the second, both as of ``unite``."""
+    if not len(rows) or not len(holes):
+        return rows
+    edges = np.concatenate((rows.ravel(), holes.ravel()))
+    change = np.concatenate((np.tile([1, -1], len(rows)), np.tile([-2, 2], len(holes))))
+    order = np.argsort(edges, kind="stable")
+    level = np.cumsum(change[order])
+    edges = edges[order]
+    inside = np.flatnonzero(level[:-1] == 1)
+    return unite(np.column_stack((edges[inside], edges[inside + 1])))
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What was kept of one file.
+
+    work, copies: rows (start, end, correlation, stream) of kernels that compute, and of copies and memsets
+    kernels:      those of collectives; ``issues``: what the host says of collectives
+    launches:     rows (correlation, start, end) of the calls that submitted them
+    backward:     rows (start, end, sequence number, forward thread) of backward nodes, NaN where not recorded
+    gradients:    accumulations; ``hooked``: rows (start, end) of the nodes around them, DDP's hook included
+    operators:    where any thread of the host computed, kept only where it is asked for
+    """
+
+    work: Columns = field(default_factory=lambda: Columns(4))
+    copies: Columns = field(default_factory=lambda: Columns(4))
+    launches: Columns = field(default_factory=lambda: Columns(3))
+    backward: Columns = field(default_factory=lambda: Columns(4))
+    hooked: Columns = field(default_factory=lambda: Columns(2))
+    kernels: list[Span] = field(default_factory=list)
+    issues: list[Span] = field(default_factory=list)
+    gradients: list[Span] = field(default_factory=list)
+    notes: list[Span] = field(default_factory=list)
+    operators: Union = field(default_factory=Union)
+    waits: Union = field(default_factory=Union)
+    first: float = float("inf")
+    compiled: bool = False
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a device worked."""
+        return bool(len(self.work) or self.kernels)
+
+
+Handler = Callable[[Recorded, Event], None]
+
+
+def _span(event: Event) -> Span:
+    return Span(event.name, event.ts, event.ts + event.dur, event.tid, event.args)
+
+
+def _row(event: Event) -> tuple[float, float, float, float]:
+    return event.ts, event.ts + event.dur, _number(event.args.correlation, -1.0), _number(event.args.stream, -1.0)
+
+
+def _number(value: int | None, missing: float = math.nan) -> float:
+    """As a float; ``missing`` for none and for what no counter reaches."""
+    return missing if value is None or abs(value) >= LARGEST else float(value)
+
+
+def _work(kept: Recorded, event: Event) -> None:
+    kept.work.add(*_row(event))
+
+
+def _copy(kept: Recorded, event: Event) -> None:
+    kept.copies.add(*_row(event))
+
+
+def _launch(kept: Recorded, event: Event) -> None:
+    kept.launches.add(_number(event.args.correlation), event.ts, event.ts + event.dur)
+
+
+def _kernel(kept: Recorded, event: Event) -> None:
+    kept.kernels.append(_span(event))
+
+
+def _issue(kept: Recorded, event: Event) -> None:
+    kept.issues.append(_span(event))
+
+
+def _note(kept: Recorded, event: Event) -> None:
+    kept.notes.append(_span(event))
+
+
+def _compiled(kept: Recorded, event: Event) -> None:
+    kept.compiled = True
+
+
+def _backward(kept: Recorded, event: Event) -> None:
+    sequence, thread = event.args.sequence_number, event.args.forward_thread
+    if thread == 0:
+        return  # a forward node that only has "Backward" in its name
+    kept.backward.add(event.ts, event.ts + event.dur, _number(sequence), _number(thread))
+    if event.name.endswith(ACCUMULATE):
+        kept.hooked.add(event.ts, event.ts + event.dur)
+
+
+def _gradient(kept: Recorded, event: Event) -> None:
+    kept.gradients.append(_span(event))
+    kept.backward.add(event.ts, event.ts + event.dur, math.nan, math.nan)
+
+
+def handler(cat: str, name: str) -> Handler | None:
+    """What to do with events of that category and name; None for those that do not matter."""
+    role = CATEGORIES.get(cat.lower())
+    if role == "kernel":
+        return _kernel if COLLECTIVE_KERNEL.search(name) else _work
+    if role == "copy":
+        return _copy
+    if role == "launch":
+        return _launch if LAUNCH.search(name) else None
+    return _host_handler(name) if role == "host" else None
+
+
+def _host_handler(name: str) -> Handler | None:
+    if name == ACCUMULATE:
+        return _gradient
+    if name.startswith(NOTES):
+        return _note
+    if name.startswith(COMPILED):
+        return _compiled
+    if ISSUE.match(name):
+        return _issue
+    return _backward if BACKWARD.match(name) else None
+
+
+def wanted(cat: str, name: str) -> bool:
+    """Whether such events are kept of a trace in which a device computes."""
+    return handler(cat, name) is not None
+
+
+def wanted_of_host(cat: str, name: str) -> bool:
+    """Whether they are kept of one in which the host computes: its operators too."""
+    return _computes(cat) or wanted(cat, name)
+
+
+def _computes(cat: str) -> bool:
+    return cat.lower() in ("cpu_op", "operator")
+
+
+def record(events: Iterable[Event], operators: bool = False) -> Recorded:
+    """What of the events matters, taken one by one; ``operators`` where those of the host are its computation."""
+    kept = Recorded()
+    handlers: dict[tuple[str, str], Handler | None] = {}
+    for event in events:
+        if event.ph != "X":
+            continue
+        key = event.cat, event.name
+        if key not in handlers:
+            handlers[key] = handler(*key)
+        act = handlers[key]
+        if act is not None:
+            act(kept, event)
+            kept.first = min(kept.first, event.ts)
+        if operators and _computes(event.cat) and not event.name.startswith(NOTES):
+            (kept.waits if WAIT.match(event.name) else kept.operators).add(event.ts, event.ts + event.dur)
+    return kept
+
+
+def launch_times(kept: Recorded) -> Mapping[float, float]:
+    """By correlation, when the host submitted it."""
+    rows = kept.launches.rows()
+    return dict(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
+
+
+def launched(kept: Recorded, rows: np.ndarray) -> np.ndarray:
+    """When the call that submitted each row of work began and returned; NaN where the trace does not say."""
+    launches = kept.launches.rows()
+    if not len(launches):
+        return np.full((len(rows), 2), np.nan)
+    launches = launches[np.argsort(launches[:, 0], kind="stable")]
+    place = np.minimum(np.searchsorted(launches[:, 0], rows[:, 2]), len(launches) - 1)
+    return np.where((launches[place, 0] == rows[:, 2])[:, None], launches[place, 1:], np.nan)

@@ -1,0 +1,130 @@
+"""Sizes of collectives and gradients that a trace does not have: from its own gradients, DDP's log, or the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from osfmodel.errors import DataError
+from osfmodel.formats.json_text import parse, require
+from osfmodel.formats.source_text import Hints, Text
+from osfmodel.trace import Collective, GradientReady, Step, Trace
+from osfmodel.trace_buckets import carried
+from osfmodel.workload import Gradients, element_bytes
+
+Sized = Callable[[Step], Step]
+
+
+def chosen(trace: Trace, steps: tuple[int, int] | None) -> Trace:
+    """The trace of these steps only, first and last included. Raises DataError where a rank has none of them."""
+    if steps is None:
+        return trace
+    ranks = []
+    for rank in trace.ranks:
+        mine = tuple(step for step in rank.steps if steps[0] <= step.number <= steps[1])
+        if not mine:
+            there = f"{rank.steps[0].number}..{rank.steps[-1].number}"
+            raise DataError(f"rank {rank.rank} has no steps {steps[0]}..{steps[1]}: it has {there}")
+        ranks.append(replace(rank, steps=mine))
+    return replace(trace, ranks=tuple(ranks))
+
+
+def sized(trace: Trace, hints: Hints) -> Trace:
+    """The trace with the sizes that it lacks, as far as they are known.
+
+    A model gives its gradients in ready order, DDP's log its buckets; both must have as many as the trace has in some
+    step. Raises DataError, with both counts, where they do not.
+    """
+    if hints.model is not None:
+        trace = _fitting(trace, _by_model(hints.model.gradients), _counts(hints.model.gradients))
+    if hints.ddp_logging is not None:
+        sizes, dtype = _logged(hints.ddp_logging)
+        trace = _fitting(trace, _by_buckets(sizes, dtype), f"DDP's log has {len(sizes)} buckets")
+    return _mapped(trace, _by_gradients)
+
+
+def _mapped(trace: Trace, change: Sized) -> Trace:
+    ranks = [replace(rank, steps=tuple(map(change, rank.steps))) for rank in trace.ranks]
+    return replace(trace, ranks=tuple(ranks))
+
+
+def _fitting(trace: Trace, change: Sized, told: str) -> Trace:
+    found = _mapped(trace, change)
+    if found == trace:
+        step = trace.ranks[0].steps[-1]
+        seen = f"{len(step.reductions)} all-reduces of gradients and {len(step.gradients)} gradients"
+        raise DataError(f"{told}, a step of the trace {seen}: is it of another model or run?")
+    return found
+
+
+def _counts(gradients: Gradients) -> str:
+    return f"the model has {len(gradients)} gradients"
+
+
+def _resized(step: Step, sizes: Sequence[tuple[int, str]], by: str) -> Step:
+    """The reductions of the step with these elements and dtypes where they have none."""
+    known = {id(one): size for one, size in zip(step.reductions, sizes, strict=True)}
+
+    def changed(one: Collective) -> Collective:
+        if id(one) not in known or one.elements is not None:
+            return one
+        elements, dtype = known[id(one)]
+        return replace(one, elements=elements, dtype=one.dtype or dtype, sized_by=by)
+
+    return replace(step, collectives=tuple(map(changed, step.collectives)))
+
+
+def _by_buckets(sizes: Sequence[int], dtype: str) -> Sized:
+    """Of as many buckets as the step has all-reduces of gradients, in the order in which they are sent."""
+
+    def change(step: Step) -> Step:
+        if len(step.reductions) != len(sizes):
+            return step
+        kinds = [one.dtype or dtype for one in step.reductions]
+        known = [(size // element_bytes(kind), kind) for size, kind in zip(sizes, kinds, strict=True)]
+        return _resized(step, known, "ddp-logging")
+
+    return change
+
+
+def _by_model(gradients: Gradients) -> Sized:
+    """Gradients in ready order; where autograd's are not on the record, one all-reduce for each."""
+    elements = [size // element_bytes(dtype) for size, dtype in zip(gradients.sizes, gradients.dtypes, strict=True)]
+    known = list(zip(elements, gradients.dtypes, strict=True))
+
+    def change(step: Step) -> Step:
+        if len(step.gradients) == len(known):
+            rows = zip(step.gradients, gradients.names, known, strict=True)
+            step = replace(step, gradients=tuple(_named(*row) for row in rows))
+            return _by_gradients(step, "model")
+        return _resized(step, known, "model") if len(step.reductions) == len(known) else step
+
+    return change
+
+
+def _named(one: GradientReady, name: str, size: tuple[int, str]) -> GradientReady:
+    """With its name, if it is of that size or of none that is known."""
+    if one.elements is not None and one.elements != size[0]:
+        return one
+    return replace(one, name=name, elements=size[0], dtype=one.dtype or size[1])
+
+
+def _by_gradients(step: Step, by: str = "gradients") -> Step:
+    """All-reduces without a size have that of the gradients that they carry."""
+    if all(one.elements is not None for one in step.reductions):
+        return step
+    messages = carried(step)
+    if messages is None or any(one.elements is None or one.dtype is None for message in messages for one in message):
+        return step
+    sizes = [(sum(one.elements or 0 for one in message), message[0].dtype or "") for message in messages]
+    return _resized(step, sizes, by)
+
+
+def _logged(text: Text) -> tuple[list[int], str]:
+    """Bytes of the buckets in the order in which they are sent, and their dtype."""
+    log = parse(text)
+    sizes = [text.whole(1, size) for size in require(text, log, "rebuilt_bucket_sizes", str).split(",") if size.strip()]
+    if not sizes:
+        raise DataError(f"{text.file}: names no buckets: log after a few steps, when DDP has rebuilt them")
+    written = str(log.get("dtypes", "float")).partition(",")[0].strip()
+    return sizes, {"half": "float16", "double": "float64", "bfloat16": "bfloat16"}.get(written, "float32")

@@ -1,0 +1,183 @@
+"""Where the steps of one rank's trace begin and end, on the host and on the device.
+
+The host says when a step begins (``ProfilerStep#N``, else the end of ``Optimizer.step``), and all that it submits from
+then on, from any thread, belongs to that step. A GPU works it off later, the more so the further its host runs ahead.
+A step therefore ends on the device with the last kernel that was submitted in it (one that is still in flight when the
+next step computes, a collective nobody waits for, does not count), and the next begins there. The first begins where
+the host says so, if the device then was idle, which its first work shows by starting at once; else with that work, or
+where what was submitted before it ends.
+Steps so tile the time, and their mean is that of training. Where the host computes, steps are as it annotates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from osfmodel.errors import DataError
+from osfmodel.formats.kineto_collectives import Found
+from osfmodel.formats.kineto_recorded import Recorded, Span, launched, unite, without
+from osfmodel.trace import Interval
+
+AT_ONCE = 1000.0
+"""Microseconds within which a device that was idle starts what is submitted."""
+WHOLE = 0.8
+"""Part of the usual work that the first step must have to count as recorded from its beginning."""
+PROFILER_STEP = "ProfilerStep#"
+OPTIMIZER_STEP = "Optimizer.step"
+REMEDY = "call prof.step() after each step, with schedule(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A step on the host, microseconds: what is submitted from ``start`` to before ``end`` is of it."""
+
+    number: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What computes, sorted by when it was submitted; times in microseconds as in the file.
+
+    rows:      (start, end), and ``submitted``, when the host submitted it: on a CPU when it starts
+    busy:      their union; ``copies`` that of copies and memsets
+    delays:    rows (submitted, delay from the call's return to the start) of all work, copies too, in that order
+    host:      whether it is the CPU
+    """
+
+    rows: np.ndarray
+    submitted: np.ndarray
+    busy: np.ndarray
+    copies: np.ndarray
+    delays: np.ndarray
+    host: bool
+
+    def places(self, start: float, end: float) -> slice:
+        """Of the rows that were submitted from ``start`` to before ``end``."""
+        first, last = np.searchsorted(self.submitted, (start, end))
+        return slice(int(first), int(last))
+
+    def span(self, start: float, end: float) -> Interval | None:
+        """From the first to the last of what was submitted in that time; None for nothing."""
+        rows = self.rows[self.places(start, end)]
+        return (float(rows[:, 0].min()), float(rows[:, 1].max())) if len(rows) else None
+
+
+def device_of(kept: Recorded) -> Device:
+    """Of the GPU where one worked, else of the host's threads."""
+    if not kept.on_device:
+        busy = without(kept.operators.rows(), kept.waits.rows())
+        return Device(busy, busy[:, 0], busy, np.zeros((0, 2)), busy * 0, True)
+    rows, copies = kept.work.rows(), kept.copies.rows()
+    both = np.concatenate((rows, copies))
+    calls = launched(kept, both)
+    submitted = _filled(both, calls[:, 0])
+    delays = np.column_stack((submitted, both[:, 0] - calls[:, 1]))
+    delays = delays[np.argsort(submitted, kind="stable")]
+    submitted = submitted[: len(rows)]
+    order = np.argsort(submitted, kind="stable")
+    return Device(rows[order, :2], submitted[order], unite(rows[:, :2]), unite(copies[:, :2]), delays, False)
+
+
+def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+    """Work without a launch on the record was submitted with what is before it on its stream, or before the trace.
+
+    Where no launch is on the record at all, when it started.
+    """
+    if not np.isfinite(submitted).any():
+        return np.asarray(rows[:, 0])
+    filled = submitted.copy()
+    for stream in np.unique(rows[:, 3]):
+        places = np.flatnonzero(rows[:, 3] == stream)
+        places = places[np.argsort(rows[places, 0], kind="stable")]
+        times = submitted[places]
+        known = np.isfinite(times)
+        before = np.maximum.accumulate(np.where(known, np.arange(len(times)), -1))
+        filled[places] = np.where(before >= 0, times[np.maximum(before, 0)], -np.inf)
+    return filled
+
+
+def windows_of(kept: Recorded, device: Device) -> tuple[list[Window], str]:
+    """The steps on the host and, where they are not annotated, a sentence on how they were found."""
+    marked = sorted((note for note in kept.notes if note.name.startswith(PROFILER_STEP)), key=lambda n: n.start)
+    if marked:
+        ends = [*(note.start for note in marked[1:]), marked[-1].end]
+        numbers = [_number(note.name, place) for place, note in enumerate(marked)]
+        return [Window(n, note.start, end) for n, note, end in zip(numbers, marked, ends, strict=True)], ""
+    updates = sorted((note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)), key=lambda n: n.start)
+    return _by_optimizer(kept, device, updates) if updates else _whole_trace(kept, device)
+
+
+def _number(name: str, place: int) -> int:
+    digits = name.removeprefix(PROFILER_STEP)
+    return int(digits) if digits.isdecimal() and len(digits) < 16 else place
+
+
+def _whole_trace(kept: Recorded, device: Device) -> tuple[list[Window], str]:
+    if not len(device.submitted):
+        raise DataError("has no work of a device and no operators: record some steps of training")
+    window = Window(0, kept.first, np.nextafter(device.submitted[-1], np.inf))
+    return [window], f"neither steps nor the optimizer's are annotated: the trace is taken as one step; {REMEDY}"
+
+
+def _by_optimizer(kept: Recorded, device: Device, updates: Sequence[Span]) -> tuple[list[Window], str]:
+    """From the end of an optimizer's step to that of the next; optimizers without backward between them are of one."""
+    accumulated = np.sort(np.array([span.end for span in kept.gradients]))
+    ends = []
+    for note, following in zip(updates, [*updates[1:], None], strict=True):
+        if following is None or not len(accumulated) or _between(accumulated, note.end, following.start):
+            ends.append(note.end)
+    starts = [kept.first, *ends[:-1]]
+    found = [Window(n, start, end) for n, (start, end) in enumerate(zip(starts, ends, strict=True))]
+    said = f"steps are not annotated: each ends with the optimizer's; {REMEDY}"
+    if len(found) > 1 and not _is_whole(found, device):
+        return found[1:], f"{said}; the first is not on the record from its beginning and is left out"
+    return found, said
+
+
+def _between(times: np.ndarray, start: float, end: float) -> bool:
+    first, last = np.searchsorted(times, (start, end))
+    return bool(last > first)
+
+
+def _is_whole(windows: Sequence[Window], device: Device) -> bool:
+    """Whether the first has about as much work as the others; on a CPU, as much time in it."""
+    work = [_work(device, window) for window in windows]
+    return work[0] >= WHOLE * float(np.median(work[1:]))
+
+
+def _work(device: Device, window: Window) -> float:
+    rows = device.rows[device.places(window.start, window.end)]
+    return float((rows[:, 1] - rows[:, 0]).sum()) if device.host else float(len(rows))
+
+
+def bounds_of(windows: Sequence[Window], device: Device, found: Sequence[Sequence[Found]]) -> list[Interval | None]:
+    """When each step began and ended on the device, given the collectives of each; None for one without work."""
+    if device.host:
+        return [(window.start, window.end) for window in windows]
+    spans = [device.span(window.start, window.end) for window in windows]
+    bounds: list[Interval | None] = []
+    before: float | None = None
+    for place, (window, span) in enumerate(zip(windows, spans, strict=True)):
+        if span is None:
+            bounds.append(None)
+            continue
+        following = next((other[0] for other in spans[place + 1 :] if other), np.inf)
+        reach = max((one.end for one in found[place]), default=0.0)
+        start = _first(window, span, device) if before is None else min(before, span[1])
+        before = max(span[1], min(reach, following))
+        bounds.append((start, before))
+    return bounds
+
+
+def _first(window: Window, span: Interval, device: Device) -> float:
+    """Where the first step begins: after the work before it, or on the host if the device was idle then."""
+    earlier = device.rows[: device.places(window.start, window.end).start, 1]
+    if len(earlier) and earlier.max() > window.start:
+        return min(float(earlier.max()), span[1])
+    delay = device.delays[np.searchsorted(device.delays[:, 0], window.start), 1]
+    return span[0] if delay > AT_ONCE else min(window.start, span[0])

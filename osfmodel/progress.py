@@ -1,0 +1,58 @@
+"""A bar on the terminal while large files are read."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PATIENCE = 1.0
+"""Seconds for which nobody wonders what takes so long."""
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """What hears (bytes read, bytes in all) and draws a bar on stderr, where that takes longer than a second.
+
+    None, and nothing drawn, where stderr is no terminal. The bar is gone when this has ended.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    bar = _Bar(title)
+    try:
+        yield bar.hear
+    finally:
+        bar.remove()
+
+
+class _Bar:
+    def __init__(self, title: str) -> None:
+        self._title, self._begun = title, time.monotonic()
+        self._drawn: tuple[Progress, TaskID] | None = None
+
+    def hear(self, done: int, total: int) -> None:
+        if self._drawn is None and time.monotonic() - self._begun >= PATIENCE:
+            self._drawn = self._draw(total)
+        if self._drawn is not None:
+            progress, task = self._drawn
+            progress.update(task, completed=done, total=total)
+
+    def _draw(self, total: int) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn())
+        progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        progress.start()
+        return progress, progress.add_task(escape(self._title), total=total)
+
+    def remove(self) -> None:
+        if self._drawn is not None:
+            self._drawn[0].stop()

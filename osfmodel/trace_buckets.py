@@ -1,0 +1,88 @@
+"""The buckets in a trace: which gradients travelled in which all-reduce."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+
+from osfmodel.trace import Collective, GradientReady, Step, Trace
+
+
+def usual_steps(trace: Trace) -> list[Step]:
+    """The steps of the rank that sets the pace which sent what most of them did."""
+    steps = trace.pace.steps
+    shapes = [(len(step.gradients), tuple(one.elements for one in step.reductions)) for step in steps]
+    usual = Counter(shapes).most_common(1)[0][0]
+    return [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
+
+
+def carried(step: Step) -> list[list[GradientReady]] | None:
+    """The gradients of each of the step's all-reduces, as the host submitted them; None where that does not work out.
+
+    An all-reduce carries what was accumulated when it was submitted and no other carries; where sizes are known, they
+    must add up, which decides where some of that waited for a later bucket. Gradients may be of no message.
+    """
+    sizes = [one.elements for one in step.reductions]
+    if not sizes or not step.gradients:
+        return None
+    if any(size is None for size in sizes) or any(gradient.elements is None for gradient in step.gradients):
+        return [[one] for one in step.gradients] if len(sizes) == len(step.gradients) else _by_time(step)
+    return _by_time(step) or _by_size(step)
+
+
+def _by_time(step: Step) -> list[list[GradientReady]] | None:
+    """Of what the host had accumulated when it submitted each: what fills it, all where sizes are not known."""
+    left = list(step.gradients)
+    found: list[list[GradientReady]] = []
+    for one in step.reductions:
+        there = [gradient for gradient in left if (gradient.accumulated or 0) <= (one.issued or 0)]
+        mine = _filling(there, one.elements)
+        if not mine:
+            return None
+        taken = {id(gradient) for gradient in mine}
+        left = [gradient for gradient in left if id(gradient) not in taken]
+        found.append(mine)
+    return found
+
+
+def _filling(there: Sequence[GradientReady], size: int | None) -> list[GradientReady]:
+    """All, the last or the first of them, whichever have that size together; none where none have."""
+    if size is None or any(gradient.elements is None for gradient in there):
+        return list(there)
+    before = list(accumulate((gradient.elements or 0 for gradient in there), initial=0))
+    for count in range(len(there), 0, -1):
+        if before[-1] - before[-1 - count] == size:
+            return list(there[-count:])
+        if before[count] == size:
+            return list(there[:count])
+    return []
+
+
+def _by_size(step: Step) -> list[list[GradientReady]] | None:
+    """In order, as many as fill each."""
+    found, place = [], 0
+    for one in step.reductions:
+        mine: list[GradientReady] = []
+        size = one.elements or 0
+        while size > 0 and place < len(step.gradients):
+            mine.append(step.gradients[place])
+            size -= step.gradients[place].elements or 0
+            place += 1
+        if size:
+            return None
+        found.append(mine)
+    return found
+
+
+def most_at_once(collectives: Sequence[Collective]) -> int:
+    """The most of them that were under way at once, waiting for others left out."""
+    times = [(one.start + (one.waiting or 0), one.end) for one in collectives]
+    edges = sorted(
+        [(start, 1) for start, end in times if end > start] + [(end, -1) for start, end in times if end > start]
+    )
+    level = most = 0
+    for _, change in edges:
+        level += change
+        most = max(most, level)
+    return most

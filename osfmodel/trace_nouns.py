@@ -1,0 +1,271 @@
+"""The nouns in a trace: the workload, the buckets that were sent, what collectives took, and how long steps took.
+
+All are of the rank that the others wait for, and of the steps that sent what most steps did; times are medians over
+them. A gradient is ready for the job when the last rank on the record has it. What the device did is taken as it was:
+computation that collectives slow down is longer in the workload, and other collectives than those of gradients, which
+a plan cannot change, are part of its forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from osfmodel.cluster import COLLECTIVES, LIBRARIES, Cluster, Table
+from osfmodel.errors import DataError, OsfError
+from osfmodel.measurement import Measurement
+from osfmodel.notation import written
+from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.source import Source
+from osfmodel.trace import Collective, GradientReady, Step, Trace
+from osfmodel.trace_buckets import carried, most_at_once, usual_steps
+from osfmodel.workload import Layer, Workload
+
+SHAPES = "record with record_shapes=True"
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it."""
+
+    name: str
+    ready: float
+    bytes: int
+    dtype: str
+    bucket: int | None
+
+
+def workload_of(trace: Trace) -> Workload:
+    """What the rank that sets the pace computes, layers in the reverse of the order in which gradients are ready.
+
+    A layer for each gradient whose size is known, else for each bucket, else one for all with 0 bytes; its conditions
+    say which. Forward is all before backward, the gaps in which the device idles too, spread over the layers by their
+    bytes; update is all after the last gradient was there and the last all-reduce had ended. Raises DataError for a
+    trace without backward.
+    """
+    steps = [step for step in usual_steps(trace) if step.backward is not None]
+    if not steps:
+        raise DataError("does not tell backward from the rest: record the CPU too, activities=[CPU, CUDA]")
+    rows = [_pieces_of_job(trace, step) for step in steps]
+    pieces = [_median(row) for row in zip(*rows, strict=True)]
+    forward = median(_forward(step) for step in steps)
+    ends = [median(_backward_end(step) - step.start for step in steps), *(piece.ready for piece in pieces)]
+    update = median(max(0.0, step.end - _barrier(step)) for step in steps)
+    layers = _layers(pieces, forward, max(forward, *ends))
+    return Workload(trace.name, tuple(layers), None, update, _source(trace, _grain(steps[0])))
+
+
+def _forward(step: Step) -> float:
+    return max(0.0, step.backward[0] - step.start) if step.backward else 0.0
+
+
+def _backward_end(step: Step) -> float:
+    return step.backward[1] if step.backward else step.end
+
+
+def _barrier(step: Step) -> float:
+    """When backward and the gradients' all-reduces had ended."""
+    return max([_backward_end(step), *(one.end for one in step.reductions), *(one.ready for one in step.gradients)])
+
+
+def _pieces(step: Step) -> list[Piece]:
+    """What of the step becomes layers, in ready order."""
+    sizes = [one.bytes for one in step.reductions]
+    messages = carried(step)
+    if all(gradient.bytes is not None for gradient in step.gradients) and (messages or (step.gradients and not sizes)):
+        found = _of_gradients(step, messages)
+    elif sizes and None not in sizes:
+        found = _of_buckets(step, messages)
+    else:
+        return []
+    return _in_order(found)
+
+
+def _pieces_of_job(trace: Trace, step: Step) -> list[Piece]:
+    """The same, each ready when the last rank has it."""
+    mine = _pieces(step)
+    for rank in trace.ranks:
+        for other in (one for one in rank.steps if one.number == step.number and one is not step):
+            theirs = _pieces(other)
+            if [piece.bytes for piece in theirs] == [piece.bytes for piece in mine]:
+                ahead = other.start - step.start
+                mine = [replace(a, ready=max(a.ready, b.ready + ahead)) for a, b in zip(mine, theirs, strict=True)]
+    return mine
+
+
+def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[Piece]:
+    """One for each gradient; those that no message carries, where there are messages, have 0 bytes."""
+    where = {id(one): place for place, message in enumerate(messages or ()) for one in message}
+    found = []
+    for number, one in enumerate(step.gradients):
+        bucket = where.get(id(one))
+        sent = one.bytes if bucket is not None or messages is None else 0
+        ready = one.ready if bucket is None else min(one.ready, step.reductions[bucket].start)
+        found.append(Piece(one.name or f"gradient{number}", ready - step.start, sent or 0, one.dtype or "", bucket))
+    return found
+
+
+def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[Piece]:
+    """One for each bucket, ready with the last gradient in it; where that is not known, when it was sent."""
+    found = []
+    for number, one in enumerate(step.reductions):
+        ready = min(one.start, messages[number][-1].ready) if messages else one.start
+        found.append(Piece(f"bucket{number}", ready - step.start, one.bytes or 0, one.dtype or "", number))
+    return found
+
+
+def _in_order(pieces: Iterable[Piece]) -> list[Piece]:
+    """With ready times that never decrease."""
+    found: list[Piece] = []
+    for piece in pieces:
+        before = found[-1].ready if found else 0.0
+        found.append(replace(piece, ready=max(piece.ready, before)))
+    return found
+
+
+def _median(row: Sequence[Piece]) -> Piece:
+    return replace(row[0], ready=median(piece.ready for piece in row))
+
+
+def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:
+    """From input to output; computation after the last gradient is a layer without one, at the input."""
+    total = sum(piece.bytes for piece in pieces)
+    layers, before = [], forward
+    for piece in pieces:
+        share = forward * piece.bytes / total if total else forward / len(pieces)
+        ready = max(piece.ready, before)
+        layers.append(Layer(piece.name, share, ready - before, piece.bytes, piece.dtype))
+        before = ready
+    if end - before > ROUNDING or not layers:
+        layers.append(Layer("input", 0.0 if layers else forward, end - before, 0))
+    return layers[::-1]
+
+
+def _grain(step: Step) -> str:
+    pieces = _pieces(step)
+    if not pieces:
+        return f"one layer: sizes of gradients are not recorded, so that none are sent; {SHAPES}, or give --model"
+    if not pieces[0].name.startswith("bucket") or (step.gradients and step.gradients[0].name):
+        return "a layer per gradient"
+    return f"a layer per bucket, since sizes of single gradients are not recorded; {SHAPES} for them"
+
+
+def _source(trace: Trace, said: str) -> Source:
+    rank = trace.pace
+    steps = usual_steps(trace)
+    device = rank.device or "device not stated"
+    who = f"rank {rank.rank}, {len(steps)} of {len(rank.steps)} steps" + (
+        f", {steps[0].micro_batches} micro-batches" if steps[0].micro_batches > 1 else ""
+    )
+    backend = rank.backend or "no collectives"
+    conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
+    files = trace.ranks[0].file.rpartition("/")[2]
+    return Source(f"imported from {_printable(files)}", _printable(conditions), "not stated")
+
+
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def plan_of(trace: Trace, workload: Workload) -> Plan:
+    """The buckets that were really sent, for the workload of the same trace.
+
+    As many channels as all-reduces were in flight at once. Raises DataError where nothing was sent, or sizes are not
+    known.
+    """
+    step = next((step for step in usual_steps(trace) if step.backward is not None), None)
+    pieces = _pieces(step) if step else []
+    if step is None or not step.reductions:
+        raise DataError("holds no all-reduce of gradients, so no buckets")
+    if not pieces:
+        raise DataError(f"the buckets have no sizes: {SHAPES}, or give --ddp-logging or --model")
+    sizes = {layer.name: layer.gradient_bytes for layer in workload.layers}
+    messages: dict[int, list[Block]] = {}
+    for piece in pieces:
+        if piece.bucket is not None and piece.bytes:
+            messages.setdefault(piece.bucket, []).append(Block(piece.name, 0, sizes.get(piece.name, piece.bytes)))
+    buckets = tuple(Bucket(tuple(messages[place])) for place in sorted(messages))
+    plan = Plan(workload.name, buckets, channels=_channels(usual_steps(trace)))
+    plan.require_valid(workload)
+    return plan
+
+
+def _channels(steps: Sequence[Step]) -> int:
+    """The most all-reduces that transferred at once in the usual step."""
+    return round(median(most_at_once(step.reductions) for step in steps)) or 1
+
+
+def cluster_of(trace: Trace) -> Cluster:
+    """What collectives took, by bytes: medians of the time for which all ranks were in them.
+
+    From one rank of several, of the time that it was in them, waits for others included. Raises DataError for fewer
+    than two sizes, which are no table.
+    """
+    times: dict[tuple[str, int], dict[int, list[float]]] = {}
+    ranks = [trace.pace] if any(_known(rank.steps) for rank in trace.ranks) else trace.ranks
+    for one in (one for rank in ranks for step in rank.steps for one in step.collectives):
+        size, workers = _whole(one), one.workers or trace.workers
+        if size and workers and workers > 1 and one.kind in COLLECTIVES:
+            took = one.end - one.start if one.transfer_time is None else one.transfer_time
+            times.setdefault((one.kind, workers), {}).setdefault(size, []).append(took)
+    tables = [
+        Table(workers, tuple(sorted(found)), tuple(median(found[size]) for size in sorted(found)), kind)
+        for (kind, workers), found in sorted(times.items())
+        if len(found) > 1
+    ]
+    if not any(table.collective == "all_reduce" for table in tables):
+        sizes = sum(len(found) for (kind, _), found in times.items() if kind == "all_reduce")
+        raise DataError(_no_table(sizes))
+    waits = "without waits for others" if _known(trace.pace.steps) else "waits for other ranks are in them"
+    backend = trace.pace.backend
+    return Cluster(
+        name=trace.name,
+        cost_model="tabulated",
+        nodes=max(table.workers for table in tables),
+        tables=tuple(tables),
+        library=backend if backend in LIBRARIES else "",
+        source=_source(trace, f"collectives of training, medians, {waits}"),
+    )
+
+
+def _no_table(sizes: int) -> str:
+    if sizes:
+        return "holds all-reduces of one size only, a table needs two: record another bucket_cap_mb, or use osf bench"
+    return f"holds no all-reduce of a size that is known: {SHAPES}, or use osf bench"
+
+
+def _known(steps: Sequence[Step]) -> bool:
+    return any(one.arrival is not None for step in steps for one in step.collectives)
+
+
+def _whole(one: Collective) -> int | None:
+    """Bytes of the whole vector: each rank has a part of what an all-gather makes."""
+    if one.kind == "all_gather" and one.bytes is not None:
+        return one.bytes * one.workers if one.workers else None
+    return one.bytes
+
+
+def measurement_of(trace: Trace) -> Measurement:
+    """The times of all steps of the rank that sets the pace, with the plan that was sent where it is known."""
+    rank, steps = trace.pace, usual_steps(trace)
+    conditions = {
+        "framework": "pytorch",
+        "library": rank.backend or "not stated",
+        "device": rank.device or "not stated",
+    }
+    if steps[0].micro_batches > 1:
+        conditions["micro_batches"] = str(steps[0].micro_batches)
+    sizes = [one.bytes for one in steps[0].reductions]
+    if sizes and None not in sizes:
+        conditions["buckets"] = " ".join(str(size) for size in sizes)
+    try:
+        workload = workload_of(trace)
+        conditions["sent"] = written(plan_of(trace, workload), workload)
+    except OsfError:
+        pass  # what is missing is said where the workload and the plan are asked for
+    samples = tuple(step.time for step in rank.steps)
+    told = tuple((name, _printable(value)) for name, value in conditions.items())
+    source = _source(trace, "times of steps on the device")
+    return Measurement(trace.name, trace.name, "ddp", trace.workers or 1, samples, 0, told, source)

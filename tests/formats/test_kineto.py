@@ -1,0 +1,422 @@
+"""What profiler traces mean: jobs that never ran are read back exactly, and those that did as they were."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osfmodel import predict
+from osfmodel.errors import DataError
+from osfmodel.formats import Hints
+from osfmodel.formats.kineto import load_trace
+from osfmodel.formats.source_text import Text
+from osfmodel.trace_buckets import carried, usual_steps
+from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.workload import Layer, Workload
+from tests.formats import traces
+from tests.formats.traces import Job, expected
+
+MICRO = 1e-6
+
+
+def read(job, ranks=None, hints=None, change=None):
+    """The trace of the first ``ranks`` ranks of a job; ``change`` alters the event list of each before it is read."""
+    documents = [traces.trace(job, rank) for rank in range(ranks or job.ranks)]
+    for document in documents:
+        if change:
+            document["traceEvents"] = change(document["traceEvents"])
+    texts = [Text(f"rank{place}.json", json.dumps(document)) for place, document in enumerate(documents)]
+    return load_trace(texts, hints or Hints("job"))
+
+
+def times(*values):
+    return pytest.approx(list(values), abs=1e-9)
+
+
+def check_step(step, wanted, origin):
+    """Every time of a step is as it was made, since ``origin``."""
+
+    def since(interval):
+        return times(*((time - origin) * MICRO for time in interval))
+
+    assert [step.start, step.end] == since((wanted.start, wanted.end))
+    assert list(step.forward) == since(wanted.forward)
+    assert list(step.backward) == since(wanted.backward)
+    assert list(step.update) == since(wanted.update)
+    assert [gradient.ready for gradient in step.gradients] == since(wanted.ready)
+    assert [time for one in step.reductions for time in one.interval] == since(
+        [time for interval in wanted.reductions for time in interval]
+    )
+
+
+JOBS = st.builds(
+    Job,
+    buckets=st.lists(st.lists(st.integers(1, 5000), min_size=1, max_size=4).map(tuple), min_size=1, max_size=4).map(
+        tuple
+    ),
+    steps=st.integers(2, 4),
+    micro_batches=st.integers(1, 3),
+    forward=st.integers(50, 3000),
+    gradient=st.integers(20, 300),
+    update=st.integers(10, 100),
+    latency=st.integers(1, 2000),
+    lead=st.sampled_from([3000, 20_000]),
+    sizes=st.sampled_from(["kernel", "host", "dims"]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS, st.lists(st.integers(0, 2000), min_size=1, max_size=4))
+def test_a_job_is_read_back_as_it_was(job, late):
+    """Ranks on one clock: steps, phases, gradients, buckets, and who waited for whom."""
+    job = replace(job, late=tuple(late), clocks=(0,) * len(late))
+    trace, wanted = read(job), expected(job)
+    origin = min(event["ts"] for event in traces.trace(job)["traceEvents"])
+    for rank, steps in zip(trace.ranks, wanted, strict=True):
+        assert [step.number for step in rank.steps] == [5 + place for place in range(job.steps)]
+        for step, known in zip(rank.steps, steps, strict=True):
+            check_step(step, known, origin)
+            assert step.micro_batches == job.micro_batches
+            assert [one.elements for one in step.reductions] == [sum(bucket) for bucket in job.buckets]
+            assert {one.sized_by for one in step.reductions} == {job.sizes}
+            if job.ranks > 1:
+                assert [one.arrival for one in step.reductions] == times(
+                    *((a - origin) * MICRO for a in known.arrivals)
+                )
+                assert [one.transfer_time for one in step.reductions] == times(
+                    *(job.transfer(place) * MICRO for place in range(len(job.buckets)))
+                )
+
+
+@settings(max_examples=15, deadline=None)
+@given(JOBS, st.lists(st.integers(-10_000_000, 10_000_000), min_size=1, max_size=3), st.booleans())
+def test_clocks_of_hosts_are_brought_together(job, clocks, sequence):
+    job = replace(job, late=(0, *(100 * place for place in range(len(clocks)))), clocks=(0, *clocks), sequence=sequence)
+    trace = read(job)
+    same = read(replace(job, clocks=(0,) * job.ranks))
+    moved = [rank for rank, clock in enumerate(job.clocks) if abs(clock) > 1000]
+    assert [f"rank {rank} is moved" in " ".join(trace.remarks) for rank in moved] == [True] * len(moved)
+    for rank, other in zip(trace.ranks, same.ranks, strict=True):
+        for step, twin in zip(rank.steps, other.steps, strict=True):
+            assert step.time == pytest.approx(twin.time, abs=1e-9)
+            assert [one.waiting for one in step.reductions] == times(*(one.waiting for one in twin.reductions))
+
+
+@settings(max_examples=20, deadline=None)
+@given(JOBS, st.lists(st.integers(0, 2000), min_size=2, max_size=3))
+def test_a_trace_predicts_its_own_step(job, late):
+    """Self-consistency: with its workload, buckets and costs the model gives the time of the usual step.
+
+    Transfers of synthetic jobs depend on bytes alone, so the only freedom is the first step, begun by an idle host.
+    """
+    job = replace(job, late=tuple(late), clocks=(0,) * len(late), micro_batches=1)
+    trace = read(job)
+    if len({sum(bucket) for bucket in job.buckets}) < 2:
+        with pytest.raises(DataError, match="one size only"):
+            cluster_of(trace)
+        return
+    workload = workload_of(trace)
+    plan = plan_of(trace, workload)
+    assert [bucket.size for bucket in plan.buckets] == [4 * sum(bucket) for bucket in job.buckets]
+    predicted = predict(workload, cluster_of(trace), plan, job.ranks)
+    assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=1e-6)
+    assert predicted.warnings == ()
+
+
+def test_the_workload_has_every_gradient_when_the_last_rank_has_it():
+    job = Job(late=(0, 500), clocks=(0, 0))
+    workload = workload_of(read(job))
+    steps = [expected(job)[rank][-1] for rank in (0, 1)]
+    assert workload.gradients.sizes == (400, 800, 1200, 200, 240, 280)
+    assert list(workload.gradients.ready_times) == times(*((t - steps[1].start) * MICRO for t in steps[1].ready))
+    assert workload.update_time == pytest.approx(80e-6)
+    assert "GPU X, nccl, 2 workers; rank 1, 3 of 3 steps" in workload.source.conditions
+
+
+def test_sizes_that_a_trace_lacks():
+    """Without shapes a bucket is a layer; without any size nothing is sent, and it is said how to record them."""
+    bare = Job(shapes=False, late=(0, 0), clocks=(0, 0))
+    workload = workload_of(read(bare))
+    assert workload.gradients.names == ("bucket0", "bucket1", "bucket2")
+    assert workload.gradients.sizes == (1200, 1200, 720)
+    assert any("record_shapes=True" in remark for remark in read(bare).remarks)
+    none = replace(bare, sizes="nowhere")
+    trace = read(none)
+    assert [one.elements for one in trace.ranks[0].steps[0].reductions] == [None] * 3
+    assert any("18 of 18 collectives have no size" in remark for remark in trace.remarks)
+    alone = workload_of(trace)
+    assert alone.gradient_bytes == 0
+    assert "sizes of gradients are not recorded" in alone.source.conditions
+    step = usual_steps(trace)[1]
+    exposed = step.reductions[-1].end - step.backward[1]
+    assert exposed > 0
+    assert alone.compute_time == pytest.approx(step.time - exposed, rel=1e-6)
+    with pytest.raises(DataError, match="have no sizes: record with record_shapes=True"):
+        plan_of(trace, alone)
+    with pytest.raises(DataError, match="no all-reduce of a size that is known"):
+        cluster_of(trace)
+
+
+def test_sizes_from_its_own_gradients():
+    """Where only the shapes of gradients are recorded, buckets have the sizes of what they carry."""
+    trace = read(Job(sizes="nowhere", late=(0, 0), clocks=(0, 0)))
+    found = trace.ranks[0].steps[0].reductions
+    assert [(one.elements, one.sized_by) for one in found] == [
+        (300, "gradients"),
+        (300, "gradients"),
+        (180, "gradients"),
+    ]
+
+
+def test_sizes_from_ddp_logging_and_from_a_model():
+    job = Job(sizes="nowhere", shapes=False, late=(0, 0), clocks=(0, 0))
+    log = Text("log.json", json.dumps({"rebuilt_bucket_sizes": "1200, 1200, 720", "dtypes": "float"}))
+    found = read(job, hints=Hints("job", ddp_logging=log)).ranks[1].steps[1].reductions
+    assert [(one.elements, one.sized_by) for one in found] == [
+        (300, "ddp-logging"),
+        (300, "ddp-logging"),
+        (180, "ddp-logging"),
+    ]
+    sizes = [100, 200, 300, 50, 60, 70]
+    layers = tuple(Layer(f"w{place}", 1, 1, 4 * size) for place, size in reversed(list(enumerate(sizes))))
+    trace = read(job, hints=Hints("job", model=Workload("model", layers)))
+    assert [one.elements for one in trace.ranks[0].steps[0].reductions] == [300, 300, 180]
+    assert workload_of(trace).gradients.names == tuple(f"w{place}" for place in range(6))
+    with pytest.raises(DataError, match=r"DDP's log has 1 buckets.*3 all-reduces of gradients and 6 gradients"):
+        read(job, hints=Hints("job", ddp_logging=Text("log.json", '{"rebuilt_bucket_sizes": "12"}')))
+
+
+def test_without_annotations_a_step_ends_with_the_optimizers():
+    job = Job(annotated=False, late=(0, 0), clocks=(0, 0))
+    trace = read(job)
+    assert [step.time for step in trace.ranks[0].steps[1:]] == times(
+        *((step.end - step.start) * MICRO for step in expected(job)[0][1:])
+    )
+    assert any("prof.step()" in remark for remark in trace.remarks)
+
+
+def test_a_first_step_that_is_not_whole_is_left_out():
+    job = Job(annotated=False, steps=4)
+    forward = next(event for event in traces.trace(job)["traceEvents"] if event["name"] == "forward")
+
+    def cut(events):
+        return [event for event in events if event["ts"] > forward["ts"] + 500]
+
+    trace = read(job, change=cut)
+    assert len(trace.ranks[0].steps) == 3
+    assert any("left out" in remark for remark in trace.remarks)
+
+
+def test_neither_steps_nor_updates_make_one_step():
+    trace = read(Job(annotated=False), change=lambda events: [e for e in events if "Optimizer" not in e["name"]])
+    assert len(trace.ranks[0].steps) == 1
+    assert any("taken as one step" in remark for remark in trace.remarks)
+
+
+def test_one_rank_of_several_says_what_is_not_known():
+    trace = read(Job(late=(0, 0), clocks=(0, 0)), ranks=1)
+    assert trace.workers == 2
+    assert trace.ranks[0].steps[0].reductions[0].waiting is None
+    assert any("1 of 2 ranks" in remark for remark in trace.remarks)
+
+
+def test_a_rank_twice_is_refused():
+    text = Text("a.json", traces.text(Job()))
+    with pytest.raises(DataError, match="two of the files are of one rank"):
+        load_trace([text, text])
+
+
+def test_a_collective_on_the_record_four_times_is_one():
+    """Kernel, record_param_comms, the host's and the device's annotation of one all-reduce."""
+    trace = read(Job())
+    assert [len(step.collectives) for step in trace.ranks[0].steps] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "float32"),
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "float32"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevComm*, unsigned long)", "bfloat16"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_half(ncclDevComm*)", "float16"),
+        ("rcclAllReduce_Sum_f32", "float32"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", None),
+    ],
+)
+def test_names_of_kernels(kernel, dtype):
+    trace = read(Job(kernel=kernel, sizes="nowhere", shapes=False))
+    one = trace.ranks[0].steps[0].collectives[0]
+    assert (one.kind, one.dtype) == ("all_reduce", dtype)
+
+
+def test_old_categories_mean_the_same():
+    old = {"kernel": "Kernel", "cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime"}
+
+    def aged(events):
+        return [{**event, "cat": old.get(event["cat"], event["cat"])} for event in events]
+
+    job = Job(late=(0, 0), clocks=(0, 0))
+    assert read(job, change=aged).ranks == read(job).ranks
+
+
+def test_where_no_launches_are_recorded_collectives_are_matched_in_order():
+    def without(events):
+        return [event for event in events if event["cat"] != "cuda_runtime"]
+
+    trace = read(Job(sizes="dims", lead=20), change=without)
+    assert [one.elements for one in trace.ranks[0].steps[0].reductions] == [300, 300, 180]
+
+
+def test_work_of_a_step_before_the_trace_is_not_in_it():
+    """Kernels that nothing on the record submitted, ahead of the first step's own."""
+    job = Job(lead=20_000)
+    first = expected(job)[0][0].start
+
+    def busy(events):
+        kernel = {"ph": "X", "cat": "kernel", "name": "old", "pid": 1, "tid": 7, "ts": first - 9000, "dur": 9000}
+        nccl = {**kernel, "name": job.kernel, "tid": 20, "dur": 100}
+        return [{**kernel, "args": {"stream": 7}}, {**nccl, "args": {"stream": 20}}, *events]
+
+    step = read(job, change=busy).ranks[0].steps[0]
+    assert step.time == pytest.approx((expected(job)[0][0].end - first) * MICRO)
+    assert len(step.collectives) == 3
+
+
+def test_steps_are_chosen():
+    trace = read(Job(steps=5), hints=Hints("job", steps=(6, 7)))
+    assert [step.number for step in trace.ranks[0].steps] == [6, 7]
+    with pytest.raises(DataError, match=r"has no steps 1..2: it has 5..7"):
+        read(Job(), hints=Hints("job", steps=(1, 2)))
+
+
+def test_another_rank_that_sent_something_else_is_said():
+    job = Job(late=(0, 0), clocks=(0, 0))
+    other = replace(job, buckets=((100, 200), (301,), (50, 60, 70)))
+    texts = [Text("a.json", traces.text(job, 0)), Text("b.json", traces.text(other, 1))]
+    trace = load_trace(texts)
+    assert any(remark.startswith("3 collectives are not on the record of all ranks") for remark in trace.remarks)
+    assert [one.waiting is None for one in trace.ranks[0].steps[0].reductions] == [False, True, False]
+
+
+KINETO = "traces/kineto"
+FILES = {
+    "hta_dlrm_ddp_2xV100_rank1.json.gz": (1, 6, 2, "Tesla V100-SXM2-16GB"),
+    "hta_dlrm_ddp_8xA100_rank3.json.gz": (1, 6, 8, "NVIDIA A100-PG509-200"),
+    "hta_pertensor_allreduce_2xV100_rank1.json.gz": (1, 5, 2, "Tesla V100-SXM2-32GB"),
+    "hta_resnet50_ddp_2xA100_rank0.json.gz": (1, 3, 2, "NVIDIA A100-PG509-200"),
+    "kineto_resnet50_bs32_1gpu.json.gz": (1, 6, None, "Tesla V100-DGXS-32GB"),
+    "param_dlrm_8xV100_all8ranks.tar.gz": (8, 1, 8, "Tesla V100-SXM2-32GB"),
+    "param_resnet18_1x2080Ti.json.gz": (1, 30, None, "NVIDIA GeForce RTX 2080 Ti"),
+    "tracelens_resnet18_1xMI300X_compute_only.json.gz": (1, 5, None, "AMD Instinct MI300X"),
+}
+"""Ranks, steps of each, ranks of the job, device."""
+
+
+@pytest.fixture(scope="module")
+def published(data_folder):
+    """The trace in a published file, read once."""
+    return cache(lambda name: load_trace([data_folder / KINETO / name]))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_published_traces(published, name):
+    """All are read: ranks, steps, device; a workload and the times of steps."""
+    trace = published(name)
+    ranks, steps, workers, device = FILES[name]
+    assert (len(trace.ranks), {len(rank.steps) for rank in trace.ranks}) == (ranks, {steps})
+    assert (trace.workers, {rank.device for rank in trace.ranks}) == (workers, {device})
+    workload, measured = workload_of(trace), measurement_of(trace)
+    assert 0.9 * measured.iteration_time < workload.compute_time <= 1.001 * measured.iteration_time
+    for step in (step for rank in trace.ranks for step in rank.steps):
+        assert step.forward
+        assert step.backward
+        assert step.update
+        assert step.start <= step.forward[0] <= step.forward[1] <= step.backward[1] <= step.update[1] <= step.end
+        assert step.micro_batches == 1
+
+
+def test_buckets_of_resnet50(published):
+    """DDP's default caps on two A100s."""
+    trace = published("hta_resnet50_ddp_2xA100_rank0.json.gz")
+    buckets = [2049000, 7875584, 6563840, 6637568, 2431040]
+    for step in trace.ranks[0].steps:
+        assert [one.elements for one in step.reductions] == buckets
+        assert {(one.dtype, one.sized_by, one.workers) for one in step.reductions} == {("float32", "kernel", 2)}
+        assert len(step.gradients) == 161
+        assert [one.kind for one in step.collectives[:2]] == ["broadcast", "broadcast"]
+    workload = workload_of(trace)
+    assert workload.gradient_bytes == 4 * sum(buckets)
+    assert [bucket.size for bucket in plan_of(trace, workload).buckets] == [4 * size for size in buckets]
+
+
+def test_an_all_reduce_for_each_tensor(published):
+    trace = published("hta_pertensor_allreduce_2xV100_rank1.json.gz")
+    assert [len(step.collectives) for step in trace.ranks[0].steps] == [404] * 5
+    assert {one.kind for step in trace.ranks[0].steps for one in step.collectives} == {"all_reduce"}
+
+
+def test_sizes_of_the_dlrm_are_those_of_its_annotations(published):
+    """All-reduces between all-to-alls; gradients fill the buckets, a few are of no bucket."""
+    trace = published("hta_dlrm_ddp_8xA100_rank3.json.gz")
+    for step in trace.ranks[0].steps:
+        assert [one.elements for one in step.reductions] == [45310188, 267040, 4432073]
+        assert {one.sized_by for one in step.reductions} == {"dims"}
+        assert Counter(one.kind for one in step.collectives) == {"all_reduce": 3, "all_to_all": 7}
+        messages = carried(step)
+        assert [sum(one.elements for one in message) for message in messages] == [45310188, 267040, 4432073]
+        assert sum(map(len, messages)) == len(step.gradients) - 1
+
+
+def test_eight_ranks_are_matched(published):
+    trace = published("param_dlrm_8xV100_all8ranks.tar.gz")
+    assert [rank.rank for rank in trace.ranks] == list(range(8))
+    steps = [rank.steps[0] for rank in trace.ranks]
+    assert {tuple(one.elements for one in step.reductions) for step in steps} == {(394241, 112, 226960)}
+    assert all(one.waiting is not None for step in steps for one in step.collectives)
+    for place in range(len(steps[0].collectives)):
+        same = [step.collectives[place] for step in steps]
+        assert len({one.arrival for one in same}) == 1
+        assert min(one.waiting for one in same) == 0
+        spread = max(one.transfer_time for one in same) - min(one.transfer_time for one in same)
+        assert spread < 100e-6  # they end together
+    table = cluster_of(trace).tables[0]
+    assert table.workers == 8
+    assert table.sizes == (448, 907840, 1576964)
+
+
+COMPLETE = [
+    "hta_dlrm_ddp_2xV100_rank1.json.gz",
+    "hta_dlrm_ddp_8xA100_rank3.json.gz",
+    "hta_resnet50_ddp_2xA100_rank0.json.gz",
+    "param_dlrm_8xV100_all8ranks.tar.gz",
+]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_published_traces_predict_their_own_step(published, name):
+    """Self-consistency, no prediction: workload, buckets and costs are of the trace itself."""
+    trace = published(name)
+    workload = workload_of(trace)
+    predicted = predict(workload, cluster_of(trace), plan_of(trace, workload), trace.workers)
+    assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
+
+
+def test_gradients_of_resnet50_without_communication(published):
+    """Old event names; their sizes are those of the model."""
+    workload = workload_of(published("kineto_resnet50_bs32_1gpu.json.gz"))
+    assert len(workload.gradients) == 161
+    assert workload.gradient_bytes == 4 * 25557032
+    trace = published("kineto_resnet50_bs32_1gpu.json.gz")
+    assert all(step.inputs for step in trace.ranks[0].steps)
+
+
+def test_bfloat16_on_rocm(published):
+    workload = workload_of(published("tracelens_resnet18_1xMI300X_compute_only.json.gz"))
+    assert set(workload.gradients.dtypes) == {"bfloat16"}
+    assert workload.gradient_bytes == 2 * 11689512
