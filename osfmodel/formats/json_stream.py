@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from osfmodel.errors import DataError
 
 Item = TypeVar("Item")
-CHUNK = 2**18
+CHUNK = 2**16
 """Bytes that are decoded at once, if no element is longer: few enough for a processor's cache."""
 LONGEST = 2**22
 """Characters that an element or a value beside the array may have; parsed, each can take some fifty bytes."""
@@ -261,7 +261,7 @@ class ArrayStream(Generic[Item]):
         content = self._cursor.chunk()
         cuts = list(CUT.finditer(content, max(0, len(content) - TAIL))) or list(CUT.finditer(content))
         for cut in cuts[: -1 - TRIES : -1]:
-            items = self._decode(b"[" + content[: cut.start() + 1] + b"]")
+            items = self._decode(b"".join((b"[", memoryview(content)[: cut.start() + 1], b"]")))
             if items:
                 self._cursor.go_on(content[cut.end() :])
                 return items

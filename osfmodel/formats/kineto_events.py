@@ -152,7 +152,7 @@ def read_events(
 
     keep:     (category, name) -> whether such events are wanted; asked once for each, unless they are very many
     tell:     hears of files that are left out, and why
-    progress: hears (bytes read, bytes in all files) as they lie on disk, after each 64 KiB
+    progress: hears (bytes read, bytes in all files) as they lie on disk, after each 16 KiB
 
     Take the events of one trace to their end before the next. Raises DataError, which names file and event.
     """

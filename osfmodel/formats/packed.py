@@ -11,9 +11,9 @@ from osfmodel.profiles import LARGEST_FILE
 MAGIC = b"\x1f\x8b"
 GZIP = 31
 """zlib's number for a gzip header and the largest window."""
-PIECE = 2**18
+PIECE = 2**16
 """Most bytes that are unpacked at once."""
-STEP = 2**16
+STEP = 2**14
 """Bytes that are unpacked from: what does not fit into a piece is copied for the next."""
 
 
@@ -36,7 +36,7 @@ def limited(pieces: Iterable[bytes], limit: int, why: str) -> Iterator[bytes]:
 
 
 def streamed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """What is packed in ``pieces``, each of at most some 64 KiB, or they themselves.
+    """What is packed in ``pieces``, each of at most some 16 KiB, or they themselves.
 
     Several gzip files behind each other are one. Raises DataError for what is cut or damaged.
     """
