@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.errors import UsageError
-from osfmodel.workload import BF16, FP16, Layer, Workload, float_bytes
+from osfmodel.workload import BF16, FP16, Layer, Workload, float_bytes, sending
 
 LARGEST_RANK = 10**6
 
@@ -43,7 +43,9 @@ def power_sgd(workload: Workload, rank: int) -> Workload:
     return replace(
         workload,
         name=f"{workload.name}-powersgd{rank}",
-        layers=tuple(replace(layer, gradient_bytes=_low_rank(layer, rank)) for layer in workload.layers),
+        layers=tuple(
+            sending(layer, _low_rank(layer, rank)) if layer.gradient_bytes else layer for layer in workload.layers
+        ),
     )
 
 

@@ -19,10 +19,15 @@ from osfmodel.workload import Workload
 
 
 class Predicted:
-    """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty."""
+    """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty.
 
-    def __init__(self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]]) -> None:
-        self.comparisons, self.money = comparisons, money
+    ``scaling``: whether what more workers bring is asked for.
+    """
+
+    def __init__(
+        self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]], scaling: bool = False
+    ) -> None:
+        self.comparisons, self.money, self.scaling = comparisons, money, scaling
 
     def document(self) -> dict[str, Any]:
         entries = [self._entry(number) for number in range(len(self.comparisons))]
@@ -34,7 +39,7 @@ class Predicted:
     def _entry(self, number: int) -> dict[str, Any]:
         comparison = self.comparisons[number]
         rows = [_prediction(prediction, comparison.workers) for prediction in comparison.predictions]
-        if comparison.what_if.words:
+        if comparison.what_if.words or self.scaling:
             for row, prediction in zip(rows, comparison.predictions, strict=True):
                 row.update(samples_per_s=comparison.throughput(prediction))
         if self.money:
@@ -48,6 +53,7 @@ class Predicted:
             "compute_time_s": comparison.workload.compute_time,
             "lower_bound_s": comparison.lower_bound,
             **_what_if(comparison.what_if),
+            **({"scaling": "weak" if comparison.what_if.global_batch is None else "strong"} if self.scaling else {}),
             "predictions": rows,
         }
 
@@ -74,7 +80,9 @@ class Predicted:
     def show(self, console: Any) -> None:
         from osfmodel import screen
 
-        if len(self.comparisons) == 1:
+        if self.scaling:
+            screen.show_scaling(console, self.comparisons)
+        elif len(self.comparisons) == 1:
             screen.show_comparison(console, self.comparisons[0])
         else:
             screen.show_sweep(console, self.comparisons)

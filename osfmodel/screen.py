@@ -55,7 +55,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
             _width(prediction.band),
-            *(f"{comparison.throughput(prediction):,.4g}" for _ in rates),
+            *(_rate(comparison.throughput(prediction)) for _ in rates),
         )
     console.print(table)
     console.print(
@@ -74,6 +74,10 @@ def _alone(comparison: Comparison) -> str:
         return f"One worker alone: {show_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
     return f"One worker alone, with the whole global batch: {show_time(whole)}."
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def _varied(what_if: WhatIf) -> str:
@@ -183,8 +187,30 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
             bands = _widths([prediction.band for prediction in comparison.predictions])
             table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound), bands)
     console.print(table)
-    console.print(_alone(first))
-    _show_executors(console, first.predictions)
+    _show_below_sweep(console, comparisons)
+
+
+def show_scaling(console: Console, comparisons: Sequence[Comparison]) -> None:
+    """What more workers bring, plan by plan: the batch of each, throughput, speed-up over one worker, efficiency."""
+    first = comparisons[0]
+    kind = "weak" if first.what_if.global_batch is None else "strong"
+    title = f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling"
+    columns = ("workers", "batch of each", "iteration", "samples/s", "speed-up", "scaling factor", "error band")
+    table = table_under(console, title, "plan", *columns)
+    for number, plan in enumerate(first.predictions):
+        for comparison in comparisons:
+            one, workers, batch = comparison.predictions[number], comparison.workers, comparison.workload.batch_size
+            factor = one.scaling_factor
+            times = (show_time(one.iteration_time), _rate(comparison.throughput(one)), f"{factor * workers:.4g}x")
+            cells = ("" if batch is None else str(batch), *times, f"{factor:.3f}", _width(one.band))
+            table.add_row(escape(plan.name), str(workers), *cells)
+    console.print(table)
+    _show_below_sweep(console, comparisons)
+
+
+def _show_below_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
+    console.print(_alone(comparisons[0]))
+    _show_executors(console, comparisons[0].predictions)
     _show_caveats(console, comparisons)
     _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
 

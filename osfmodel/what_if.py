@@ -146,7 +146,8 @@ class WhatIf:
         said = [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
         said.append(compression_called(self.compression)[0].caveat)
         said += ["adding up the gradients of micro-batches takes no time here"] if self.accumulate > 1 else []
-        beyond = replace(self, compression="none", batch_size=None, global_batch=None).words
+        cast = "none" if not compression_called(self.compression)[0].caveat else self.compression
+        beyond = replace(self, compression=cast, batch_size=None, global_batch=None).words
         said += [f"error bands are those of set-ups as they were measured, without {beyond}"] if beyond else []
         return tuple(filter(None, said))
 

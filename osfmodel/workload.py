@@ -35,6 +35,7 @@ class Layer:
     peak_bytes:       most bytes of activations, inputs and scratch of all layers alive at once during its backward;
                       parameters, gradients, buffers and optimizer state are not among them; where known
     steady_bytes:     of peak_bytes, those that are there whatever the batch, such as gradients that are not ready yet
+    held_bytes:       size of the gradient in memory, where gradient_bytes is what is sent of it compressed
     """
 
     name: str
@@ -46,6 +47,7 @@ class Layer:
     enqueue_time: float | None = None
     peak_bytes: int | None = None
     steady_bytes: int | None = None
+    held_bytes: int | None = None
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a layer")
@@ -55,6 +57,8 @@ class Layer:
         require_name(self.dtype, f"the dtype of layer {self.name!r}")
         if self.activation_bytes is not None:
             require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
+        if self.held_bytes is not None:
+            require_count(self.held_bytes, f"held bytes of layer {self.name!r}")
         if self.peak_bytes is not None:
             require_count(self.peak_bytes, f"peak bytes of layer {self.name!r}")
         if self.steady_bytes is not None:
@@ -91,7 +95,7 @@ class Gradients:
 
     Parallel tuples, one entry per layer that has parameters. ``ready_times`` are seconds after the start of
     the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times where the
-    profile does not say).
+    profile does not say). ``held`` are the sizes in memory, where what is sent is compressed; empty where all is sent.
     """
 
     names: tuple[str, ...]
@@ -99,6 +103,12 @@ class Gradients:
     sizes: tuple[int, ...]
     dtypes: tuple[str, ...]
     enqueue_times: tuple[float, ...]
+    held: tuple[int, ...] = ()
+
+    @property
+    def held_sizes(self) -> tuple[int, ...]:
+        """Of each in memory: what a framework fills its buckets with that compresses bucket by bucket (DDP)."""
+        return self.held or self.sizes
 
     @property
     def elements(self) -> dict[str, int]:
@@ -224,7 +234,7 @@ class Workload:
         """
         size = element_bytes(dtype)
         layers = tuple(
-            replace(layer, gradient_bytes=size * (layer.gradient_bytes // float_bytes(layer)), dtype=dtype)
+            replace(sending(layer, size * (layer.gradient_bytes // float_bytes(layer))), dtype=dtype)
             if layer.gradient_bytes
             else layer
             for layer in self.layers
@@ -245,6 +255,12 @@ class Workload:
             for layer in self.layers
         )
         return replace(self, layers=layers)
+
+
+def sending(layer: Layer, size: int) -> Layer:
+    """``layer`` with a gradient of which ``size`` bytes are sent, and which is held as it is."""
+    held = layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes
+    return replace(layer, gradient_bytes=size, held_bytes=held)
 
 
 def float_bytes(layer: Layer) -> int:
@@ -299,4 +315,11 @@ def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Grad
         sizes=tuple(layer.gradient_bytes for layer, _ in ready),
         dtypes=tuple(layer.dtype for layer, _ in ready),
         enqueue_times=tuple(time if layer.enqueue_time is None else layer.enqueue_time for layer, time in ready),
+        held=_held([layer for layer, _ in ready]),
     )
+
+
+def _held(layers: Sequence[Layer]) -> tuple[int, ...]:
+    if all(layer.held_bytes is None for layer in layers):
+        return ()
+    return tuple(layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes for layer in layers)

@@ -58,7 +58,7 @@ from osfmodel.workload import Workload
 @click.option(
     "--scaling",
     type=click.Choice(["weak", "strong"]),
-    help="Each worker's batch stays (weak), or all of them together.",
+    help="What more workers bring where each keeps its batch (weak), or all share one (strong).",
 )
 @click.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")
 @output_options
@@ -83,12 +83,15 @@ def predict_command(
     """Predict the iteration time of WORKLOAD on CLUSTER under each plan.
 
     A range of worker counts, A..B, is A, 2A, 4A ... and B, or those of the counts between A and B that the cluster was
-    measured with. Training on --samples keeps the batch per worker, so more workers mean fewer iterations.
+    measured with. Training on --samples keeps the batch per worker, so more workers mean fewer iterations; with
+    --global-batch they share it.
 
     \b
     Example:
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --bandwidth x2 --accumulate 4
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --global-batch 2048
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
     """
@@ -109,7 +112,7 @@ def predict_command(
         for count in counts
     ]
     money = _economics(comparisons, samples, price_per_gpu_hour)
-    emit(style, as_json, output, Predicted(comparisons, money))
+    emit(style, as_json, output, Predicted(comparisons, money, scaling is not None or global_batch is not None))
 
 
 def _require_scaling(scaling: str | None, global_batch: int | None) -> None:

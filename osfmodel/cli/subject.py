@@ -67,7 +67,7 @@ def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., An
 
 def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Callable[..., Any]:
     for option in (
-        click.option("--accumulate", type=int, metavar="K", help="What if K micro-batches were sent at once."),
+        click.option("--accumulate", type=int, metavar="K", help="What if gradients of K micro-batches were added up."),
         click.option("--compression", metavar="HOW", help="What if gradients were sent as fp16, bf16, powersgd:RANK."),
         click.option("--compute", metavar="xF", help="What if devices were F times as fast (x1.5)."),
         click.option("--latency", metavar="xF|TIME", help="What if latency were F times as long (x0.5), or 10us."),

@@ -18,8 +18,12 @@ from osfmodel.units import parse_part, parse_room
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
-NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", *WHAT_IF)
-"""Options that --memory does not take."""
+PLANNED = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split")
+NOT_MEMORY = {
+    **dict.fromkeys(PLANNED, "which plans for one channel and a barrier"),
+    **dict.fromkeys(WHAT_IF, "which takes the profile and the network as they are"),
+}
+"""Options that --memory does not take, and why."""
 
 
 def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,9 +54,9 @@ def refuse_other_options(ctx: click.Context) -> None:
             if name in given:
                 raise UsageError(f"{spelled[name]} is for --memory SIZE")
         return
-    for name in NOT_MEMORY:
+    for name, reason in NOT_MEMORY.items():
         if name in given:
-            raise UsageError(f"{spelled[name]} does not go with --memory, which plans for one channel and a barrier")
+            raise UsageError(f"{spelled[name]} does not go with --memory, {reason}")
     for name in ("density", "mirror"):
         if name in given and not ctx.params["sparse"]:
             raise UsageError(f"{spelled[name]} is for --sparse")

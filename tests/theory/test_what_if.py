@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Cluster, Layer, Link, Table, UsageError, Workload, at_batch, cost_of, load_workload, predict
+from osfmodel import (
+    Cluster,
+    Layer,
+    Link,
+    Plan,
+    Table,
+    UsageError,
+    Workload,
+    at_batch,
+    cost_of,
+    load_workload,
+    predict,
+    tune,
+)
 from osfmodel.compression import COMPRESSIONS, compressed
 from osfmodel.engine import predict_timeline
 from osfmodel.network import Change, Network, faster_network
@@ -19,6 +32,7 @@ from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import contiguous_plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.targets import ddp
 from osfmodel.what_if import WhatIf, accumulating, faster_device
 from tests.problems import affine, tiny_workload
 
@@ -254,3 +268,33 @@ def test_what_is_changed_in_words_and_as_data():
         1,
         1,
     ]
+
+
+@pytest.mark.parametrize("how", ["fp16", "bf16", "powersgd:4"])
+def test_ddp_fills_buckets_with_gradients_as_they_are_held(how):
+    """A hook is given what DDP has put into a bucket, so the tensors in it are those of a run without the hook."""
+    workload = load_workload("resnet50-v100")
+    smaller, pricing = compressed(workload, how), pricing_of(RING, 16)
+
+    def tensors(plan: Plan) -> list[list[str]]:
+        return [[block.layer for block in bucket.blocks] for bucket in plan.buckets]
+
+    before, after = (make_plan("ddp", one, pricing) for one in (workload, smaller))
+    assert tensors(after) == tensors(before)
+    assert sum(bucket.size for bucket in after.buckets) == smaller.gradient_bytes < workload.gradient_bytes
+    tuning = tune(smaller, RING, 16, "ddp")
+    limits = [int(mib * 2**20) for mib in tuning.config["bucket_cap_mb_list"]]
+    assert ddp.realise(ddp.DdpKnobs(tuple(limits)), smaller) == tuning.plan
+    again = ddp.realise(ddp.DdpKnobs(tuple(limits)), workload)  # what DDP does with these limits
+    assert tensors(again) == tensors(tuning.plan)
+    assert "register_comm_hook" in tuning.rendered
+    assert "register_comm_hook" not in tune(workload, RING, 16, "ddp").rendered
+
+
+def test_horovod_fuses_what_is_sent():
+    """Horovod compresses tensors before it is given them: its threshold holds for halves."""
+    workload = load_workload("resnet50-v100")
+    half = compressed(workload, "fp16")
+    assert half.gradients.held_sizes == workload.gradients.sizes
+    plans = [make_plan("horovod:16MiB,5ms", one, pricing_of(RING, 16)) for one in (workload, half)]
+    assert len(plans[1].buckets) < len(plans[0].buckets)
