@@ -16,6 +16,8 @@ from osfmodel.units import show_bytes, show_time
 
 WIDTH = 40
 """Characters of the bar of a whole step."""
+HELPS = 0.005
+"""Remedies that bring a smaller part are not called such."""
 LISTED = 24
 """Most buckets that are listed; all are in the other formats."""
 SMALL = 0.001
@@ -46,7 +48,7 @@ def show_explanation(console: Console, one: Explanation) -> None:
     _show_parts(console, one)
     _show_causes(console, one)
     _show_ranks(console, one)
-    _show_buckets(console, one.buckets)
+    _show_buckets(console, one.buckets, "of best seen" if one.cluster is None else "of possible")
     _show_remedies(console, one.remedies)
     for remark in one.remarks:
         console.print(f"Note: {remark}.", markup=False)
@@ -101,11 +103,11 @@ def _show_ranks(console: Console, one: Explanation) -> None:
     console.print(table)
 
 
-def _show_buckets(console: Console, rows: Sequence[BucketRow]) -> None:
+def _show_buckets(console: Console, rows: Sequence[BucketRow], best: str) -> None:
     if not rows:
         return
     console.print()
-    table = _table("message", "size", "ready", "start", "end", "bus bandwidth", "of possible", "hidden", "exposed")
+    table = _table("message", "size", "ready", "start", "end", "bus bandwidth", best, "hidden", "exposed")
     shown = sorted(sorted(rows, key=lambda row: -row.exposed)[:LISTED], key=lambda row: row.number)
     for row in shown:
         table.add_row(*_bucket_cells(row))
@@ -124,13 +126,26 @@ def _bucket_cells(row: BucketRow) -> tuple[str, ...]:
 
 
 def _show_remedies(console: Console, remedies: Sequence[Remedy]) -> None:
+    """A table of those that help; those that do not, and those without a price, in a line each."""
     if not remedies:
         return
+    helping = [remedy for remedy in remedies if (remedy.throughput or 0.0) >= 1 + HELPS]
+    if helping:
+        console.print()
+        table = _table("what would help", "step", "samples/s", "by", "")
+        table.columns[-1].justify = "left"
+        for remedy in helping:
+            step, speed = show_time(remedy.step_time or 0.0), f"{(remedy.throughput or 1.0) - 1:+.1%}"
+            table.add_row(escape(remedy.what), step, speed, remedy.by, escape(remedy.note))
+        console.print(table)
+    others = [
+        f"{remedy.what} ({round(remedy.throughput - 1, 3) + 0.0:+.1%})"
+        for remedy in remedies
+        if remedy.throughput is not None and remedy not in helping
+    ]
     console.print()
-    table = _table("what would help", "step", "samples/s", "by", "")
-    table.columns[-1].justify = "left"
+    if others:
+        console.print(f"Would not help: {'; '.join(others)}.", markup=False)
     for remedy in remedies:
-        step = "" if remedy.step_time is None else show_time(remedy.step_time)
-        speed = "not priced" if remedy.throughput is None else f"{remedy.throughput - 1:+.1%}"
-        table.add_row(escape(remedy.what), step, speed, remedy.by, escape(remedy.note))
-    console.print(table)
+        if remedy.throughput is None:
+            console.print(f"{remedy.what}: {remedy.note}.", markup=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 
 from osfmodel.cluster import AlphaBeta, Cluster, Table
@@ -109,6 +110,7 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
 def wires_of(found: Explanation) -> Cluster:
     """What all-reduces had the wires for, by bytes: one after the other, as the replay has them.
 
+    None takes longer than a larger one, since it could be padded; what did was kept from the wires by something else.
     With a single size a line through nothing. Raises DataError where no size is known.
     """
     times: dict[int, list[float]] = {}
@@ -121,7 +123,8 @@ def wires_of(found: Explanation) -> Cluster:
     if len(points) == 1:
         ((size, seconds),) = points
         return Cluster(found.name, "hockney", fits=(AlphaBeta(found.workers, 0.0, seconds / size),))
-    table = Table(found.workers, tuple(size for size, _ in points), tuple(seconds for _, seconds in points))
+    least = list(accumulate((seconds for _, seconds in reversed(points)), min))[::-1]
+    table = Table(found.workers, tuple(size for size, _ in points), tuple(least))
     return Cluster(found.name, "tabulated", tables=(table,))
 
 

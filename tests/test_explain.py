@@ -216,3 +216,72 @@ def test_a_job_that_never_communicates_is_compute_bound():
     found = explain_trace(Trace("alone", (RankTrace(0, (step,)),)))
     assert (found.cause, found.buckets, found.workers) == ("compute", (), 1)
     assert found.remarks == ()
+
+
+def remedies_of(job: Job, **given):
+    """By name."""
+    return {remedy.name: remedy for remedy in osf.explain(trace_of(job), **given).remedies}
+
+
+SLOW = replace(
+    HEALTHY, gradients=(1_000_000, 6_000_000, 3_000_000, 8_000_000, 2_000_000), buckets=((0,), (1, 2), (3, 4)),
+    per_byte=1e-8, latency=0.0,
+)  # fmt: skip
+"""Its messages take time in proportion to their bytes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "samples"),
+    [
+        ("half", {"gradients": tuple(size // 2 for size in SLOW.gradients)}, 1),
+        ("network-2", {"per_byte": 5e-9}, 1),
+        ("network-10", {"per_byte": 1e-9}, 1),
+        ("workers-1", {"per_byte": 0.0}, 0.5),
+        ("accumulate-4", {"forward": 4 * SLOW.forward + 3 * 5 * SLOW.backward}, 4),
+        ("balance", {"slowness": (1.0, 1.0)}, 1),
+    ],
+)
+def test_a_remedy_brings_what_the_job_gains_by_it(name, change, samples):
+    """The oracle is the made-up job, run with the remedy."""
+    cluster = osf.Cluster("line", "hockney", fits=(osf.AlphaBeta(2, 0.0, SLOW.per_byte),))
+    sick = replace(SLOW, slowness=(1.0, 1.3)) if name == "balance" else SLOW
+    found = remedies_of(sick, cluster=cluster)[name]
+    assert found.step_time == pytest.approx(step_time(replace(sick, **change)), rel=1e-3)
+    assert found.throughput == pytest.approx(samples * step_time(sick) / found.step_time)
+
+
+def test_prices_of_the_trace_itself_do_as_well():
+    assert remedies_of(SLOW)["half"].step_time == pytest.approx(
+        step_time(replace(SLOW, gradients=tuple(size // 2 for size in SLOW.gradients))), rel=0.02
+    )
+
+
+def test_the_best_plan_is_that_of_tune():
+    cluster = osf.load_cluster("ring:500us,1Gbps")
+    found = remedies_of(replace(TINY, latency=1e-3, per_byte=8e-9), cluster=cluster)["plan"]
+    assert found.throughput > 1.3
+    assert found.by == "model"
+
+
+def test_a_remedy_without_a_price_says_why():
+    cluster = osf.Cluster("line", "hockney", fits=(osf.AlphaBeta(4, 0.0, 1e-9),))
+    four = replace(HEALTHY, slowness=(1.0,) * 4, stalls=(0.0,) * 4)
+    found = remedies_of(four, cluster=cluster)["workers-2"]
+    assert (found.throughput, found.step_time) == (None, None)
+    assert "no all_reduce fit for 2 workers" in found.note
+
+
+def test_without_sizes_nothing_that_communicates_is_priced():
+    trace = trace_of(HEALTHY)
+    bare = replace(
+        trace,
+        ranks=tuple(
+            replace(rank, steps=tuple(replace(step, gradients=(), collectives=tuple(
+                replace(one, elements=None) for one in step.collectives)) for step in rank.steps))
+            for rank in trace.ranks
+        ),
+    )  # fmt: skip
+    found = osf.explain(bare)
+    assert found.remedies == ()
+    assert any("are not priced" in remark for remark in found.remarks)
+    assert found.buckets[0].bandwidth is None

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from osfmodel.diagnosis.messages import Key, used_map
-from osfmodel.diagnosis.parts import without
+from osfmodel.diagnosis.parts import input_waits, without
 from osfmodel.diagnosis.replay import Seen, alone, flowing, messages, pace_setter, scene
-from osfmodel.trace import Interval, Step
+from osfmodel.trace import Interval
 
 CAUSES: Mapping[str, str] = MappingProxyType(
     {
@@ -57,8 +57,8 @@ def gains_of(ranks: Sequence[Seen], startup: Startup) -> Gains:
 
 def _times(ranks: Sequence[Seen], startup: Startup) -> list[float]:
     """The replay with the first 0, 1, 2 ... causes taken away, but for the last. None is longer than the one before."""
-    pace = pace_setter(ranks, _inputs)
-    inputs = _inputs(pace.step)
+    pace = pace_setter(ranks, input_waits)
+    inputs = input_waits(pace.step)
     whole = dict(messages(ranks))
     sizes = {one.key: one.collective.bytes or 0 for one in pace.sent}
     maps = {one.key for one in pace.sent if used_map(one.collective)}
@@ -71,7 +71,7 @@ def _times(ranks: Sequence[Seen], startup: Startup) -> list[float]:
     ordered = alone(pace, whole, inputs, ordered=True).prompt()
     found = [
         scene(ranks, lambda step: ()).duration,
-        scene(ranks, _inputs).duration,
+        scene(ranks, input_waits).duration,
         even.duration,
         even.prompt().duration,
         ordered.timed(lambda key, seconds: 0.0 if key in maps else seconds).duration,
@@ -85,11 +85,6 @@ def _times(ranks: Sequence[Seen], startup: Startup) -> list[float]:
     for place in range(1, len(found)):
         found[place] = min(found[place], found[place - 1])
     return found
-
-
-def _inputs(step: Step) -> tuple[Interval, ...]:
-    """When the rank waited for its data loader and did nothing else."""
-    return without(step.inputs, [*step.compute, *step.copies])
 
 
 def _idle(rank: Seen) -> tuple[Interval, ...]:

@@ -117,10 +117,15 @@ def parts_of(step: Step) -> Parts:
     waiting = length(common(exposed, step.communication)) - transfer
     held = length(exposed) - transfer - waiting
     copies = without(step.copies, step.compute)
-    inputs = length(without(step.inputs, [*step.compute, *copies]))
+    inputs = length(input_waits(step))
     told = step.compute_time + length(exposed) + length(copies) + inputs
     idle = max(0.0, step.time - told)
     return Parts(step.compute_time, transfer, waiting if known else None, held, length(copies), inputs, idle)
+
+
+def input_waits(step: Step) -> tuple[Interval, ...]:
+    """When the rank waited for its data loader and did nothing else."""
+    return without(common(step.inputs, [(step.start, step.end)]), [*step.compute, *step.copies])
 
 
 def moved_from(one: Collective) -> float:

@@ -85,7 +85,10 @@ def _bandwidth(one: Explanation, cost: str) -> str:
     sizes = sum(row.bytes or 0 for row in one.buckets)
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
     if not carried:
-        return f"Bandwidth: communication that no order of sending could hide costs {cost}."
+        return (
+            f"Network: communication that no order of sending could hide costs {cost}; without the sizes of messages "
+            "start-ups are not told from bytes."
+        )
     rate = sum(size for _, size in carried) / sum(size / speed for speed, size in carried)
     said = f" at a bus bandwidth of {show_bytes(rate)}/s"
     return f"Bandwidth: {show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
