@@ -149,7 +149,8 @@ class Writer:
             yield self._complete("python_function", name, thread, (begin, begin + 40 - 2 * depth), args)
 
     def _operators(self, names: Sequence[str], thread: int, layer: int) -> Iterator[str]:
-        more = f', "Sequence number": {self.steps * LAYERS + layer}, "Fwd thread id": {int(thread == AUTOGRAD)}'
+        forward = layer if thread == HOST else LAYERS - 1 - layer
+        more = f', "Sequence number": {self.steps * LAYERS + forward}, "Fwd thread id": {int(thread == AUTOGRAD)}'
         for depth, name in enumerate(names):
             begin = self._later(3.0)
             yield self._host("cpu_op", name, thread, (begin, begin + 30 - 2 * depth), more)

@@ -170,11 +170,11 @@ class Step:
     def reductions(self) -> tuple[Collective, ...]:
         """The all-reduces of gradients, in the order in which they were submitted.
 
-        Those that begin after the last backward began and before the update did, of numbers that can be gradients;
+        Those that begin after the last backward began and before the update ended, of numbers that can be gradients;
         all all-reduces where the trace does not tell backward from the rest.
         """
         after = self.backward[0] if self.backward else self.start
-        before = self.update[0] if self.update else self.end
+        before = self.update[1] if self.update else self.end
         found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start <= before]
         return tuple(one for one in found if one.dtype is None or "float" in one.dtype)
 

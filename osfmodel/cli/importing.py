@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.formats import IMPORT_FORMATS, Files, Hints, Noun, import_content, import_file, merged, opener
+from osfmodel.formats.packed import unpacked
+from osfmodel.formats.source_text import Text
 from osfmodel.measurement import Measurement
 from osfmodel.output import summary
 from osfmodel.progress import progress_bar
@@ -26,6 +29,7 @@ from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 KINDS = list(TYPES)
+STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 
 
 @click.command(name="import")
@@ -47,6 +51,9 @@ KINDS = list(TYPES)
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
 @click.option("--collective", type=click.Choice(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
+@click.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without the sizes of buckets.")
+@click.option("--model", "workload", metavar="WORKLOAD", help="Its workload, for a trace without sizes of gradients.")
+@click.option("--steps", metavar="N..M", help="Only these steps of a trace.")
 def import_command(
     files: tuple[str, ...],
     output: str | None,
@@ -58,13 +65,17 @@ def import_command(
     gpus_per_node: int | None,
     batch_size: int | None,
     collective: str | None,
+    ddp_logging: str | None,
+    workload: str | None,
+    steps: str | None,
 ) -> None:
-    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline.
+    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
 
-    What is read becomes a workload, a cluster or a measurements file; a Horovod timeline holds all three.
-    'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several files become
-    the tables of one cluster. Without -o it says what is in the file. Tests that failed or were cut off, jumps that no
-    fit follows, and with --fit how well it fits which sizes, are told on stderr.
+    What is read becomes a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold
+    all three. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several
+    files become the tables of one cluster; several traces, a tar or a folder of them are the ranks of one job. Without
+    -o it says what is in the file. Tests that failed or were cut off, what a trace lacks and how to record it, jumps
+    that no fit follows, and with --fit how well it fits which sizes, are told on stderr.
 
     \b
     Example:
@@ -73,9 +84,10 @@ def import_command(
       osf import nccl-tests.log --fit piecewise -o my-cluster.json
       osf import n8.log n16.log -o all.json
       osf import timeline.json --kind workload -o model.json
+      osf import rank0.pt.trace.json.gz rank1.pt.trace.json.gz -o FOLDER
     """
     check_output(output, files)
-    hints = Hints("", workers, gpus_per_node, batch_size, collective)
+    hints = Hints("", workers, gpus_per_node, batch_size, collective, *hints_of_traces(ddp_logging, workload, steps))
     together = None if "-" in files else opener([Path(file) for file in files], form)
     if together is None:
         title = name or "-".join(stem(file) for file in files)
@@ -90,6 +102,21 @@ def import_command(
     else:
         tell_jumps(nouns)
     write(nouns, output, files, title)
+
+
+def hints_of_traces(
+    ddp_logging: str | None, workload: str | None, steps: str | None
+) -> tuple[Text | None, Workload | None, tuple[int, int] | None]:
+    """What a trace may lack. Raises UsageError for steps that are none, DataError for a file that cannot be read."""
+    if steps is not None and not (found := STEPS.fullmatch(steps)):
+        raise UsageError(f"--steps {steps}: give the first and the last, such as 5..7")
+    log = None
+    if ddp_logging is not None:
+        log = profiles.read(
+            Path(ddp_logging), lambda content: Text(ddp_logging, unpacked(content).decode(errors="replace"))
+        )
+    model = None if workload is None else profiles.load_workload(workload)
+    return log, model, (int(found[1]), int(found[2] or found[1])) if steps is not None and found else None
 
 
 def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None, kind: str | None) -> Sequence[Noun]:

@@ -204,7 +204,7 @@ class _Reader:
         if device.host:
             calls = np.sort([np.inf, *(one.issued for one in found if one.issued is not None)])
             return np.asarray(np.minimum(returned, calls[np.searchsorted(calls, accumulated)]))
-        places = device.places(self.window.start, np.inf)
+        places = device.places(self.window.start, self.window.end)
         reach: np.ndarray = np.maximum.accumulate(device.rows[places, 1])
         done = np.searchsorted(device.submitted[places], returned, "right")
         return np.asarray(np.append(-np.inf, reach)[done])

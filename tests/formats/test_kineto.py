@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from osfmodel.formats.source_text import Text
 from osfmodel.trace_buckets import carried, usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.workload import Layer, Workload
+from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job, expected
 
@@ -405,6 +407,13 @@ def test_published_traces_predict_their_own_step(published, name):
     workload = workload_of(trace)
     predicted = predict(workload, cluster_of(trace), plan_of(trace, workload), trace.workers)
     assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_table_in_the_docs_is_what_the_benchmark_prints(published, name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    row = str(import_module("traces").row_of(published(name)))
+    assert row in (ROOT / "docs/reference/traces.md").read_text(encoding="utf-8").splitlines()
 
 
 def test_gradients_of_resnet50_without_communication(published):

@@ -1,0 +1,108 @@
+"""What published profiler traces hold, and whether their steps follow from their parts: the table of traces.md.
+
+    OSFMODEL_DATA=... python benchmarks/traces.py [TRACE...]
+
+For each trace (or for those given, the files of one job each in a folder or an archive): its workload, the buckets that
+it shows and what its collectives took are put together again, and the iteration time of that is held against the
+median of its steps. That is self-consistency, no prediction: all parts are of the run itself. It shows whether the
+parts are read rightly, and whether a model of an in-order all-reduce beside a backward describes such a step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import osfmodel as osf
+from osfmodel.errors import DataError
+from osfmodel.formats.kineto import load_trace
+from osfmodel.trace import Trace
+from osfmodel.trace_buckets import usual_steps
+from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.workload import Workload
+
+COLUMNS = (
+    "trace", "ranks", "steps", "collectives a step", "gradients", "reduced in", "step, ms", "put together, ms", "error",
+    "missing",
+)  # fmt: skip
+MOST_BUCKETS = 5
+
+
+class Row(NamedTuple):
+    """A line of the table; ``error`` is put together / measured - 1, None where something is missing."""
+
+    name: str
+    ranks: str
+    steps: int
+    collectives: int
+    gradients: int
+    buckets: str
+    measured: float
+    again: float | None
+    missing: str
+
+    @property
+    def error(self) -> float | None:
+        """Relative."""
+        return None if self.again is None else self.again / self.measured - 1
+
+    def __str__(self) -> str:
+        again, error = ("", "") if self.error is None else (f"{(self.again or 0) * 1e3:.2f}", f"{self.error:+.2%}")
+        figures = (
+            f"{self.collectives} | {self.gradients} | {self.buckets} | {self.measured * 1e3:.2f} | {again} | {error}"
+        )
+        return f"| {self.name} | {self.ranks} | {self.steps} | {figures} | {self.missing} |"
+
+
+def row_of(trace: Trace) -> Row:
+    """What a trace holds, put together again."""
+    step, workload = usual_steps(trace)[0], workload_of(trace)
+    again, missing = _again(trace, workload)
+    return Row(
+        trace.name,
+        f"{len(trace.ranks)} of {trace.workers or 1}",
+        len(trace.pace.steps),
+        len(step.collectives),
+        len(step.gradients),
+        _buckets([one.elements for one in step.reductions]),
+        measurement_of(trace).iteration_time,
+        again,
+        missing,
+    )
+
+
+def _again(trace: Trace, workload: Workload) -> tuple[float | None, str]:
+    """Seconds of an iteration of the parts, or what is missing for it."""
+    if not any(step.collectives for rank in trace.ranks for step in rank.steps):
+        said = "" if workload.gradient_bytes else "sizes of gradients"
+        return workload.compute_time, ", ".join(filter(None, [said, "no collectives: computation alone"]))
+    try:
+        plan, cluster = plan_of(trace, workload), cluster_of(trace)
+    except DataError as error:
+        return None, str(error)
+    return osf.predict(workload, cluster, plan, trace.workers or 1).iteration_time, ""
+
+
+def _buckets(sizes: Sequence[int | None]) -> str:
+    if len(sizes) > MOST_BUCKETS or None in sizes:
+        return f"{len(sizes)} all-reduces"
+    return " ".join(map(str, sizes)) or "-"
+
+
+def published() -> list[Path]:
+    """The traces in the folder that OSFMODEL_DATA names."""
+    return sorted((Path(os.environ["OSFMODEL_DATA"]) / "traces" / "kineto").iterdir())
+
+
+def main(paths: Sequence[str]) -> None:
+    """Print the table."""
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    for path in map(Path, paths) if paths else published():
+        print(row_of(load_trace([path])), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

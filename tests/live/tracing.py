@@ -1,0 +1,65 @@
+"""A rank that trains a small model under DDP and gloo with torch.profiler on: python -m tests.live.tracing FOLDER WAY..
+
+Each WAY leaves FOLDER/WAY/rankN.json, and a line on stdout with what DDP logged of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, schedule
+
+WIDTH, LAYERS, CAP_MB, ACTIVE, MICRO_BATCHES = 384, 4, 1.0, 3, 3
+
+
+def model() -> torch.nn.Module:
+    """Four hidden layers and a head: ten tensors."""
+    torch.manual_seed(1)
+    hidden = [part for _ in range(LAYERS) for part in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+    return torch.nn.Sequential(*hidden, torch.nn.Linear(WIDTH, 10))
+
+
+def train(way: str, folder: Path) -> dict[str, object]:
+    """A few steps; what DDP logged."""
+    replica = DistributedDataParallel(model(), bucket_cap_mb=CAP_MB)
+    run = torch.compile(replica, backend="aot_eager") if way == "compiled" else replica
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.randn(64 * 16, WIDTH), batch_size=64)
+    batches = iter(loader)
+    target = folder / way / f"rank{dist.get_rank()}.json"
+    target.parent.mkdir(exist_ok=True)
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=0, warmup=3, active=ACTIVE),
+        on_trace_ready=lambda found: found.export_chrome_trace(str(target)),
+        record_shapes=way != "bare",
+    ) as profiler:
+        for _ in range(3 + ACTIVE):
+            optimizer.zero_grad()
+            batch = next(batches)
+            for micro in range(MICRO_BATCHES if way == "accumulated" else 1):
+                held = way == "accumulated" and micro < MICRO_BATCHES - 1
+                with replica.no_sync() if held else nullcontext():
+                    run(batch).sum().backward()
+            optimizer.step()
+            profiler.step()
+    return {key: replica._get_ddp_logging_data()[key] for key in ("rebuilt_bucket_sizes", "dtypes")}
+
+
+def main(folder: str, *ways: str) -> None:
+    """Each way, one after the other."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for way in ways:
+        print(json.dumps({way: train(way, Path(folder))}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
