@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from osfmodel.batches import at_batch
 from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS, cost_of
+from osfmodel.diagnosis import Explanation, Remedy
 from osfmodel.economics import Economics, economics, knee
 from osfmodel.effects import EFFECTS, Effects
 from osfmodel.engine import ENGINES
 from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
+from osfmodel.explain import explain
 from osfmodel.measurement import Measurement
 from osfmodel.network import Change
 from osfmodel.plan import Block, Bucket, Plan
@@ -63,6 +65,7 @@ __all__ = [
     "Economics",
     "Effects",
     "Executor",
+    "Explanation",
     "FittedRange",
     "JobError",
     "Layer",
@@ -80,6 +83,7 @@ __all__ = [
     "PlanError",
     "Prediction",
     "Protocol",
+    "Remedy",
     "Segment",
     "Solution",
     "Source",
@@ -97,6 +101,7 @@ __all__ = [
     "cost_of",
     "economics",
     "execute",
+    "explain",
     "knee",
     "load_cluster",
     "load_measurements",

@@ -100,6 +100,15 @@ FLOORS = [
     ("tune",),
     ("snippets.launch", "snippets.nccl_tuner"),
     ("snippets",),
+    ("diagnosis.parts",),
+    ("diagnosis.messages",),
+    ("diagnosis.replay",),
+    ("diagnosis.causes", "diagnosis.bucket_rows"),
+    ("diagnosis.findings",),
+    ("diagnosis.words",),
+    ("diagnosis",),
+    ("remedies",),
+    ("explain",),
     ("ledger.recipe",),
     ("ledger.common", "ledger.counted"),
     (
@@ -138,9 +147,9 @@ FLOORS = [
     ("runtime.training", "runtime.words", "runtime.under_horovod"),
     ("runtime.horovod",),
     ("runtime.horovod_run", "runtime.horovod_bench"),
-    ("catalogue", "screen", "list_screen", "memory_screen", "plot", "progress"),
+    ("catalogue", "screen", "list_screen", "memory_screen", "explain_screen", "plot", "progress"),
     ("check_screen",),
-    ("output", "check_output", "memory_output", "render"),
+    ("output", "check_output", "memory_output", "explain_output", "render"),
     ("runtime.steps", "runtime.clocks", "runtime.segments"),
     ("runtime.allocations",),
     ("runtime.recording", "runtime.conditions"),
@@ -153,6 +162,7 @@ FLOORS = [
     ("plot_pictures",),
     ("cli.report",),
     ("cli.memory", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
+    ("cli.explain",),
     ("cli",),
 ]
 """Lowest first. A module imports only from floors below its own."""
@@ -162,6 +172,7 @@ SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_li
 SCREENS |= {"memory_screen", "list_screen", "check_screen", "memory_output", "check_output", "cli.subject"}
 SCREENS |= {"progress"}
 SCREENS |= {"picture_screen", "cli.report"}
+SCREENS |= {"explain_screen", "explain_output", "cli.explain"}
 
 
 def modules() -> dict[str, Path]:
@@ -243,7 +254,7 @@ def test_the_check_of_floors_can_fail(tmp_path):
 @pytest.mark.parametrize("name", modules())
 def test_heavy_packages_are_imported_late(name):
     top = {imported.partition(".")[0] for imported in imports(modules()[name], top_level_only=True)}
-    assert not (top & HEAVY) or name in ("screen", "list_screen", "check_screen", "memory_screen")
+    assert not (top & HEAVY) or name in ("screen", "list_screen", "check_screen", "memory_screen", "explain_screen")
 
 
 @pytest.mark.parametrize("name", modules())
@@ -285,7 +296,7 @@ def test_public_functions_have_docstrings():
             if public and not ast.get_docstring(node):
                 missing.append(f"{name}.{node.name}")
     overloads = {"cost.curves.__call__"}
-    results = ("output", "check_output", "memory_output")
+    results = ("output", "check_output", "memory_output", "explain_output")
     said_once = ("document", "rows", "show", "warnings")  # on render.Result
     shown = {f"{module}.{method}" for module in results for method in said_once}
     assert sorted(set(missing) - overloads - shown) == []

@@ -29,6 +29,7 @@ COMMANDS = {
     "run": "osfmodel.cli.run:run_command",
     "check": "osfmodel.cli.check:check_command",
     "report": "osfmodel.cli.report:report_command",
+    "explain": "osfmodel.cli.explain:explain_command",
     "bench": "osfmodel.cli.bench:bench_command",
     "import": "osfmodel.cli.importing:import_command",
     "profile": "osfmodel.cli.profile:profile_command",
@@ -112,6 +113,7 @@ def main() -> None:
     osf tune      the settings that make PyTorch DDP or Horovod do it best
     osf memory    what a step keeps in memory under each plan, when, and who owns the peak
     osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
+    osf explain   why a job is slow, from its profiler traces, and what would help
     osf check     how far predictions are from measured runs
     osf report    the iteration in pictures: terminal, HTML page, PNG, SVG, Chrome trace
     osf bench     what collectives cost here, measured under torchrun, as a cluster file

@@ -1,0 +1,125 @@
+"""The collectives of a step as a table: size, when, how fast against what is possible, and what of it was hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from osfmodel.diagnosis.messages import Sent
+from osfmodel.diagnosis.parts import LocalClock, moved_from
+from osfmodel.diagnosis.replay import Seen
+from osfmodel.trace import Collective
+
+Price = Callable[[int], float]
+"""Seconds of an all-reduce of so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """A collective of the step; times in seconds from the start of the step, medians over steps.
+
+    bytes:      what each rank puts in; None where the trace does not say
+    ready:      when its gradients were there; issued: when the host submitted it, None where the trace does not say
+    waiting:    seconds for which it waited for other ranks; None with one rank traced
+    transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
+    wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
+    bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
+    possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of any in the trace
+    hidden:     seconds of the transfer in which this rank computed
+    exposed:    the other seconds of the transfer
+    gradients:  whether it carries gradients
+    """
+
+    number: int
+    kind: str
+    dtype: str | None
+    bytes: int | None
+    ready: float
+    issued: float | None
+    start: float
+    end: float
+    waiting: float | None
+    transfer: float
+    wire: float
+    bandwidth: float | None
+    possible: float | None
+    hidden: float
+    exposed: float
+    gradients: bool
+
+
+def bus_factor(kind: str, workers: int) -> float:
+    """Bytes that each link carries per byte that each rank puts in, as nccl-tests defines bus bandwidth."""
+    spread = (workers - 1) / workers
+    factors = {"all_reduce": 2 * spread, "reduce_scatter": spread, "all_to_all": spread, "all_gather": workers - 1.0}
+    return factors.get(kind, 1.0)
+
+
+def bucket_rows(steps: Sequence[Seen], workers: int, price: Price | None) -> tuple[BucketRow, ...]:
+    """The table of steps of one rank; medians over those that sent the same as the median step did."""
+    typical = sorted(steps, key=lambda one: one.step.time)[(len(steps) - 1) // 2]
+    alike = [one for one in steps if _shape(one) == _shape(typical)]
+    per_step = [_rows(one, workers) for one in alike]
+    rows = [_middle(rows) for rows in zip(*per_step, strict=True)]
+    best = max((row.bandwidth for row in rows if row.bandwidth and row.gradients), default=None)
+    return tuple(_compared(row, workers, price, best) for row in rows)
+
+
+def _shape(one: Seen) -> list[tuple[str, int | None]]:
+    return [(sent.collective.kind, sent.collective.bytes) for sent in one.sent]
+
+
+def _rows(rank: Seen, workers: int) -> list[BucketRow]:
+    pauses = LocalClock(rank.step.start, rank.step.compute)
+    return [_row(number, sent, pauses, workers) for number, sent in enumerate(rank.sent)]
+
+
+def _row(number: int, sent: Sent, pauses: LocalClock, workers: int) -> BucketRow:
+    one, begin = sent.collective, pauses.start
+    moving = (moved_from(one), one.end)
+    transfer = moving[1] - moving[0]
+    exposed = min(transfer, pauses.at(moving[1]) - pauses.at(moving[0]))
+    return BucketRow(
+        number, one.kind, one.dtype, one.bytes, sent.formed - begin, None if one.issued is None else one.issued - begin,
+        one.start - begin, one.end - begin, one.waiting, transfer, sent.wire, _bandwidth(one, sent.wire, workers), None,
+        transfer - exposed, exposed, sent.gradient,
+    )  # fmt: skip
+
+
+def _bandwidth(one: Collective, wire: float, workers: int) -> float | None:
+    if one.bytes is None or wire <= 0:
+        return None
+    return one.bytes * bus_factor(one.kind, one.workers or workers) / wire
+
+
+def _middle(rows: Sequence[BucketRow]) -> BucketRow:
+    """The median of each figure; None where any row does not have it."""
+    first = rows[0]
+
+    def middle(name: str) -> float | None:
+        values = [getattr(row, name) for row in rows]
+        return None if None in values else median(values)
+
+    figures = (
+        "ready",
+        "issued",
+        "start",
+        "end",
+        "waiting",
+        "transfer",
+        "wire",
+        "bandwidth",
+        "possible",
+        "hidden",
+        "exposed",
+    )
+    same = {name: getattr(first, name) for name in ("number", "kind", "dtype", "bytes", "gradients")}
+    return BucketRow(**same, **{name: middle(name) for name in figures})  # type: ignore[arg-type]
+
+
+def _compared(row: BucketRow, workers: int, price: Price | None, best: float | None) -> BucketRow:
+    if row.bytes and row.kind == "all_reduce" and price is not None:
+        seconds = price(row.bytes)
+        return replace(row, possible=row.bytes * bus_factor(row.kind, workers) / seconds if seconds else None)
+    return replace(row, possible=best if row.bandwidth and row.gradients else None)

@@ -1,0 +1,137 @@
+"""The collectives of a step as messages: when their gradients were there, how long the wires had them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from osfmodel.diagnosis.parts import GRAIN, LocalClock, moved_from
+from osfmodel.trace import Collective, GradientReady, Step
+from osfmodel.trace_buckets import carried
+
+WHOLE_NUMBERS = ("int", "int32", "int64", "long", "uint8", "bool")
+"""Types that are not of gradients: DDP sends a map of the parameters that a rank has used as int32."""
+COMPLETE = 0.02
+"""Part of the bytes sent by which gradients seen may miss them and still be taken for all of them."""
+EVEN = 16
+"""Pieces of a bucket whose gradients are not in the trace."""
+
+Key = tuple[str, int]
+"""A process group and the place of a collective in it: the same on all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective of a step, as one rank sent it.
+
+    formed:   when what is in it was there: its last gradient, and those of all buckets before it. Where the trace does
+              not say: when it was submitted, if the host computes, as DDP does that with the last gradient; else its
+              start
+    ready:    when it would have been with buckets formed in the order in which gradients become ready: as many bytes of
+              gradients were there as it and all before it have; ``formed`` where the trace does not say, or if sooner
+    delay:    seconds from ``formed`` to its start, where no other was in flight just before it; else 0, since then it
+              may have waited for the wires
+    wire:     seconds for which it had the wires: its transfer, shared evenly with others in flight
+    gradient: whether it carries gradients; a map of used parameters, a broadcast of buffers and the like do not
+    pieces:   (when it was there, its part of the bytes) of each gradient; where the trace does not say, evenly spread
+              between the bucket before and this one
+    """
+
+    key: Key
+    collective: Collective
+    formed: float
+    ready: float
+    delay: float
+    wire: float
+    gradient: bool
+    pieces: tuple[tuple[float, float], ...]
+
+
+def used_map(one: Collective) -> bool:
+    """Whether it is the map of used parameters that DDP sends with ``find_unused_parameters``."""
+    return one.kind == "all_reduce" and one.dtype in WHOLE_NUMBERS
+
+
+def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
+    """What the rank sent in this step, in the order of the starts.
+
+    ``host_computes``: whether computation is the host's own, as with gloo and MPI.
+    """
+    pairs = _keyed(step)
+    flying = LocalClock(step.start, step.communication)
+    held = _held(step)
+    earliest = _earliest(step)
+    before = last = step.backward[0] if step.backward else step.start
+    found = []
+    for (key, one), wire in zip(pairs, wire_times([one for _, one in pairs]), strict=True):
+        submitted = one.start if one.issued is None else min(one.issued, one.start)
+        mine = held.get(id(one), ())
+        there = max([last, *(g.ready for g in mine)]) if mine else submitted if host_computes else one.start
+        formed = min(there, one.start)
+        ready = min(earliest.get(id(one), formed), formed)
+        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > 0.0
+        gradient = id(one) in held
+        delay = one.start - formed if quiet else 0.0
+        pieces = _pieces(mine, before, ready) if gradient else ((formed, 1.0),)
+        found.append(Sent(key, one, formed, ready, delay, wire, gradient, pieces))
+        before, last = (max(before, ready), max(last, formed)) if gradient else (before, last)
+    return tuple(found)
+
+
+def _keyed(step: Step) -> list[tuple[Key, Collective]]:
+    """The collectives in the order in which they started, each with what it is called on every rank."""
+    seen: dict[str, int] = {}
+    found = []
+    for one in sorted(step.collectives, key=lambda one: (one.start, one.sequence or 0)):
+        number = seen[one.group] = seen.get(one.group, -1) + 1
+        found.append(((one.group, number if one.sequence is None else one.sequence), one))
+    return found
+
+
+def _held(step: Step) -> dict[int, Sequence[GradientReady]]:
+    """By the identity of each all-reduce of gradients, those in it; none where that does not work out."""
+    reductions = step.reductions
+    messages = carried(step) or [[] for _ in reductions]
+    return {id(one): mine for one, mine in zip(reductions, messages, strict=True)}
+
+
+def _earliest(step: Step) -> dict[int, float]:
+    """When as many bytes of gradients were there as each bucket and all before it have; empty where sizes differ."""
+    buckets = step.reductions
+    ordered = sorted(step.gradients, key=lambda one: one.ready)
+    there = list(accumulate(one.bytes or 0 for one in ordered))
+    total = sum(one.bytes or 0 for one in buckets)
+    if not there or not there[-1] or abs(there[-1] - total) > COMPLETE * total:
+        return {}
+    wanted = accumulate(one.bytes or 0 for one in buckets)
+    last = len(there) - 1
+    # A little less than all of it will do: sizes may be padded.
+    places = [min(last, bisect_left(there, need * (1 - COMPLETE / 10))) for need in wanted]
+    return {id(one): ordered[place].ready for one, place in zip(buckets, places, strict=True)}
+
+
+def wire_times(collectives: Sequence[Collective]) -> list[float]:
+    """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
+    spans = [(moved_from(one), one.end) for one in collectives]
+    edges = sorted({edge for span in spans for edge in span})
+    if not edges:
+        return []
+    flying = [0] * (len(edges) + 1)
+    for start, end in spans:
+        flying[bisect_left(edges, start)] += 1
+        flying[bisect_left(edges, end)] -= 1
+    counts = list(accumulate(flying))
+    shares = [(late - early) / max(1, n) for early, late, n in zip(edges, edges[1:], counts, strict=False)]
+    until = [0.0, *accumulate(shares)]
+    return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
+
+
+def _pieces(mine: Sequence[GradientReady], before: float, ready: float) -> tuple[tuple[float, float], ...]:
+    total = sum(one.bytes or 0 for one in mine)
+    if total:
+        return tuple((one.ready, (one.bytes or 0) / total) for one in mine)
+    if mine:
+        return tuple((one.ready, 1 / len(mine)) for one in mine)
+    return tuple((before + max(0.0, ready - before) * (k + 1) / EVEN, 1 / EVEN) for k in range(EVEN))

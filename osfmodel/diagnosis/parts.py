@@ -1,0 +1,141 @@
+"""Where the time of a step went, as one rank saw it: computation, transfer, waiting, copies, input, idleness."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+
+from osfmodel.trace import Collective, Interval, Step, common, length, merged
+
+GRAIN = 5e-5
+"""Seconds by which what ended a wait may seem to end after it: what clocks of threads, hosts and devices differ by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds of a step; they add up to it.
+
+    compute:  the device computed
+    transfer: it waited for a collective that all ranks were in
+    waiting:  it waited for a collective that some rank had not come to: for other ranks, not for the network; None
+              where only one rank was traced, and then it is part of ``transfer``
+    held:     it waited for a collective that had been submitted and not begun, with none in flight
+    copies:   it only copied, between host and device or within
+    input:    it had nothing to do, while the host waited for its data loader
+    idle:     it had nothing to do, and nothing in the trace says why: the host was behind, or not traced
+    """
+
+    compute: float
+    transfer: float
+    waiting: float | None
+    held: float
+    copies: float
+    input: float
+    idle: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        return sum(getattr(self, field.name) or 0 for field in fields(self))
+
+    @property
+    def exposed(self) -> float:
+        """Seconds for which the device waited for a collective."""
+        return self.transfer + (self.waiting or 0) + self.held
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The device waited for a collective from ``start`` until ``end``, when that ended."""
+
+    start: float
+    end: float
+    collective: Collective
+
+
+class LocalClock:
+    """The time of a step without some of its intervals: a clock that stands still in them."""
+
+    def __init__(self, start: float, left_out: Iterable[Interval]) -> None:
+        gone = [(max(begin, start), end) for begin, end in merged(left_out) if end > start]
+        self.start = start
+        self.starts = [begin for begin, _ in gone]
+        self.ends = [end for _, end in gone]
+        self.before = [0.0, *accumulate(end - begin for begin, end in gone)]
+
+    def at(self, time: float) -> float:
+        """Its seconds from the start of the step to ``time``."""
+        place = bisect_right(self.starts, time)
+        inside = max(0.0, self.ends[place - 1] - time) if place else 0.0
+        return max(0.0, time - self.start - self.before[place] + inside)
+
+
+def without(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
+    """What lies in the union of ``one`` and not in that of ``other``."""
+    found: list[Interval] = []
+    holes = merged(other)
+    place = 0
+    for start, end in merged(one):
+        while place < len(holes) and holes[place][1] <= start:
+            place += 1
+        begin, hole = start, place
+        while hole < len(holes) and holes[hole][0] < end:
+            if holes[hole][0] > begin:
+                found.append((begin, holes[hole][0]))
+            begin = max(begin, holes[hole][1])
+            hole += 1
+        if begin < end:
+            found.append((begin, end))
+    return tuple(found)
+
+
+def waits(step: Step) -> tuple[Wait, ...]:
+    """When the device waited for collectives, and for which.
+
+    That is a pause, a time in which it did nothing else, up to the last end of a collective in it, from when the first
+    of those that ended in it or were in flight had been submitted. A pause in which none ends was not spent waiting
+    for any, and what is left after the last end is idleness.
+    """
+    ends = sorted(step.collectives, key=lambda one: one.end)
+    times = [one.end for one in ends]
+    found = []
+    for start, end in without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs]):
+        first, last = bisect_right(times, start), bisect_right(times, end + GRAIN)
+        if first < last:
+            since = min(one.start if one.issued is None else min(one.issued, one.start) for one in ends[first:last])
+            found.append(Wait(max(start, since), min(end, times[last - 1]), ends[last - 1]))
+    return tuple(one for one in found if one.end > one.start)
+
+
+def parts_of(step: Step) -> Parts:
+    """The parts of one step of one rank."""
+    exposed = [(wait.start, wait.end) for wait in waits(step)]
+    known = bool(step.collectives) and all(one.arrival is not None for one in step.collectives)
+    transfer = length(common(exposed, [(moved_from(one), one.end) for one in step.collectives]))
+    waiting = length(common(exposed, step.communication)) - transfer
+    held = length(exposed) - transfer - waiting
+    copies = without(step.copies, step.compute)
+    inputs = length(input_waits(step))
+    told = step.compute_time + length(exposed) + length(copies) + inputs
+    idle = max(0.0, step.time - told)
+    return Parts(step.compute_time, transfer, waiting if known else None, held, length(copies), inputs, idle)
+
+
+def input_waits(step: Step) -> tuple[Interval, ...]:
+    """When the rank waited for its data loader and did nothing else."""
+    return without(common(step.inputs, [(step.start, step.end)]), [*step.compute, *step.copies])
+
+
+def moved_from(one: Collective) -> float:
+    """When all ranks were in it; its start where that is not known."""
+    return one.start if one.arrival is None else min(max(one.start, one.arrival), one.end)
+
+
+def mean(parts: Sequence[Parts]) -> Parts:
+    """The mean of each part, which still add up; of ``waiting`` where all know it."""
+    waits = [one.waiting for one in parts if one.waiting is not None]
+    known = len(waits) == len(parts)
+    means = {field.name: sum(getattr(one, field.name) or 0.0 for one in parts) / len(parts) for field in fields(Parts)}
+    return Parts(**{**means, "waiting": means["waiting"] if known else None})  # type: ignore[arg-type]

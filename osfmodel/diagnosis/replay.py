@@ -1,0 +1,157 @@
+"""A traced step once more, with some of what happened in it left out: how long would it have taken?
+
+Each rank does its own work in the order of the trace and waits for collectives where it waited then. A collective
+starts when all ranks have come to it and the wires are free, takes the wires for the time for which it had them then,
+and they take one after the other. What is left out is left out of each rank's own work (its data loader, its
+idleness), of messages (their start-ups, their bytes), or of when they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+
+from osfmodel.diagnosis.messages import Key, Sent, sent
+from osfmodel.diagnosis.parts import LocalClock, Wait, waits
+from osfmodel.trace import Interval, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rank of a step. Times are seconds of its own work since its first: waiting for collectives is not in them.
+
+    offset: when it began, after the first rank did
+    work:   its own work in the whole step
+    ready:  when it has each message
+    delays: how long each is then held back with the wires idle
+    waits:  (when, message): where it waits until that message has ended
+    """
+
+    offset: float
+    work: float
+    ready: Mapping[Key, float]
+    delays: Mapping[Key, float]
+    waits: tuple[tuple[float, Key], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A step to be replayed: its lanes, and its messages in the order in which they are sent, each with its time."""
+
+    lanes: tuple[Lane, ...]
+    messages: tuple[tuple[Key, float], ...]
+
+    def timed(self, time: Callable[[Key, float], float]) -> Scene:
+        """The same with messages that take ``time(key, seconds now)``."""
+        return replace(self, messages=tuple((key, time(key, now)) for key, now in self.messages))
+
+    def prompt(self) -> Scene:
+        """The same with no message held back."""
+        return replace(self, lanes=tuple(replace(lane, delays={}) for lane in self.lanes))
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the start of a rank to its end, the mean over the ranks."""
+        shifts = [0.0] * len(self.lanes)
+        times: dict[Key, float] = {}
+        left = [list(lane.waits) for lane in self.lanes]
+        free = 0.0
+        for key, seconds in self.messages:
+            arrivals = []
+            for number, lane in enumerate(self.lanes):
+                if key in lane.ready:
+                    shifts[number] = _waited(lane, left[number], lane.ready[key], shifts[number], times)
+                    arrivals.append(lane.offset + lane.ready[key] + shifts[number] + lane.delays.get(key, 0.0))
+            free = times[key] = max([free, *arrivals]) + seconds
+        for number, lane in enumerate(self.lanes):
+            shifts[number] = _waited(lane, left[number], lane.work, shifts[number], times)
+        return sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
+
+
+def _waited(lane: Lane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]) -> float:
+    """How far behind its own work the rank is at ``until``, after the waits before that, which are taken off."""
+    while left and left[0][0] <= until and left[0][1] in times:
+        position, key = left.pop(0)
+        shift = max(shift, times[key] - lane.offset - position)
+    return shift
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A step of one rank with what it sent and waited for, looked up once."""
+
+    step: Step
+    sent: tuple[Sent, ...]
+    waits: tuple[Wait, ...]
+
+    @staticmethod
+    def of(step: Step, host_computes: bool) -> Seen:
+        """``host_computes`` as for :func:`osfmodel.diagnosis.messages.sent`."""
+        return Seen(step, sent(step, host_computes), waits(step))
+
+    def clock(self, left_out: Sequence[Interval]) -> LocalClock:
+        """Its own work, without ``left_out``."""
+        return LocalClock(self.step.start, [*((wait.start, wait.end) for wait in self.waits), *left_out])
+
+    def lane(self, left_out: Sequence[Interval], begin: float, ordered: bool) -> Lane:
+        """Without ``left_out``; ``ordered``: with buckets formed in the order in which gradients become ready."""
+        clock = self.clock(left_out)
+        keys = {id(one.collective): one.key for one in self.sent}
+        return Lane(
+            self.step.start - begin,
+            clock.at(self.step.end),
+            {one.key: clock.at(one.ready if ordered else one.formed) for one in self.sent},
+            {one.key: one.delay for one in self.sent},
+            tuple((clock.at(wait.start), keys[id(wait.collective)]) for wait in self.waits),
+        )
+
+
+def messages(ranks: Sequence[Seen]) -> tuple[tuple[Key, float], ...]:
+    """Each message with its time: the least on any rank, since only there all were in it for no longer than it took."""
+    times: dict[Key, float] = {}
+    order: dict[Key, float] = {}
+    for one in (one for rank in ranks for one in rank.sent):
+        times[one.key] = min(one.wire, times.get(one.key, one.wire))
+        order[one.key] = max(one.collective.start, order.get(one.key, 0.0))
+    return tuple((key, times[key]) for key in sorted(order, key=lambda key: order[key]))
+
+
+def scene(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]], ordered: bool = False) -> Scene:
+    """All ranks of a step, each without what ``left_out`` names."""
+    begin = min(rank.step.start for rank in ranks)
+    lanes = tuple(rank.lane(left_out(rank.step), begin, ordered) for rank in ranks)
+    return Scene(lanes, messages(ranks))
+
+
+def pace_setter(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]]) -> Seen:
+    """The rank whose own work is the median (the lower one)."""
+    works = [rank.clock(left_out(rank.step)).at(rank.step.end) for rank in ranks]
+    return ranks[works.index(median_low(works))]
+
+
+def alone(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
+    """As if every rank were like this one."""
+    lane = rank.lane(left_out, rank.step.start, ordered)
+    return Scene((lane,), tuple((one.key, times[one.key]) for one in rank.sent))
+
+
+def flowing(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
+    """As :func:`alone`, with each gradient sent by itself as soon as it is there, at the same time per byte."""
+    (lane,) = alone(rank, times, left_out, ordered=True).lanes
+    clock = rank.clock(left_out)
+    pieces = [
+        (clock.at(time), one.key, place, times[one.key] * part)
+        for one in rank.sent
+        for place, (time, part) in enumerate(one.pieces)
+    ]
+    pieces.sort(key=lambda piece: piece[0])
+    ready: dict[Key, float] = {}
+    stands_for: dict[Key, Key] = {}
+    sends: list[tuple[Key, float]] = []
+    for time, (group, number), place, seconds in pieces:
+        piece = (f"{group} {number}", place)
+        ready[piece], stands_for[group, number] = time, piece
+        sends.append((piece, seconds))
+    waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
+    return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends))

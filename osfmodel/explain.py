@@ -1,0 +1,209 @@
+"""Why a job is slow: where the time of its steps went, what limits it, and what each remedy would bring."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import TypeVar
+
+from osfmodel.cluster import Cluster
+from osfmodel.cost.fitting import Sample, fit_nonnegative
+from osfmodel.diagnosis import CAUSES, Explanation, RankParts, StepParts, verdict
+from osfmodel.diagnosis.bucket_rows import bucket_rows
+from osfmodel.diagnosis.causes import NETWORK, Startup, gains_of
+from osfmodel.diagnosis.parts import mean, parts_of
+from osfmodel.diagnosis.replay import Seen, messages
+from osfmodel.errors import DataError
+from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.remedies import remedies
+from osfmodel.trace import RankTrace, Trace
+from osfmodel.units import show_time
+from osfmodel.workload import Workload
+
+WORTH = 0.05
+"""The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
+HOSTS = ("gloo", "mpi")
+"""Libraries of jobs whose computation is the host's own."""
+SEVERAL_SIZES = 2.0
+"""Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
+REPLAY_ERROR = 0.1
+"""A replay that differs from its step by a larger part is said to."""
+UNSTEADY = 0.1
+"""Steps whose mean differs by a larger part from the mean of their middle third are said to be unlike each other."""
+Item = TypeVar("Item")
+Steps = Mapping[int, Sequence[Seen]]
+"""By number, a step as each rank saw it, in the order of the ranks."""
+
+
+def explain(
+    trace: Trace | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+    steps: Sequence[int] = (),
+) -> Explanation:
+    """What limits a job, and what would help: of a Trace, or of the files of its ranks (or folders or tars of them).
+
+    As :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own where none are
+    given. Raises DataError for files that are no traces, too.
+    """
+    if not isinstance(trace, Trace):
+        from osfmodel.formats.kineto import load_trace
+
+        paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
+        trace = load_trace([Path(path) for path in paths])
+    found = explain_trace(trace, cluster, steps)
+    helping, said = remedies(trace, found, cluster, workload)
+    return replace(found, remedies=helping, remarks=(*found.remarks, *said))
+
+
+def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[int] = ()) -> Explanation:
+    """What limits the job that ``trace`` is of; without remedies.
+
+    ``cluster`` says what the network could do; without one that is the best that the trace shows. ``steps``: numbers of
+    those to look at, all that every rank has where none are given.
+
+    Raises DataError where there is no such step, CostError where the cluster cannot price so many workers.
+    """
+    seen = _seen(trace, steps)
+    workers = max(trace.workers or 0, len(trace.ranks))
+    pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
+    startup, unsure = _startup(seen, pricing, workers)
+    found = tuple(_step(number, ranks, startup) for number, ranks in seen.items())
+    usual = _middle(found, [step.time for step in found])
+    ranks = _ranks(trace, seen, [step.number for step in usual])
+    gains = {cause: fmean(step.gains.seconds[cause] for step in usual) for cause in CAUSES}
+    time = fmean(step.time for step in usual)
+    place = _pace(ranks)
+    worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time and cause != "compute"}
+    network = [cause for cause in NETWORK if cause in worth]
+    bare = Explanation(
+        trace.name,
+        workers,
+        None if cluster is None else cluster.name,
+        ranks,
+        found,
+        time,
+        mean([step.parts for step in usual]),
+        gains,
+        fmean(step.gains.replayed for step in usual),
+        cause=max(worth, key=worth.__getitem__, default="compute"),
+        straggler=max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank if "imbalance" in worth else None,
+        network=max(network, key=gains.__getitem__, default=None),
+        verdict="",
+        buckets=bucket_rows([one[place] for one in seen.values()], workers, pricing.cost() if pricing else None),
+    )
+    return replace(bare, verdict=verdict(bare), remarks=(*trace.remarks, *(unsure if network else ()), *_unknown(bare)))
+
+
+def _seen(trace: Trace, wanted: Sequence[int]) -> Steps:
+    """The steps that all ranks have, and that are wanted. Raises DataError where there is none."""
+    by_rank = [{step.number: step for step in rank.steps} for rank in trace.ranks]
+    shared = [number for number in by_rank[0] if all(number in steps for steps in by_rank)]
+    numbers = [number for number in shared if number in wanted] if wanted else shared
+    if not numbers:
+        there = ", ".join(map(str, shared)) or "none that all ranks have"
+        raise DataError(f"the trace {trace.name!r} has no such step: it has {there}")
+    return {
+        number: [Seen.of(steps[number], _host_computes(rank)) for rank, steps in zip(trace.ranks, by_rank, strict=True)]
+        for number in numbers
+    }
+
+
+def _middle(items: Sequence[Item], times: Sequence[float]) -> list[Item]:
+    """The middle third by time, in their order: no outliers, and parts of them add up."""
+    order = sorted(range(len(items)), key=lambda place: times[place])
+    cut = len(items) // 3
+    return [items[place] for place in sorted(order[cut : len(items) - cut])]
+
+
+def _host_computes(rank: RankTrace) -> bool:
+    return rank.backend in HOSTS or rank.device.lower().startswith("cpu")
+
+
+def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startup, tuple[str, ...]]:
+    """Seconds of start-up of a message of so many bytes, and what there is to say of it.
+
+    As the cluster has it. Without one, the intercept of the line through the messages of the trace, at most what the
+    smallest of them take; 0 where they are all alike, so that nothing tells start-ups from bytes.
+    """
+    if pricing is not None:
+        return (lambda size: pricing.split("all_reduce", max(1, size))[0]), ()
+    found: list[Sample] = []
+    for ranks in seen.values():
+        sizes = {one.key: one.collective.bytes for one in ranks[0].sent}
+        found += [
+            Sample(max(2, workers), size, time)
+            for key, time in messages(ranks)
+            if (size := sizes.get(key)) and time > 0
+        ]
+    if not found:
+        return (lambda size: 0.0), ()
+    small = SEVERAL_SIZES * min(one.size for one in found)
+    if max(one.size for one in found) < small:
+        return (lambda size: 0.0), (
+            "all messages have about the same size, so that start-ups cannot be told from bytes: give --cluster",
+        )
+    (intercept, _), _ = fit_nonnegative(found, lambda _, size: (1.0, size))
+    return partial(_same, min(intercept, median(one.time for one in found if one.size <= small))), ()
+
+
+def _same(seconds: float, size: int) -> float:
+    """The same for every size."""
+    return seconds
+
+
+def _step(number: int, ranks: Sequence[Seen], startup: Startup) -> StepParts:
+    time = sum(rank.step.time for rank in ranks) / len(ranks)
+    return StepParts(number, time, mean([parts_of(rank.step) for rank in ranks]), gains_of(ranks, startup))
+
+
+def _work(rank: Seen) -> float:
+    """Seconds of its own: without waiting for collectives or its data loader."""
+    parts = parts_of(rank.step)
+    return rank.step.time - parts.exposed - parts.input
+
+
+def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, ...]:
+    works = {number: [_work(rank) for rank in ranks] for number, ranks in seen.items()}
+    slowest = [row.index(max(row)) for row in works.values()]
+    return tuple(
+        RankParts(
+            rank.rank,
+            mean([parts_of(seen[number][place].step) for number in usual]),
+            fmean(works[number][place] for number in usual),
+            slowest.count(place),
+        )
+        for place, rank in enumerate(trace.ranks)
+    )
+
+
+def _pace(ranks: Sequence[RankParts]) -> int:
+    """The place of the rank whose own work is the median."""
+    return sorted(range(len(ranks)), key=lambda place: ranks[place].work)[(len(ranks) - 1) // 2]
+
+
+def _unknown(one: Explanation) -> tuple[str, ...]:
+    """What the trace does not tell, and where it is not to be trusted."""
+    found = []
+    if len(one.ranks) == 1 and one.workers > 1 and one.buckets:
+        found.append(
+            "waiting for other ranks is counted as transfer: with the traces of all ranks (torch.profiler in every "
+            "process, a file each) the two are told apart"
+        )
+    if len(one.ranks) > 1 and one.parts.waiting is None and one.buckets:
+        found.append("collectives could not be matched between ranks, so waiting and transfer are not told apart")
+    if abs(one.replayed - one.step_time) > REPLAY_ERROR * one.step_time:
+        off = one.replayed / one.step_time - 1
+        found.append(f"the replay of a usual step is off by {off:+.0%}: take what causes cost as rough")
+    average = fmean(step.time for step in one.steps)
+    if abs(average / one.step_time - 1) > UNSTEADY:
+        worst = max(one.steps, key=lambda step: step.time)
+        found.append(
+            f"steps differ: a usual one takes {show_time(one.step_time)}, the mean {show_time(average)}, step "
+            f"{worst.number} {show_time(worst.time)}; --step looks at one, --format json has all"
+        )
+    return tuple(found)

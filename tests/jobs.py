@@ -1,0 +1,136 @@
+"""Jobs made up as traces: ranks that compute, send buckets in order over one wire, and wait before the update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from osfmodel.trace import Collective, GradientReady, RankTrace, Step, Trace
+
+MILLI = 1e-3
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, what carries it out, and what is wrong with it. Seconds and bytes.
+
+    gradients: bytes of each gradient in the order in which they become ready, each after ``backward`` seconds
+    buckets:   the gradients of each, in the order in which they are sent
+    slowness:  by rank, what computation takes, as a multiple
+    stalls:    by rank, seconds of waiting for the data loader at the beginning of a step
+    hold:      seconds for which every bucket is held back with idle wires
+    used_map:  whether a map of used parameters is sent at the end of backward
+    idle:      seconds after the update in which nothing happens
+    """
+
+    gradients: tuple[int, ...] = (4_000_000,) * 10
+    buckets: tuple[tuple[int, ...], ...] = tuple((i,) for i in range(10))
+    forward: float = 30 * MILLI
+    backward: float = 6 * MILLI
+    update: float = 4 * MILLI
+    slowness: tuple[float, ...] = (1.0, 1.0)
+    stalls: tuple[float, ...] = (0.0, 0.0)
+    latency: float = 0.1 * MILLI
+    per_byte: float = 1e-9
+    hold: float = 0.0
+    idle: float = 0.0
+    used_map: bool = False
+    steps: int = 3
+    backend: str = "gloo"
+    traced: tuple[int, ...] = field(default=())
+
+
+@dataclass
+class _Rank:
+    """A rank at work: what happened so far, and when it is."""
+
+    now: float
+    compute: list
+    inputs: list
+    gradients: list
+    collectives: list
+
+    def work(self, seconds):
+        """Compute without a pause."""
+        if seconds:
+            self.compute.append((self.now, self.now + seconds))
+            self.now += seconds
+
+
+def trace_of(job: Job) -> Trace:
+    """The trace of all ranks, or of those in ``traced``; arrivals are known where two or more are."""
+    starts = [0.0] * len(job.slowness)
+    steps = [[] for _ in starts]
+    for number in range(job.steps):
+        for rank, step in enumerate(_step(job, number, starts)):
+            steps[rank].append(step)
+            starts[rank] = step.end
+    known = job.traced or tuple(range(len(starts)))
+    if len(known) == 1:
+        steps = [[_alone(step) for step in row] for row in steps]
+    ranks = tuple(RankTrace(rank, tuple(steps[rank]), len(starts), "cpu", job.backend) for rank in known)
+    return Trace("made-up", ranks)
+
+
+def _alone(step: Step) -> Step:
+    return replace(step, collectives=tuple(replace(one, arrival=None) for one in step.collectives))
+
+
+def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
+    ranks = [_Rank(start, [], [], [], []) for start in starts]
+    marks = [_backward(job, rank, place) for place, rank in enumerate(ranks)]
+    free, last = 0.0, 0.0
+    messages = [sum(job.gradients[i] for i in bucket) for bucket in job.buckets]
+    messages += [4 * len(job.gradients)] if job.used_map else []
+    ready = [0.0] * len(ranks)
+    for place, size in enumerate(messages):
+        there = [_there(job, rank, place) for rank in ranks]
+        ready = [max(earlier, late) for earlier, late in zip(ready, there, strict=True)]  # sent in order
+        begins = [max(free, time + job.hold) for time in ready]
+        end = max(begins) + job.latency + job.per_byte * size
+        for rank, begin, time in zip(ranks, begins, ready, strict=True):
+            kind = "int32" if place == len(job.buckets) else "float32"
+            rank.collectives.append(
+                Collective("all_reduce", begin, end, time, size // 4, kind, "dims", "0",
+                           number * len(messages) + place, len(ranks), max(begins))
+            )  # fmt: skip
+        free = last = end
+    return [_end(job, rank, mark, place, (starts[place], number, last)) for place, (rank, mark) in
+            enumerate(zip(ranks, marks, strict=True))]  # fmt: skip
+
+
+def _backward(job, rank, place):
+    if job.stalls[place]:
+        rank.inputs.append((rank.now, rank.now + job.stalls[place]))
+        rank.now += job.stalls[place]
+    begin = rank.now
+    rank.work(job.forward * job.slowness[place])
+    middle = rank.now
+    for number, size in enumerate(job.gradients):
+        rank.work(job.backward * job.slowness[place])
+        rank.gradients.append(GradientReady(rank.now, f"g{number}", size // 4, "float32", rank.now))
+    return begin, middle, rank.now
+
+
+def _there(job, rank, place):
+    if place == len(job.buckets):
+        return rank.now
+    return max(rank.gradients[i].ready for i in job.buckets[place])
+
+
+def _end(job, rank, mark, place, told):
+    start, number, last = told
+    begin, middle, end = mark
+    rank.now = updating = max(rank.now, last)
+    rank.work(job.update * job.slowness[place])
+    updated = rank.now
+    rank.now += job.idle
+    merged = []
+    for one in rank.compute:
+        if merged and one[0] <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], one[1])
+        else:
+            merged.append(one)
+    return Step(
+        number, start, rank.now, tuple(merged), tuple(rank.collectives), tuple(rank.gradients), (), tuple(rank.inputs),
+        (begin, middle), (middle, end), (updating, updated),
+    )  # fmt: skip

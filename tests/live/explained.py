@@ -1,0 +1,204 @@
+"""Small DDP jobs with one thing wrong in each, traced by torch.profiler on every rank.
+
+``python -m tests.live.explained rank FOLDER CASE...`` is one rank of them; ``python -m tests.live.explained store``
+runs all of them between emulated hosts and keeps the traces in tests/formats/data/explained.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.live import cluster
+
+STORED = cluster.ROOT / "tests/formats/data/explained"
+MILLI = 1e-3
+KIB, MIB = 2**10, 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of layers that sleep, and what is wrong.
+
+    rate:     of the link of each host
+    ranks:    how many, a host each
+    sizes:    bytes of the parameters from the input on, as many in each layer; those of a layer are ready at once
+    layers:   how many
+    backward: seconds of backward in all; forward takes half of it
+    cap:      of buckets, MiB
+    slowness: by rank, what computation takes, as a multiple
+    stall:    seconds for which the data loader keeps every step waiting
+    reverse:  whether the layers are defined in the reverse of the order in which they run, and one is never used
+    """
+
+    rate: str = "1gbit"
+    ranks: int = 2
+    sizes: tuple[int, ...] = (128 * KIB,) * 8
+    layers: int = 8
+    backward: float = 80 * MILLI
+    cap: float = 0.1
+    slowness: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
+    stall: float = 0.0
+    reverse: bool = False
+
+
+CASES = {
+    "healthy": Case(backward=120 * MILLI),
+    "slow-link": Case(rate="50mbit", sizes=(256 * KIB,) * 8),
+    "slow-rank": Case(slowness=(1.0, 1.8)),
+    "tiny-buckets": Case(ranks=4, sizes=(1 * KIB, 4 * KIB, 2 * KIB) * 20, layers=2, backward=20 * MILLI, cap=1e-9),
+    "giant-bucket": Case(sizes=(MIB,) * 8, backward=120 * MILLI, cap=1000.0),
+    "input-stall": Case(stall=100 * MILLI),
+    "find-unused": Case(sizes=(MIB,) * 8, backward=120 * MILLI, cap=0.5, reverse=True),
+}
+EXPECTED = {
+    "healthy": "compute",
+    "slow-link": "bandwidth",
+    "slow-rank": "imbalance",
+    "tiny-buckets": "latency",
+    "giant-bucket": "late-bucket",
+    "input-stall": "input",
+    "find-unused": "find_unused",
+}
+"""The cause that is planted in each."""
+TELLING = ("AccumulateGrad", "reducer", "c10d", "Backward")
+"""Operations that are kept in stored traces although others contain them."""
+ARGUMENTS = ("Input Dims", "Input type", "name", "labels", "Fwd thread id", "Sequence number", "sort_index")
+
+
+def train(case: Case, rank: int, path: Path) -> None:
+    """A few steps, the last of them traced to ``path``; buckets are as they stay from the third step on."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    model = DistributedDataParallel(
+        _model(case, case.slowness[rank]), bucket_cap_mb=case.cap, find_unused_parameters=case.reverse
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = iter(torch.utils.data.DataLoader(_Stalled(case.stall), batch_size=1))
+    traced = schedule(wait=2, warmup=1, active=3)
+    with profile(activities=[ProfilerActivity.CPU], schedule=traced, record_shapes=True) as recorder:
+        for _ in range(6):
+            (batch,) = next(steps)
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            recorder.step()
+    recorder.export_chrome_trace(str(path))
+
+
+def _Stalled(stall: float):  # noqa: N802
+    import torch
+
+    class Stalled(torch.utils.data.Dataset):
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, place):
+            time.sleep(stall)
+            return (torch.ones(4),)
+
+    return Stalled()
+
+
+def _model(case: Case, slowness: float):
+    """Layers whose gradient is ready once their backward has slept; the layers are defined in either order."""
+    import torch
+
+    class Sleep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inputs, seconds, *parameters):
+            ctx.seconds, ctx.sizes = seconds, [one.numel() for one in parameters]
+            time.sleep(seconds / 2)
+            return inputs.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            time.sleep(ctx.seconds)
+            return gradient.clone(), None, *torch.ones(sum(ctx.sizes)).split(ctx.sizes)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            sizes = case.sizes[::-1] if case.reverse else case.sizes
+            self.parameters_ = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(size // 4)) for size in sizes)
+            self.unused = torch.nn.Parameter(torch.ones(1)) if case.reverse else None
+
+        def forward(self, values):
+            ordered = list(self.parameters_)[::-1] if case.reverse else list(self.parameters_)
+            count = len(ordered) // case.layers
+            for layer in range(case.layers):
+                mine = ordered[layer * count : (layer + 1) * count]
+                values = Sleep.apply(values, slowness * case.backward / case.layers, *mine)
+            return values
+
+    return Model()
+
+
+def one_rank(folder: Path, names: list[str]) -> None:
+    """The cases one after the other on this rank; CASE-RANK.json each."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    for name in names:
+        train(CASES[name], dist.get_rank(), folder / f"{name}-{dist.get_rank()}.json")
+    dist.destroy_process_group()
+
+
+def record(folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Run all cases between emulated hosts; the traces of each, by name."""
+    for rate, ranks in dict.fromkeys((case.rate, case.ranks) for case in CASES.values()):
+        names = [name for name, case in CASES.items() if (case.rate, case.ranks) == (rate, ranks)]
+        with cluster.emulated(ranks, rate) as hosts:
+            command = [sys.executable, "-m", "tests.live.explained", "rank", str(folder), *names]
+            ended = hosts.run(command, timeout=150)
+        assert [one.status for one in ended] == [0] * ranks, "".join(one.stderr[-2000:] for one in ended)
+        yield from ((name, [folder / f"{name}-{rank}.json" for rank in range(ranks)]) for name in names)
+
+
+def stripped(document: dict[str, Any]) -> dict[str, Any]:
+    """The same without arrows, operations inside operations that say nothing, and arguments that nobody asks for."""
+    last: dict[Any, float] = {}
+    kept = []
+    for event in sorted(document["traceEvents"], key=lambda one: (one.get("ts", 0), -one.get("dur", 0))):
+        if event.get("ph") not in ("X", "M"):
+            continue
+        if event.get("cat") == "cpu_op":
+            end = event["ts"] + event["dur"]
+            if end <= last.get(event["tid"], 0) and not any(word in event["name"] for word in TELLING):
+                continue
+            last[event["tid"]] = max(last.get(event["tid"], 0), end)
+        arguments = {name: value for name, value in event.get("args", {}).items() if name in ARGUMENTS}
+        kept.append({**event, "args": arguments})
+    return {**document, "traceEvents": kept, "traceName": ""}
+
+
+def paths_of(name: str) -> list[Path]:
+    """The stored traces of a case, a rank each."""
+    return [STORED / f"{name}-{rank}.json.gz" for rank in range(CASES[name].ranks)]
+
+
+def store() -> None:
+    """Keep what :func:`record` makes, packed."""
+    STORED.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for _, paths in record(Path(folder)):
+            for path in paths:
+                document = stripped(json.loads(path.read_text(encoding="utf-8")))
+                packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+                (STORED / f"{path.name}.gz").write_bytes(packed)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rank":
+        one_rank(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        store()

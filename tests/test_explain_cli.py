@@ -1,0 +1,131 @@
+"""``osf explain`` on recorded traces of real runs with a planted fault each, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import osfmodel as osf
+from osfmodel.cli import main
+from tests.live.explained import EXPECTED, STORED, paths_of
+
+
+def explained(*words):
+    return CliRunner().invoke(main, ["explain", *map(str, words)])
+
+
+def document(*words):
+    result = explained(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_planted_cause_is_named(name):
+    found = document(*paths_of(name))
+    assert found["cause"] == EXPECTED[name]
+    assert found["straggler_rank"] == (1 if name == "slow-rank" else None)
+    first = explained(*paths_of(name)).stdout.partition(".")[0]
+    assert " ".join(first.split()) in found["verdict"]
+
+
+MENDED_BY = {
+    "slow-link": {"network-10", "powersgd"},
+    "slow-rank": {"balance"},
+    "tiny-buckets": {"plan"},
+    "giant-bucket": {"network-10", "powersgd", "plan"},
+    "input-stall": {"input"},
+    "find-unused": {"static-graph"},
+}
+
+
+@pytest.mark.parametrize("name", MENDED_BY)
+def test_what_mends_it_brings_most(name):
+    """Best first; what would mend the planted fault saves at least half of what that costs."""
+    found = document(*paths_of(name))
+    priced = [remedy for remedy in found["remedies"] if remedy["throughput_factor"] is not None]
+    factors = [remedy["throughput_factor"] for remedy in priced]
+    assert factors == sorted(factors, reverse=True)
+    cost = next(row["costs_s"] for row in found["causes"] if row["cause"] == found["cause"])
+    saving = {remedy["remedy"] for remedy in priced if found["step_time_s"] - remedy["step_time_s"] > cost / 2}
+    assert MENDED_BY[name] <= saving
+
+
+def test_there_is_nothing_to_gain_in_a_healthy_job():
+    found = document(*paths_of("healthy"))
+    same_samples = [one for one in found["remedies"] if one["throughput_factor"] and "accumulate" not in one["remedy"]]
+    assert max(one["throughput_factor"] for one in same_samples) < 1.05
+    assert "nothing to gain" in found["verdict"]
+
+
+def test_two_workers_on_a_slow_link_are_slower_than_one():
+    """The question that is asked most."""
+    remedies = {one["remedy"]: one for one in document(*paths_of("slow-link"))["remedies"]}
+    assert remedies["workers-1"]["throughput_factor"] > 1.2
+
+
+def test_the_json_adds_up():
+    found = document(*paths_of("giant-bucket"))
+    assert found["schema_version"] == 1
+    parts = {name: value for name, value in found["parts"].items() if value is not None}
+    assert sum(parts.values()) == pytest.approx(found["step_time_s"])
+    assert sum(row["costs_s"] for row in found["causes"]) == pytest.approx(found["replayed_step_time_s"])
+    assert [row["bytes"] for row in found["buckets"] if row["gradients"]] == [8 * 2**20]
+    assert {step["step"] for step in found["steps"]} == {3, 4, 5}
+
+
+def test_csv_has_a_row_for_each_bucket_and_yaml_the_whole():
+    rows = list(csv.DictReader(io.StringIO(explained(*paths_of("healthy"), "--format", "csv").stdout)))
+    assert [row["bytes"] for row in rows] == ["131072"] * 8
+    assert "cause: compute" in explained(*paths_of("healthy"), "--format", "yaml").stdout
+
+
+def test_one_rank_alone_says_how_to_record_the_others():
+    found = document(paths_of("slow-rank")[0])
+    assert found["parts"]["waiting_s"] is None
+    assert found["straggler_rank"] is None
+    assert any("traces of all ranks" in note for note in found["notes"])
+
+
+def test_a_cluster_says_what_the_network_could_do():
+    found = document(*paths_of("slow-link"), "--cluster", "ring:100us,1Gbps")
+    possible = found["buckets"][0]["possible_bus_bandwidth_bytes_per_s"]
+    assert possible == pytest.approx(262144 / (2 * 100e-6 + 262144 / 125e6), rel=1e-6)
+    assert found["cluster"] == "ring:100us,1Gbps"
+
+
+def test_one_step_can_be_asked_for():
+    assert [step["step"] for step in document(*paths_of("healthy"), "--step", 4)["steps"]] == [4]
+    result = explained(*paths_of("healthy"), "--step", 99)
+    assert result.exit_code == 1
+    assert "it has 3, 4, 5" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "TRACE"),
+        (["nowhere.json"], 1, "nowhere.json"),
+        ([str(STORED / "healthy-0.json.gz")] * 2, 1, "one rank"),
+        ([str(STORED / "healthy-0.json.gz"), "--ddp-logging", "nowhere.json"], 2, "nowhere.json"),
+        ([str(STORED / "healthy-0.json.gz"), "--cluster", "nowhere"], 2, "no cluster named"),
+        ([str(STORED / "healthy-0.json.gz"), "--format", "code"], 2, "--format code"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(words, code, said):
+    result = explained(*words)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_library_takes_paths_or_a_trace():
+    found = osf.explain(paths_of("slow-rank"))
+    assert (found.cause, found.straggler) == ("imbalance", 1)
+    assert found.remedies[0].name == "balance"
+    alone = osf.explain(str(paths_of("slow-rank")[0]))
+    assert alone.straggler is None
