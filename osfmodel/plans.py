@@ -90,7 +90,7 @@ def _table() -> dict[str, NamedPlan]:
     }
     for name, target in STOCK_TARGETS.items():
         table[name] = NamedPlan(
-            _by_default(target), target.meaning, target.caveats,
+            _by_default(target), target.meaning, target.caveats, target.objective,
             on_request=not target.compared, conditions=target.conditions,
         )  # fmt: skip
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}

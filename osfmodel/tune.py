@@ -162,8 +162,8 @@ def tune(
 
     Where settings depend on how far the host runs ahead of the device (Horovod's), and the workload does not say when
     its tensors are submitted, they are the best in the worst of ``leads``: how many times as fast as the device the
-    host may be; by default HOST_LEADS, or 1 where the host computes itself. Other rules than the plain ones need the
-    target ``runtime``.
+    host may be; by default HOST_LEADS, or 1 where the host computes itself. Other rules than the plain ones, or than
+    those of a target that has its own, need the target ``runtime``.
 
     Raises UsageError for an unknown target, no worker count, or leads that change nothing, CostError where the cluster
     cannot price one, PlanError where the limits allow no plan.
@@ -172,11 +172,13 @@ def tune(
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
+    chosen = _target(target or "ddp")
+    objective = chosen.objective if objective.plain else objective
     if limits != Limits() and not objective.plain:
         raise UsageError("limits on buckets are not known to the planner of these rules: leave them out")
-    chosen = _target(target or "ddp")
-    if not objective.plain and not chosen.executes:
-        raise UsageError(f"{target or 'ddp'} has one collective at a time and a barrier: tune --for runtime instead")
+    if objective != chosen.objective and not chosen.executes:
+        has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
+        raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")
     task = Task(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
     task = replace(task, leads=_leads(task, leads))
     if len(task.leads) == 1:

@@ -90,7 +90,7 @@ FLOORS = [
     ("solve.loaded",),
     ("solve.loops", "solve.chosen"),
     ("targets.target",),
-    ("targets.ddp", "targets.horovod", "targets.deepspeed", "targets.megatron", "targets.byteps"),
+    ("targets.ddp", "targets.horovod", "targets.deepspeed", "targets.megatron", "targets.byteps", "targets.fsdp2"),
     ("targets.accelerate", "targets.lightning", "targets.runtime"),
     ("targets",),
     ("plans",),

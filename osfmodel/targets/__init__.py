@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from osfmodel.plan import Plan
-from osfmodel.targets import accelerate, byteps, ddp, deepspeed, horovod, lightning, megatron, runtime
+from osfmodel.targets import accelerate, byteps, ddp, deepspeed, fsdp2, horovod, lightning, megatron, runtime
 from osfmodel.targets.target import Target
 from osfmodel.workload import Workload
 
@@ -23,6 +23,7 @@ CONFIG_TARGETS: Mapping[str, Target] = {
     "deepspeed": deepspeed.TARGET,
     "megatron": megatron.TARGET,
     "byteps": byteps.TARGET,
+    "fsdp2": fsdp2.TARGET,
     "runtime": runtime.TARGET,
 }
 STOCK_TARGETS: Mapping[str, Target] = {

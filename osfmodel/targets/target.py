@@ -8,6 +8,7 @@ from typing import Any
 
 from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
+from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Case, Limits
@@ -39,6 +40,7 @@ class Target:
     conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
     clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
+    objective:     the rules under which the framework works; an executor works under any
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
     """
@@ -58,6 +60,7 @@ class Target:
     conditions: Mapping[str, str] = field(default_factory=dict)
     clock: bool = False
     executes: bool = False
+    objective: Objective = PLAIN
     dialect_of: str = ""
     compared: bool = False
 

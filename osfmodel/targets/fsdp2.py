@@ -1,0 +1,221 @@
+"""PyTorch FSDP2: which modules ``fully_shard`` groups; each group is one message.
+
+What FSDP2 does (torch 2.13, ``reshard_after_forward=False``; run over gloo with 2 ranks): a group of modules given
+together is one reduce-scatter, when the last of its gradients is ready, and one all-gather of its updated parameters in
+the next forward, which comes before the modules need it. Parameters in no group belong to the root and travel with it.
+That is a plan with split all-reduces and forward overlap, its buckets whole modules. Not modelled: resharding after
+forward, the default, gathers parameters once more in backward; the step ends before the first all-gather begins.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from osfmodel.effects import EXECUTED
+from osfmodel.engine import predict_timeline
+from osfmodel.errors import PlanError
+from osfmodel.objective import Objective
+from osfmodel.plan import Plan, grouped_plan
+from osfmodel.pricing import Pricing
+from osfmodel.solve import Limits
+from osfmodel.targets.target import UNPRICED, Target, require_plain
+from osfmodel.workload import Workload
+
+RULES = Objective(forward_overlap=True, split=True)
+"""Those under which it works, whatever is grouped."""
+MOST_GROUPS = 32
+"""Even groupings of 1 to so many groups are tried."""
+PLACES, MOST_TRIED = 60, 60_000
+"""At how many places an end of a group may be added, and groupings tried, times modules, after which no more are."""
+
+NOTHING = 1e-4
+"""A part of the time for which no group is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class FsdpKnobs:
+    """Names of modules, grouped, from the output to the input; what is in none is the root's. None: the root alone."""
+
+    groups: tuple[tuple[str, ...], ...] = ()
+
+
+def modules(workload: Workload) -> dict[str, list[int]]:
+    """Positions in ready order of the gradients of each module, in the order in which the backward of modules ends.
+
+    That of a module ends after all that are inside it, so that its own parameters wait for theirs. The module is what
+    stands before the last dot of a parameter's name, "" for the root; in a profile of whole layers, whose names have no
+    dots, the layer.
+    """
+    names = workload.gradients.names
+    of_layers = not any("." in name for name in names)
+    found: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
+        found.setdefault(name if of_layers else name.rpartition(".")[0], []).append(position)
+    ends = {name: positions[-1] for name, positions in found.items()}
+    for name, positions in found.items():
+        for place in (place for place, letter in enumerate(name) if letter == "."):
+            if name[:place] in ends:
+                ends[name[:place]] = max(ends[name[:place]], positions[-1])
+    return dict(sorted(found.items(), key=lambda pair: (pair[0] == "", ends[pair[0]], -pair[0].count("."))))
+
+
+def realise(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
+    """A bucket per group, and one for the root where it has parameters; each dtype by itself."""
+    members = modules(workload)
+    grouped = {name for group in knobs.groups for name in group}
+    rows = [[*group] for group in knobs.groups] + [[name for name in members if name not in grouped]]
+    positions = [sorted(i for name in row for i in members.get(name, ())) for row in rows]
+    return grouped_plan(workload, _pure([row for row in positions if row], workload)).under(RULES)
+
+
+def _pure(groups: Sequence[Sequence[int]], workload: Workload) -> list[list[int]]:
+    """FSDP2 refuses a group of several dtypes: they are sent one after the other."""
+    dtypes = workload.gradients.dtypes
+    kinds = [dict.fromkeys(dtypes[i] for i in group) for group in groups]
+    pairs = zip(groups, kinds, strict=True)
+    return [[i for i in group if dtypes[i] == kind] for group, found in pairs for kind in found]
+
+
+def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
+    """The groups that form exactly this plan. Raises PlanError where none do."""
+    if plan.objective != RULES:
+        require_plain(plan, workload, "FSDP2")
+        raise PlanError("FSDP2 splits all-reduces and overlaps the next forward: this plan does neither")
+    plan.require_valid(workload)
+    tensors, members = workload.gradients.names, modules(workload)
+    module_of = {tensors[i]: name for name, positions in members.items() for i in positions}
+    groups = tuple(tuple(dict.fromkeys(module_of[block.layer] for block in bucket.blocks)) for bucket in plan.buckets)
+    for knobs in (FsdpKnobs(), FsdpKnobs(groups), FsdpKnobs(groups[:-1])):
+        if "" not in {name for group in knobs.groups for name in group} and realise(knobs, workload, UNPRICED) == plan:
+            return knobs
+    raise PlanError("no grouping of modules makes FSDP2 form this plan")
+
+
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
+    """The groups that form ``plan``; where none do, the fastest of those nearest to it and of even ones."""
+    try:
+        return exact(plan, workload)
+    except PlanError:
+        if plan.objective.plain or not RULES.permits(plan.objective):
+            require_plain(plan, workload, "FSDP2")
+    return _searched(plan, workload, pricing)
+
+
+def _searched(plan: Plan, workload: Workload, pricing: Pricing) -> FsdpKnobs:
+    """The fastest of one group, even ones and those nearest to the plan, then changed end by end while that helps."""
+    names = [name for name in modules(workload) if name]
+    times: dict[frozenset[int], float] = {}
+
+    def time(ends: frozenset[int]) -> float:
+        if ends not in times:
+            made = realise(_grouped(names, ends), workload, pricing)
+            times[ends] = predict_timeline(workload, made, pricing).iteration_time
+        return times[ends]
+
+    tried = sorted([*_even(names, workload), _nearest(names, plan, workload)], key=len)
+    best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NOTHING))
+    while len(times) * len(names) < MOST_TRIED:
+        changed = min(_changed(best, len(names)), key=time, default=best)
+        if time(changed) >= time(best) * (1 - NOTHING):
+            break
+        best = changed
+    default = predict_timeline(workload, realise(FsdpKnobs(), workload, pricing), pricing).iteration_time
+    return FsdpKnobs() if default <= time(best) else _grouped(names, best)
+
+
+def _even(names: Sequence[str], workload: Workload) -> list[frozenset[int]]:
+    """Ends of groups of about equal bytes, 1, 2, 3 ... of them."""
+    members, sizes = modules(workload), workload.gradients.sizes
+    ends = list(accumulate(sum(sizes[i] for i in members[name]) for name in names))
+    counts = range(1, min(len(names), MOST_GROUPS) + 1)
+    return [
+        frozenset(bisect_left(ends, ends[-1] * share // count) + 1 for share in range(1, count)) - {len(names)}
+        for count in counts
+    ] or [frozenset()]
+
+
+def _nearest(names: Sequence[str], plan: Plan, workload: Workload) -> frozenset[int]:
+    """Ends of groups where each module goes where the last of its gradients does in the plan."""
+    bucket_of = {block.layer: number for number, bucket in enumerate(plan.buckets) for block in bucket.blocks}
+    members, tensors = modules(workload), workload.gradients.names
+    numbers = list(accumulate((max(bucket_of[tensors[i]] for i in members[name]) for name in names), max))
+    return frozenset(place for place in range(1, len(names)) if numbers[place] > numbers[place - 1])
+
+
+def _changed(ends: frozenset[int], count: int) -> list[frozenset[int]]:
+    places = {place * count // PLACES for place in range(1, PLACES)} - {0, count} if count > 1 else set()
+    moved = [ends - {end} | {end + step} for end in ends for step in (-1, 1) if 0 < end + step < count]
+    return [*(ends ^ {place} for place in sorted(places | ends)), *moved]
+
+
+def _grouped(names: Sequence[str], ends: frozenset[int]) -> FsdpKnobs:
+    return FsdpKnobs(tuple(tuple(names[start:end]) for start, end in pairwise([0, *sorted(ends), len(names)])))
+
+
+def caveats(workload: Workload) -> tuple[str, ...]:
+    """What is predicted of FSDP2 and what is not."""
+    return (
+        "FSDP2 with reshard_after_forward=False, a reduce-scatter and an all-gather for each group: resharding gathers "
+        "once more in backward, which is not in these times, nor is what copies into and out of messages take",
+    )
+
+
+def config(knobs: FsdpKnobs) -> dict[str, Any]:
+    """The groups as names of modules, in the order in which they are to be wrapped."""
+    return {"groups": _wrapped(list(knobs.groups[::-1])), "reshard_after_forward": False}
+
+
+def _wrapped(groups: list[tuple[str, ...]]) -> list[list[str]]:
+    """In the order of the forward, but what is inside another module first: that takes what is left of it."""
+    found = []
+    while groups:
+        group = next((group for group in groups if not _holds(group, groups)), groups[0])
+        groups.remove(group)
+        found.append(list(group[::-1]))
+    return found
+
+
+def _holds(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> bool:
+    """Whether a module of it holds one of another group."""
+    inside = tuple(f"{name}." for name in group)
+    return any(name.startswith(inside) for other in groups if other is not group for name in other)
+
+
+def render(knobs: FsdpKnobs, workload: Workload) -> str:
+    """Python to paste after the model was made."""
+    lines = [
+        textwrap.fill(f"{group!r},", 112, initial_indent="    ", subsequent_indent="     ", break_on_hyphens=False)
+        for group in config(knobs)["groups"]
+    ]
+    return TEMPLATE.format(name=workload.name, groups="\n".join(lines) + "\n" if lines else "", count=len(lines))
+
+
+TEMPLATE = """\
+# FSDP2 groups for {name}: {count} groups of modules, inner ones first; what is in none is the root's.
+# With resharding after forward, the default, parameters are gathered once more in backward: less memory, more to send.
+from torch.distributed.fsdp import fully_shard
+
+groups = [
+{groups}]
+for names in groups:
+    fully_shard([model.get_submodule(name) for name in names], reshard_after_forward=False)
+fully_shard(model, reshard_after_forward=False)
+"""
+
+TARGET = Target(
+    "PyTorch FSDP2 with the whole model in one group, not resharded after forward",
+    FsdpKnobs,
+    project,
+    realise,
+    config,
+    render,
+    caveats=caveats,
+    exact=exact,
+    conditions=EXECUTED,
+    objective=RULES,
+)

@@ -1,0 +1,108 @@
+"""FSDP2 itself under the lines written for it: its reduce-scatters and all-gathers are the buckets predicted (gloo)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from osfmodel import Layer, Workload
+from osfmodel.cost.curves import FREE
+from osfmodel.pricing import Pricing
+from osfmodel.targets import fsdp2
+from osfmodel.targets.fsdp2 import FsdpKnobs
+
+if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
+WIDTHS = [16, 32, 64, 16, 8, 128]
+"""Of five linear layers: input and output of each, even so that two ranks share without padding.
+
+The fourth is inside a module that has a parameter of its own, which comes after it in forward, and so is ready first.
+"""
+KNOBS = [
+    FsdpKnobs(),
+    FsdpKnobs((("4", "3.inner", "3"), ("2",), ("1", "0"))),
+    FsdpKnobs((("4",), ("3.inner", "3", "2", "1"))),
+    FsdpKnobs((("4", "3.inner"), ("3", "2"), ("1", "0"))),
+    FsdpKnobs((("4",), ("3.inner",), ("3",), ("2",), ("1",), ("0",))),
+]
+SCRIPT = """
+import json, sys
+import torch, torch.distributed as dist
+
+widths, lines = json.loads(sys.argv[2]), sys.argv[3:]
+dist.init_process_group("gloo")
+sent = []
+
+def spied(name, place):
+    original = getattr(dist, name)
+
+    def spy(*given, **named):
+        whole = given[place] if len(given) > place else named["output" if place == 0 else "input"]
+        sent.append((name, whole.numel()))
+        return original(*given, **named)
+
+    setattr(dist, name, spy)
+
+spied("all_gather_single", 0)
+spied("reduce_scatter_single", 1)
+
+class Scaled(torch.nn.Module):
+    def __init__(self, inner, width):
+        super().__init__()
+        self.inner, self.scale = inner, torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+def formed(text):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(a, b) for a, b in zip(widths, widths[1:])]
+    layers[3] = Scaled(layers[3], widths[4])
+    model = torch.nn.Sequential(*layers)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    text = text.replace("reshard_after_forward=False)", "reshard_after_forward=False, mesh=mesh)")
+    exec(text, {"model": model, "mesh": mesh})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        sent.clear()
+        model(torch.ones(4, widths[0])).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [[size for name, size in sent if name == kind] for kind in ("reduce_scatter_single", "all_gather_single")]
+
+found = [formed(text) for text in lines]
+if dist.get_rank() == 0:
+    open(sys.argv[1], "w").write(json.dumps(found))
+dist.destroy_process_group()
+"""
+
+
+def workload():
+    """In the order of the forward."""
+    layers = []
+    for number, (a, b) in enumerate(pairwise(WIDTHS)):
+        module = "3.inner" if number == 3 else str(number)
+        layers += [(f"{module}.weight", a * b), (f"{module}.bias", b), *([("3.scale", b)] if number == 3 else [])]
+    return Workload("chain", tuple(Layer(name, 1e-3, 2e-3, 4 * size) for name, size in layers))
+
+
+def test_real_collectives_are_those_predicted(tmp_path):
+    script, found = tmp_path / "train.py", tmp_path / "found.json"
+    script.write_text(SCRIPT)
+    lines = [fsdp2.render(knobs, workload()) for knobs in KNOBS]
+    launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [*launch, str(script), str(found), json.dumps(WIDTHS), *lines]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    for knobs, (scattered, gathered) in zip(KNOBS, json.loads(found.read_text()), strict=True):
+        buckets = fsdp2.realise(knobs, workload(), Pricing.of(FREE)).buckets
+        assert scattered == [bucket.size // 4 for bucket in buckets]
+        assert sorted(gathered) == sorted(scattered)

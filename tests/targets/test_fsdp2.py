@@ -1,0 +1,85 @@
+"""FSDP2: groups of modules as buckets, and the search for them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osfmodel import Layer, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.engine import predict_timeline
+from osfmodel.errors import PlanError
+from osfmodel.plan import in_one, one_by_one
+from osfmodel.pricing import Pricing
+from osfmodel.targets import fsdp2
+from osfmodel.targets.fsdp2 import RULES, FsdpKnobs
+
+PRICING = Pricing.of(AffineCost(((2e-3, 1e-6),)), workers=4)
+
+
+def made(sizes, root=0):
+    """Modules of a weight and a bias each, and a parameter of the root's own."""
+    layers = [Layer(f"{i}.{part}", 1e-3, 2e-3, 4 * size) for i, size in enumerate(sizes) for part, size in
+              (("weight", size), ("bias", 1))]  # fmt: skip
+    own = [Layer("scale", 1e-3, 1e-3, 4 * root)] if root else []
+    return Workload("made", tuple(own + layers))
+
+
+def names(plan):
+    return [[block.layer for block in bucket.blocks] for bucket in plan.buckets]
+
+
+def test_a_group_is_one_bucket_and_the_rest_is_the_roots():
+    workload = made([5, 6, 7], root=3)
+    plan = fsdp2.realise(FsdpKnobs((("2", "1"),)), workload, PRICING)
+    plan.require_valid(workload)
+    assert names(plan) == [["2.bias", "2.weight", "1.bias", "1.weight"], ["0.bias", "0.weight", "scale"]]
+    assert plan.objective == RULES
+
+
+def test_a_layer_is_a_module_where_names_have_no_dots():
+    workload = Workload("layers", (Layer("conv", 1, 1, 4), Layer("fc", 1, 1, 4)))
+    assert list(fsdp2.modules(workload)) == ["fc", "conv"]
+
+
+def test_a_module_ends_after_those_inside_it():
+    layers = (Layer("block.inner.weight", 1, 1, 4), Layer("block.scale", 1, 1, 4), Layer("fc.weight", 1, 1, 4))
+    workload = Workload("nested", layers)
+    assert list(fsdp2.modules(workload)) == ["fc", "block.inner", "block"]
+    lines = fsdp2.config(FsdpKnobs((("fc",), ("block.inner",), ("block",))))["groups"]
+    assert lines == [["block.inner"], ["block"], ["fc"]]
+
+
+def test_a_group_of_two_dtypes_is_two_messages():
+    layers = (Layer("0.weight", 1, 1, 40, "bfloat16"), Layer("0.bias", 1, 1, 40, "float32"))
+    assert len(fsdp2.realise(FsdpKnobs(), Workload("mixed", layers), PRICING).buckets) == 2
+
+
+def time(knobs, workload):
+    return predict_timeline(workload, fsdp2.realise(knobs, workload, PRICING), PRICING).iteration_time
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=5), st.sampled_from([one_by_one, in_one]))
+def test_what_is_found_is_close_to_the_best_grouping(sizes, start):
+    """Against all groupings; one end at a time is changed, so that a better one may need two."""
+    workload = made(sizes)
+    modules = [str(i) for i in reversed(range(len(sizes)))]
+    best = min(
+        time(fsdp2._grouped(modules, frozenset(ends)), workload)
+        for count in range(len(sizes))
+        for ends in combinations(range(1, len(sizes)), count)
+    )
+    found = fsdp2.project(start(workload), workload, PRICING)
+    assert time(found, workload) <= best * 1.02
+    assert time(found, workload) <= time(FsdpKnobs(), workload)
+
+
+def test_a_plan_under_other_rules_is_not_formed():
+    workload = made([5, 6])
+    with pytest.raises(PlanError, match="splits"):
+        fsdp2.exact(in_one(workload), workload)
+    assert fsdp2.exact(in_one(workload).under(RULES), workload) == FsdpKnobs()
