@@ -77,7 +77,7 @@ class Writer:
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.random = file, random.Random(9)
-        self.now, self.device = 4458676416788.0, 0.0
+        self.now, self.device, self.arrived = 4458676416788.0, 0.0, 0.0
         self.number, self.steps, self.length = 0, 0, 0
 
     def write(self, text: str) -> None:
@@ -100,7 +100,7 @@ class Writer:
         begin = self.now
         for layer in range(LAYERS):
             yield from self._frames(layer)
-            yield from self._operators(FORWARD, HOST, layer)
+            yield from self._operators(FORWARD, HOST, self._sequence(layer, 0))
             for _ in range(2):
                 yield from self._kernel(HOST)
         yield self._annotation("DistributedDataParallel.forward", begin, self.now)
@@ -108,17 +108,17 @@ class Writer:
     def _backward(self) -> Iterator[str]:
         ends = [LAYERS * (bucket + 1) // len(BUCKETS) - 1 for bucket in range(len(BUCKETS))]
         for layer in range(LAYERS):
-            yield from self._operators(BACKWARD, AUTOGRAD, layer)
+            yield from self._operators(BACKWARD, AUTOGRAD, self._sequence(LAYERS - 1 - layer, 1))
             for _ in range(3):
                 yield from self._kernel(AUTOGRAD)
-            yield from self._operators(ACCUMULATE, AUTOGRAD, layer)
+            yield from self._operators(ACCUMULATE, AUTOGRAD)
             if layer in ends:
                 yield from self._collective(BUCKETS[ends.index(layer)])
 
     def _update(self) -> Iterator[str]:
-        begin = self.now
-        for layer in range(LAYERS // 4):
-            yield from self._operators(("aten::_foreach_add_",), HOST, layer)
+        begin, self.device = self.now, max(self.device, self.arrived)
+        for _ in range(LAYERS // 4):
+            yield from self._operators(("aten::_foreach_add_",), HOST)
             yield from self._kernel(HOST)
         yield self._annotation("Optimizer.step#SGD.step", begin, self.now)
 
@@ -148,9 +148,10 @@ class Writer:
             thread = f'"pid": {HOST}, "tid": {HOST}'
             yield self._complete("python_function", name, thread, (begin, begin + 40 - 2 * depth), args)
 
-    def _operators(self, names: Sequence[str], thread: int, layer: int) -> Iterator[str]:
-        forward = layer if thread == HOST else LAYERS - 1 - layer
-        more = f', "Sequence number": {self.steps * LAYERS + forward}, "Fwd thread id": {int(thread == AUTOGRAD)}'
+    def _sequence(self, layer: int, thread: int) -> str:
+        return f', "Sequence number": {self.steps * LAYERS + layer}, "Fwd thread id": {thread}'
+
+    def _operators(self, names: Sequence[str], thread: int, more: str = "") -> Iterator[str]:
         for depth, name in enumerate(names):
             begin = self._later(3.0)
             yield self._host("cpu_op", name, thread, (begin, begin + 30 - 2 * depth), more)
@@ -172,14 +173,15 @@ class Writer:
 
     def _collective(self, elements: int) -> Iterator[str]:
         self.number += 1
-        begin = self.device + 10
+        begin = max(self.device, self.arrived) + 10
+        self.arrived = begin + elements / 2000
         args = (
             f', "Collective name": "allreduce", "In msg nelems": {elements}, "Out msg nelems": {elements}, '
             '"Group size": 2, "dtype": "Float", "In split size": "[]", "Out split size": "[]", '
             '"Process Group Name": "0", "Process Group Description": "default_pg", "Process Group Ranks": "[0, 1]"'
         )
         name = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
-        yield self._on_device(name, COMMUNICATION, (begin, begin + elements / 2000), args)
+        yield self._on_device(name, COMMUNICATION, (begin, self.arrived), args)
         yield from self._launch(AUTOGRAD, COMMUNICATION, begin)
 
     def _on_device(self, name: str, stream: int, span: tuple[float, float], more: str) -> str:
