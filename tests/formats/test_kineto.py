@@ -13,12 +13,13 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import predict
+from osfmodel import Cluster, predict
 from osfmodel.cli import main
-from osfmodel.errors import DataError
-from osfmodel.formats import Hints
+from osfmodel.errors import DataError, OsfError
+from osfmodel.formats import Files, Hints, kineto
 from osfmodel.formats.kineto import load_trace
 from osfmodel.formats.source_text import Text
+from osfmodel.measurement import Measurement
 from osfmodel.trace_buckets import carried, usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.workload import Layer, Workload
@@ -360,6 +361,34 @@ def test_hints_that_do_not_fit(tmp_path, words, said):
     result = CliRunner().invoke(main, ["import", str(tmp_path / "rank0.json"), *words])
     assert result.exit_code in (1, 2)
     assert said in result.output
+
+
+ODD = [
+    None, 0, -1, 1e18, -5.5, 10**30, "x", "", [], [[]], [[1, [2]]], [[[[[1]]]]], {}, True, "allreduce", "\0",
+    [[10**18] * 2], [[2, 3]], ["float"], "kernel", "torch::autograd::AccumulateGrad", "gloo:all_reduce",
+    "Optimizer.step#x", 1500.0,
+]  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 20), st.sampled_from(ODD)), min_size=1, max_size=12))
+def test_events_that_make_no_sense_are_errors_or_left_out(changes):
+    """Whatever stands in an event: a sentence, or nouns, never another exception."""
+    document = traces.trace(Job(late=(0, 0), clocks=(0, 0), steps=2))
+    for place, field, value in changes:
+        event = document["traceEvents"][place % len(document["traceEvents"])]
+        inside = event["args"] if field % 2 and event["args"] else event
+        inside[list(inside)[field // 2 % len(inside)]] = value
+    assert sane(document)
+
+
+def sane(document):
+    """Whether it is read as nouns, or refused on one line."""
+    try:
+        nouns = kineto.read(Files((Text("odd.json", json.dumps(document)),)), Hints("odd"))
+    except OsfError as error:
+        return "\n" not in str(error)
+    return all(isinstance(noun, Workload | Cluster | Measurement) for noun in nouns)
 
 
 KINETO = "traces/kineto"
