@@ -9,6 +9,7 @@ True
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from osfmodel.batches import at_batch
@@ -19,8 +20,7 @@ from osfmodel.effects import EFFECTS, Effects
 from osfmodel.engine import ENGINES
 from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
 from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements, save_measurements
-from osfmodel.memory import Level, Memory, memory_of
+from osfmodel.network import Change
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.predict import Comparison, Prediction, compare, predict
@@ -30,9 +30,14 @@ from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.timeline import Span, Timeline
 from osfmodel.tune import Outcome, Tuning, tune
+from osfmodel.what_if import WhatIf
 from osfmodel.workload import Layer, Segment, Workload
 
 if TYPE_CHECKING:
+    from osfmodel.measurements import load_measurements, save_measurements
+    from osfmodel.memory import Level, Memory, memory_of
+    from osfmodel.memory_tune import tune_memory
+    from osfmodel.memory_tuning import Demand, MemoryTuning
     from osfmodel.runtime.executor import Executor, execute
     from osfmodel.runtime.profiling import profile
 
@@ -48,6 +53,7 @@ __all__ = [
     "AlphaBeta",
     "Block",
     "Bucket",
+    "Change",
     "Cluster",
     "Comparison",
     "Contention",
@@ -83,6 +89,7 @@ __all__ = [
     "Timeline",
     "Tuning",
     "UsageError",
+    "WhatIf",
     "Workload",
     "__version__",
     "at_batch",
@@ -105,18 +112,19 @@ __all__ = [
 ]
 
 
+LATE = {
+    **dict.fromkeys(("Level", "Memory", "memory_of"), "memory"),
+    **dict.fromkeys(("Demand", "MemoryTuning"), "memory_tuning"),
+    "tune_memory": "memory_tune",
+    **dict.fromkeys(("load_measurements", "save_measurements"), "measurements"),
+    **dict.fromkeys(("Executor", "execute"), "runtime.executor"),
+    "profile": "runtime.profiling",
+}
+"""What runs models, plans memory or reads runs, and its module: not loaded by who only predicts."""
+
+
 def __getattr__(name: str) -> Any:
-    """What runs models or plans memory, looked up when first asked for: it is not loaded by who only predicts."""
-    if name == "profile":
-        from osfmodel.runtime.profiling import profile
-
-        return profile
-    if name in ("Demand", "MemoryTuning", "tune_memory"):
-        from osfmodel import memory_tune
-
-        return getattr(memory_tune, name)
-    if name in ("Executor", "execute"):
-        from osfmodel.runtime import executor
-
-        return getattr(executor, name)
+    """Those of LATE, when first asked for."""
+    if name in LATE:
+        return getattr(import_module(f"osfmodel.{LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

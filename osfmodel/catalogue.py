@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from osfmodel import documents, profiles
 from osfmodel.cluster import Cluster
+from osfmodel.compression import COMPRESSIONS
 from osfmodel.cost import COST_MODELS, worker_counts
 from osfmodel.effects import EFFECTS
 from osfmodel.engine import ENGINES
@@ -100,5 +101,6 @@ KINDS: dict[str, Callable[[], Listing]] = {
     "engines": _meanings(ENGINES),
     "cost-models": _meanings(COST_MODELS),
     "effects": _effects,
+    "compressions": _meanings(COMPRESSIONS),
     "formats": _meanings(IMPORT_FORMATS),
 }

@@ -7,25 +7,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.bands import Band
-from osfmodel.check import Checked, overall
 from osfmodel.cluster import Cluster
 from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
-from osfmodel.ledger import Row
-from osfmodel.ledger.recipe import UNSTEADY
 from osfmodel.measurement import Measurement
 from osfmodel.predict import Comparison, Prediction
-from osfmodel.side_by_side import Beside
 from osfmodel.tune import Outcome, Tuning
 from osfmodel.units import show_bytes, show_time
+from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
 
 class Predicted:
-    """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty."""
+    """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty.
 
-    def __init__(self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]]) -> None:
-        self.comparisons, self.money = comparisons, money
+    ``scaling``: whether what more workers bring is asked for.
+    """
+
+    def __init__(
+        self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]], scaling: bool = False
+    ) -> None:
+        self.comparisons, self.money, self.scaling = comparisons, money, scaling
 
     def document(self) -> dict[str, Any]:
         entries = [self._entry(number) for number in range(len(self.comparisons))]
@@ -37,6 +39,9 @@ class Predicted:
     def _entry(self, number: int) -> dict[str, Any]:
         comparison = self.comparisons[number]
         rows = [_prediction(prediction, comparison.workers) for prediction in comparison.predictions]
+        if comparison.what_if.words or self.scaling:
+            for row, prediction in zip(rows, comparison.predictions, strict=True):
+                row.update(samples_per_s=comparison.throughput(prediction))
         if self.money:
             for row, paid in zip(rows, self.money[number], strict=True):
                 row.update(hours=paid.hours, gpu_hours=paid.gpu_hours, cost=paid.cost)
@@ -47,6 +52,8 @@ class Predicted:
             "workers": comparison.workers,
             "compute_time_s": comparison.workload.compute_time,
             "lower_bound_s": comparison.lower_bound,
+            **_what_if(comparison.what_if),
+            **({"scaling": "weak" if comparison.what_if.global_batch is None else "strong"} if self.scaling else {}),
             "predictions": rows,
         }
 
@@ -73,7 +80,9 @@ class Predicted:
     def show(self, console: Any) -> None:
         from osfmodel import screen
 
-        if len(self.comparisons) == 1:
+        if self.scaling:
+            screen.show_scaling(console, self.comparisons)
+        elif len(self.comparisons) == 1:
             screen.show_comparison(console, self.comparisons[0])
         else:
             screen.show_sweep(console, self.comparisons)
@@ -87,6 +96,10 @@ class Predicted:
                 for note in prediction.warnings:
                     plans.setdefault((comparison.workers, note), []).append(prediction.name)
         return [f"{workers} workers ({', '.join(names)}): {note}" for (workers, note), names in plans.items()]
+
+
+def _what_if(what_if: WhatIf) -> dict[str, Any]:
+    return {"what_if": what_if.document} if what_if.document else {}
 
 
 def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
@@ -145,6 +158,7 @@ class Tuned:
             "plan": document_of(tuning.plan),
             "config": tuning.config,
             "rendered": tuning.rendered,
+            **_what_if(tuning.what_if),
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
         }
 
@@ -186,109 +200,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-IMPLAUSIBLE = 0.9
-"""A median error above this is most likely a matter of units."""
-
-
-class Judged:
-    """The result of ``osf check``."""
-
-    def __init__(self, checked: Sequence[Checked], with_rows: bool) -> None:
-        self.checked, self.with_rows = checked, with_rows
-
-    def document(self) -> dict[str, Any]:
-        middle, high = overall(self.checked)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "sources": [self._source(one) for one in self.checked],
-            "overall": {
-                "median_abs_error": middle,
-                "p90_abs_error": high,
-                "passed": all(o.passed for o in self.checked),
-            },
-        }
-
-    def _source(self, one: Checked) -> dict[str, Any]:
-        summary: dict[str, Any] = {
-            "source": one.source,
-            "n": one.n,
-            "median_abs_error": one.median_abs_error,
-            "p90_abs_error": one.p90_abs_error,
-            "worst_abs_error": one.worst_abs_error,
-            "bias": one.bias,
-            "tolerance": one.tolerance,
-            "fitted_on": one.fitted_on,
-            "fitted_rows": one.fitted,
-            "not_predicted_rows": one.not_predicted,
-            "unsteady_rows": one.unsteady,
-            "passed": one.passed,
-        }
-        if one.beside:
-            summary["side_by_side"] = [_beside(beside) for beside in one.beside]
-        return {**summary, "rows": [_checked_row(row) for row in one.rows]} if self.with_rows else summary
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [{"source": one.source, **_checked_row(row)} for one in self.checked for row in one.rows]
-
-    def show(self, console: Any) -> None:
-        from osfmodel import screen
-
-        screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
-
-    def warnings(self) -> list[str]:
-        return [
-            f"{one.source}: {_uncounted(one)}"
-            if one.median_abs_error is None
-            else f"{one.source}: the median error is {one.median_abs_error:.2%}, above its tolerance of "
-            f"{one.tolerance:.2%}"
-            for one in self.checked
-            if not one.passed
-        ] + [
-            f"{one.source}: errors near 100 %: iteration times are in seconds, are these?"
-            for one in self.checked
-            if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
-        ]
-
-
-def _uncounted(one: Checked) -> str:
-    return f"nothing counts: repeats differ by more than {UNSTEADY:.0%}" if one.unsteady else "nothing is predicted"
-
-
-def _beside(beside: Beside) -> dict[str, Any]:
-    return {
-        "workload": beside.workload,
-        "cluster": beside.cluster,
-        "workers": beside.workers,
-        "scale": None if beside.scale is None else float(beside.scale),
-        "plans": [
-            {
-                "plan": turns.plan,
-                "repeats": turns.repeats,
-                "measured_s": turns.measured,
-                "spread": turns.spread,
-                "steady": turns.steady,
-                "predicted_s": turns.predicted,
-                "error": turns.error,
-                "measured_speed_up": beside.measured_speed_up(turns),
-                "predicted_speed_up": beside.predicted_speed_up(turns),
-                "note": turns.note,
-            }
-            for turns in beside.turns
-        ],
-    }
-
-
-def _checked_row(row: Row) -> dict[str, Any]:
-    return {
-        "run": row.label,
-        "status": row.status,
-        "measured": row.measured,
-        "predicted": row.predicted,
-        "error": row.error,
-        "note": row.note,
-    }
-
-
 class Listed:
     """The result of ``osf list``: rows by kind, or one entry with all that is known of it."""
 
@@ -304,15 +215,15 @@ class Listed:
         return [{column: row.get(column) for column in columns} for row in rows]
 
     def show(self, console: Any) -> None:
-        from osfmodel import screen
+        from osfmodel import list_screen
 
         for number, (kind, rows) in enumerate(self.listings.items()):
             if number:
                 console.print()
             if self.whole:
-                screen.show_entry(console, rows[0])
+                list_screen.show_entry(console, rows[0])
             else:
-                screen.show_list(console, kind, rows)
+                list_screen.show_list(console, kind, rows)
 
     def warnings(self) -> list[str]:
         return list(self.problems)

@@ -23,6 +23,7 @@ from osfmodel.sparse import Sparsity
 from osfmodel.targets import runs_on
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_bytes
+from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
 NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
@@ -56,18 +57,19 @@ class Prediction:
     ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
     ``band`` says how far such predictions were from measured runs; None where nothing is communicated, and for engines
     other than ours and sparse plans, which no band was made for. ``runs_on`` names the stock frameworks that can carry
-    the plan out; none means that it needs an executor. ``alone``: seconds of an iteration of one worker alone.
+    the plan out; none means that it needs an executor. ``alone``: seconds of the iteration if it scaled perfectly,
+    those of one worker alone.
     """
 
     name: str
     plan: Plan = field(repr=False)
     timeline: Timeline = field(repr=False)
     bound: Bound = field(repr=False)
+    alone: float
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     band: Band | None = None
     runs_on: tuple[str, ...] = ()
-    alone: float = 0
 
     @property
     def scaling_factor(self) -> float:
@@ -103,18 +105,30 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Several plans for one workload, cluster and worker count."""
+    """Several plans for one workload, cluster and worker count, as ``what_if`` changed them."""
 
     workload: Workload = field(repr=False)
     cluster: Cluster = field(repr=False)
     workers: int
     bounds: tuple[Bound, ...] = field(repr=False)
     predictions: tuple[Prediction, ...]
+    what_if: WhatIf = field(default=WhatIf(), repr=False)
 
     @property
     def lower_bound(self) -> float:
         """Seconds that no schedule can beat under any of the rules that the plans stand under."""
         return min(bound.value for bound in self.bounds)
+
+    def throughput(self, prediction: Prediction) -> float | None:
+        """Samples per second of all workers together; None where the batch size is not known."""
+        batch = self.workload.batch_size
+        return None if batch is None else self.workers * batch / prediction.iteration_time
+
+    def under(self, what_if: WhatIf, alone: float) -> Comparison:
+        """The same, where ``what_if`` made workload and cluster, with scaling factors relative to ``alone`` seconds."""
+        said = what_if.caveats(self.cluster)
+        predictions = tuple(replace(one, alone=alone, caveats=one.caveats + said) for one in self.predictions)
+        return replace(self, what_if=what_if, predictions=predictions)
 
 
 def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int, engine: str = AUTO) -> Prediction:
@@ -225,11 +239,11 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         plan=plan,
         timeline=timeline,
         bound=subject.bound(plan, objective, pricing),
+        alone=workload.compute_time,
         warnings=subject.warnings + plan_extrapolation(workload, plan, pricing),
         caveats=caveats + subject.caveats,
         band=error_band(workload, plan, timeline, pricing) if subject.ours and not plan.sparse else None,
         runs_on=runs_on(plan, workload),
-        alone=workload.compute_time,
     )
 
 

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.bands import Band
-from osfmodel.check import Checked
 from osfmodel.economics import Economics
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan
 from osfmodel.predict import Bound, Comparison, Prediction
-from osfmodel.side_by_side import Beside
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
 from osfmodel.units import show_bytes, show_time
+from osfmodel.what_if import WhatIf
 
-HEADINGS = {"gradient_mib": "MiB", "compute_ms": "ms", "batch_size": "batch"}
-"""Short headings for a listing: size of the gradients, time of one worker alone, samples per worker."""
 MOST_COLUMNS = 4
 """Plans up to which a sweep has a column for each."""
-NARROW = 96
-"""Characters below which a table leaves out its last columns rather than cutting names."""
-SHORT = 44
-"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
 
 
-def _table(console: Console, title: str, *columns: str) -> Table:
+def table_under(console: Console, title: str, *columns: str) -> Table:
     """An empty table under its title, which is printed at once so that a narrow table does not wrap it."""
     console.print(title, style="bold", markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -39,16 +31,19 @@ def _table(console: Console, title: str, *columns: str) -> Table:
     return table
 
 
-def _count(number: int, noun: str) -> str:
+def how_many(number: int, noun: str) -> str:
+    """``1 worker``, ``2 workers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """The plans side by side at one worker count."""
     workload = comparison.workload
-    title = f"{workload.name} on {comparison.cluster.name}, {_count(comparison.workers, 'worker')}"
+    where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
+    title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
     columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
-    table = _table(console, title, *columns)
+    rates = ["samples/s"] if comparison.what_if.words and workload.batch_size else []
+    table = table_under(console, title, *columns, *rates)
     for prediction in comparison.predictions:
         timeline = prediction.timeline
         table.add_row(
@@ -60,16 +55,33 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             show_time(max(timeline.exposed_communication, 0)),
             f"{max(prediction.gap, 0):.1%}",
             _width(prediction.band),
+            *(_rate(comparison.throughput(prediction)) for _ in rates),
         )
     console.print(table)
     console.print(
-        f"One worker alone: {show_time(workload.compute_time)}. Lower bound for any schedule"
+        f"{_alone(comparison)} Lower bound for any schedule"
         f"{_bounds(comparison.bounds)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
-        f"{_count(len(workload.gradients), 'tensor')}."
+        f"{how_many(len(workload.gradients), 'tensor')}."
     )
     _show_executors(console, comparison.predictions)
     _show_caveats(console, [comparison])
     _show_bands(console, [prediction.band for prediction in comparison.predictions])
+
+
+def _alone(comparison: Comparison) -> str:
+    """What scaling factors are relative to."""
+    if comparison.what_if.global_batch is None:
+        return f"One worker alone: {show_time(comparison.workload.compute_time)}."
+    whole = comparison.predictions[0].alone * comparison.workers
+    return f"One worker alone, with the whole global batch: {show_time(whole)}."
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+
+
+def _varied(what_if: WhatIf) -> str:
+    return f" with {what_if.words}" if what_if.words else ""
 
 
 def _bounds(bounds: Sequence[Bound]) -> str:
@@ -108,7 +120,7 @@ def _beyond_rules(plan: Plan) -> str:
     densities = sorted({bucket.density for bucket in plan.buckets if bucket.density is not None})
     ends = dict.fromkeys(f"{density:.3g}" for density in (*densities[:1], *densities[-1:]))
     sent = [f"{' to '.join(ends)} of tensors sent"] if densities else []
-    again = [f"{_count(len(plan.recompute), 'segment')} recomputed"] if plan.recompute else []
+    again = [f"{how_many(len(plan.recompute), 'segment')} recomputed"] if plan.recompute else []
     released = ["updates as buckets arrive"] if plan.release else []
     mirrored = ["mirror weights"] if plan.mirror else []
     return "".join(f", {words}" for words in (*sent, *mirrored, *released, *again))
@@ -116,7 +128,7 @@ def _beyond_rules(plan: Plan) -> str:
 
 def rules_of(objective: Objective) -> str:
     """What a schedule may do, in words."""
-    words = [f"{_count(objective.channels, 'collective')} at a time"]
+    words = [f"{how_many(objective.channels, 'collective')} at a time"]
     words += ["forward before all has arrived"] if objective.forward_overlap else ["a barrier before the update"]
     words += ["reduce-scatter and all-gather apart"] if objective.split else []
     return ", ".join(words)
@@ -155,15 +167,18 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
 def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
     """Scaling factor and iteration time of every plan at every worker count, a row each where plans are many."""
     first = comparisons[0]
-    title = f"{first.workload.name} on {first.cluster.name}: iteration time and scaling factor"
+    where = f"{first.cluster.name}{_varied(first.what_if)}"
+    title = f"{first.workload.name} on {where}: iteration time and scaling factor"
     if len(first.predictions) > MOST_COLUMNS:
-        table = _table(console, title, "plan", "workers", "iteration", "scaling factor", "above bound", "error band")
+        table = table_under(
+            console, title, "plan", "workers", "iteration", "scaling factor", "above bound", "error band"
+        )
         for number in range(len(first.predictions)):
             for comparison in comparisons:
                 _sweep_row(table, comparison.predictions[number], comparison.workers)
     else:
         columns = [escape(prediction.name) for prediction in first.predictions]
-        table = _table(console, title, "workers", *columns, "bound", "error band")
+        table = table_under(console, title, "workers", *columns, "bound", "error band")
         for comparison in comparisons:
             cells = [
                 f"{show_time(prediction.iteration_time)}  {prediction.scaling_factor:.3f}"
@@ -172,8 +187,30 @@ def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
             bands = _widths([prediction.band for prediction in comparison.predictions])
             table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound), bands)
     console.print(table)
-    console.print(f"One worker alone: {show_time(first.workload.compute_time)}.")
-    _show_executors(console, first.predictions)
+    _show_below_sweep(console, comparisons)
+
+
+def show_scaling(console: Console, comparisons: Sequence[Comparison]) -> None:
+    """What more workers bring, plan by plan: the batch of each, throughput, speed-up over one worker, efficiency."""
+    first = comparisons[0]
+    kind = "weak" if first.what_if.global_batch is None else "strong"
+    title = f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling"
+    columns = ("workers", "batch of each", "iteration", "samples/s", "speed-up", "scaling factor", "error band")
+    table = table_under(console, title, "plan", *columns)
+    for number, plan in enumerate(first.predictions):
+        for comparison in comparisons:
+            one, workers, batch = comparison.predictions[number], comparison.workers, comparison.workload.batch_size
+            factor = one.scaling_factor
+            times = (show_time(one.iteration_time), _rate(comparison.throughput(one)), f"{factor * workers:.4g}x")
+            cells = ("" if batch is None else str(batch), *times, f"{factor:.3f}", _width(one.band))
+            table.add_row(escape(plan.name), str(workers), *cells)
+    console.print(table)
+    _show_below_sweep(console, comparisons)
+
+
+def _show_below_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
+    console.print(_alone(comparisons[0]))
+    _show_executors(console, comparisons[0].predictions)
     _show_caveats(console, comparisons)
     _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
 
@@ -191,11 +228,14 @@ def show_economics(
     knees: Mapping[str, int | None],
 ) -> None:
     """Time to train and cost of every plan at every worker count, and where more workers stop paying."""
-    batch = comparisons[0].workload.batch_size
-    title = f"Training time and cost, batch of {batch} per worker (more workers, fewer iterations)"
+    batch, shared = comparisons[0].workload.batch_size, comparisons[0].what_if.global_batch
+    size = f"{batch} per worker (more workers, fewer iterations)" if shared is None else f"{shared} for all workers"
+    title = f"Training time and cost, batch of {size}"
     priced = money[0][0].cost is not None
     console.print()
-    table = _table(console, title, "plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
+    table = table_under(
+        console, title, "plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else [])
+    )
     for position, prediction in enumerate(comparisons[0].predictions):
         for comparison, rows in zip(comparisons, money, strict=True):
             row, factor = rows[position], comparison.predictions[position].scaling_factor
@@ -215,9 +255,9 @@ def show_economics(
 
 def show_tuning(console: Console, tuning: Tuning) -> None:
     """The verdict, the times, and the lines to paste."""
-    title = f"{tuning.workload.name} on {tuning.cluster.name} for {tuning.target}"
+    title = f"{tuning.workload.name} on {tuning.cluster.name}{_varied(tuning.what_if)} for {tuning.target}"
     columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain", "error band")
-    table = _table(console, title, *columns)
+    table = table_under(console, title, *columns)
     for outcome in tuning.outcomes:
         times = (outcome.default_time, outcome.tuned_time, outcome.optimal_time, outcome.lower_bound)
         gap, gain = f"{max(outcome.gap, 0):.1%}", f"{round(outcome.gain, 4) + 0.0:.1%}"
@@ -226,7 +266,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
     if sizes:
-        console.print(f"{_count(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
+        console.print(f"{how_many(len(sizes), 'bucket')}: {', '.join(map(show_bytes, sizes))}.")
     for remark in tuning.remarks:
         console.print(f"Note: {remark}.", markup=False)
     _show_bands(console, [outcome.band for outcome in tuning.outcomes])
@@ -237,110 +277,3 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
         console.print(f"For osf.execute ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
     else:
         console.print(tuning.rendered, markup=False, soft_wrap=True)
-
-
-def show_check(
-    console: Console,
-    checked: Sequence[Checked],
-    overall: tuple[float | None, float | None],
-    with_rows: bool,
-) -> None:
-    """The errors of each source, what was fitted, and on request every run."""
-    for one in checked if with_rows else ():
-        _show_runs(console, one)
-    for one in checked:
-        for beside in one.beside:
-            _show_beside(console, beside)
-    columns = ("source", "predicted", "median", "p90", "worst", "bias", "tolerance", "fitted", "not predicted")
-    shown = len(columns) if console.width >= NARROW else columns.index("fitted")
-    title = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
-    table = _table(console, title, *columns[:shown])
-    table.columns[0].min_width = max(len(one.source) for one in checked)
-    for one in checked:
-        errors = (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)
-        cells = (str(one.n), *map(_percent, errors), _percent(one.bias, "+"), _percent(one.tolerance))
-        counts = (str(one.fitted), str(one.not_predicted))
-        table.add_row(*(escape(one.source), *cells, *counts)[:shown])
-    console.print(table)
-    if len(checked) > 1:
-        middle, high = overall
-        console.print(f"Medians over the sources: median {_percent(middle)}, p90 {_percent(high)}.")
-    for one in checked:
-        if one.n:
-            console.print(f"{one.source}, fitted: {one.fitted_on}.", markup=False)
-        for reason, count in one.reasons.items():
-            console.print(f"{one.source}: {_count(count, 'run')} not predicted: {reason}.", markup=False)
-        if one.unsteady:
-            console.print(f"{one.source}: {_count(one.unsteady, 'run')} not counted: repeats differ too much.")
-
-
-def _show_runs(console: Console, one: Checked) -> None:
-    table = _table(console, one.source, "run", "measured", "predicted", "error", "", "note")
-    table.columns[-1].justify = "left"
-    for row in one.rows:
-        predicted = "not predicted" if row.predicted is None else f"{row.predicted:.4g}"
-        status = row.status if row.status in ("fitted", "unsteady") else ""
-        note = "" if row.predicted is None else row.note
-        table.add_row(
-            escape(row.label), f"{row.measured:.4g}", predicted, _percent(row.error, "+"), status, escape(note)
-        )
-    console.print(table)
-    console.print()
-
-
-def _show_beside(console: Console, beside: Beside) -> None:
-    """Each plan of a live run, predicted and measured, and what it gains over the default."""
-    scale = "" if beside.scale in (None, "1") else f", computation times {beside.scale}"
-    title = (
-        f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}; speed-up over {beside.default.plan}"
-    )
-    columns = ("plan", "measured", "spread", "predicted", "error", "speed-up measured", "speed-up predicted")
-    table = _table(console, title, *columns)
-    for turns in beside.turns:
-        predicted = "" if turns.predicted is None else show_time(turns.predicted)
-        gain = beside.predicted_speed_up(turns)
-        spread = f"{turns.spread:.1%}" if turns.steady else f"{turns.spread:.1%} unsteady"
-        cells = (show_time(turns.measured), spread, predicted, _percent(turns.error, "+"))
-        gains = (f"{beside.measured_speed_up(turns):.3f}", "" if gain is None else f"{gain:.3f}")
-        table.add_row(escape(turns.plan), *cells, *gains)
-    console.print(table)
-    console.print()
-
-
-def _percent(value: float | None, sign: str = "") -> str:
-    return "" if value is None else f"{value:{sign}.1%}"
-
-
-def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line per entry."""
-    columns = [
-        column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence", "evidence")
-    ]
-    console.print(kind, style="bold")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        # Where the terminal is narrow only sources are cut, and only meanings wrap.
-        longest = 0 if column in ("source", "meaning") else max((len(_text(row[column])) for row in rows), default=0)
-        heading = HEADINGS.get(column, column.replace("_", " "))
-        table.add_column(
-            heading, no_wrap=column != "meaning", overflow="ellipsis", min_width=max(longest, len(heading))
-        )
-    for row in rows:
-        table.add_row(*[escape(_short(row[key]) if key == "source" else _text(row[key])) for key in columns])
-    console.print(table)
-
-
-def show_entry(console: Console, row: Mapping[str, Any]) -> None:
-    """All that is known of one entry, a line each."""
-    for column, value in row.items():
-        console.print(f"{column.replace('_', ' ')}: {_text(value)}", markup=False, soft_wrap=True)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _short(source: str) -> str:
-    """Who published it: what stands before the commit or the path, cut to a line."""
-    who = source.partition(" @ ")[0].partition(": ")[0]
-    return who if len(who) <= SHORT else who[: SHORT - 1] + "…"

@@ -22,6 +22,7 @@ from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.task import Task
 from osfmodel.timeline import Timeline
 from osfmodel.units import show_time
+from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
 WORTHWHILE = 0.005
@@ -89,6 +90,11 @@ class Tuning:
     outcomes: tuple[Outcome, ...]
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    what_if: WhatIf = field(default=WhatIf(), repr=False)
+
+    def under(self, what_if: WhatIf) -> Tuning:
+        """The same, where ``what_if`` made workload and cluster."""
+        return replace(self, what_if=what_if, remarks=self.remarks + what_if.caveats(self.cluster))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ def element_bytes(dtype: str) -> int:
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
-FP16 = "-fp16"
-"""How the name ends of a workload whose gradients are sent as float16."""
+FP16, BF16 = "-fp16", "-bf16"
+"""How the name ends of a workload whose gradients are sent as float16 or bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Layer:
     peak_bytes:       most bytes of activations, inputs and scratch of all layers alive at once during its backward;
                       parameters, gradients, buffers and optimizer state are not among them; where known
     steady_bytes:     of peak_bytes, those that are there whatever the batch, such as gradients that are not ready yet
+    held_bytes:       size of the gradient in memory, where gradient_bytes is what is sent of it compressed
     """
 
     name: str
@@ -46,6 +47,7 @@ class Layer:
     enqueue_time: float | None = None
     peak_bytes: int | None = None
     steady_bytes: int | None = None
+    held_bytes: int | None = None
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a layer")
@@ -55,6 +57,8 @@ class Layer:
         require_name(self.dtype, f"the dtype of layer {self.name!r}")
         if self.activation_bytes is not None:
             require_count(self.activation_bytes, f"activation bytes of layer {self.name!r}")
+        if self.held_bytes is not None:
+            require_count(self.held_bytes, f"held bytes of layer {self.name!r}")
         if self.peak_bytes is not None:
             require_count(self.peak_bytes, f"peak bytes of layer {self.name!r}")
         if self.steady_bytes is not None:
@@ -91,7 +95,7 @@ class Gradients:
 
     Parallel tuples, one entry per layer that has parameters. ``ready_times`` are seconds after the start of
     the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times where the
-    profile does not say).
+    profile does not say). ``held`` are the sizes in memory, where what is sent is compressed; empty where all is sent.
     """
 
     names: tuple[str, ...]
@@ -99,6 +103,12 @@ class Gradients:
     sizes: tuple[int, ...]
     dtypes: tuple[str, ...]
     enqueue_times: tuple[float, ...]
+    held: tuple[int, ...] = ()
+
+    @property
+    def held_sizes(self) -> tuple[int, ...]:
+        """Of each in memory: what a framework fills its buckets with that compresses bucket by bucket (DDP)."""
+        return self.held or self.sizes
 
     @property
     def elements(self) -> dict[str, int]:
@@ -214,17 +224,22 @@ class Workload:
         return replace(self, layers=layers, update_time=self.update_time * factor)
 
     def in_fp16(self) -> Workload:
-        """The same with gradients sent as two bytes per element, as Horovod's and DDP's fp16 compression do.
+        """The same with gradients sent as two bytes per element, as Horovod's and DDP's fp16 compression do."""
+        return self.sent_as("float16", FP16)
+
+    def sent_as(self, dtype: str, suffix: str) -> Workload:
+        """The same with gradients cast to ``dtype`` before they are sent, and a name that ends with ``suffix``.
 
         What casting takes is not in it. A gradient that holds no whole elements is taken to be of float32.
         """
+        size = element_bytes(dtype)
         layers = tuple(
-            replace(layer, gradient_bytes=2 * (layer.gradient_bytes // _floats(layer)), dtype="float16")
+            replace(sending(layer, size * (layer.gradient_bytes // float_bytes(layer))), dtype=dtype)
             if layer.gradient_bytes
             else layer
             for layer in self.layers
         )
-        return replace(self, name=f"{self.name}{FP16}", layers=layers)
+        return replace(self, name=f"{self.name}{suffix}", layers=layers)
 
     def ahead(self, lead: float) -> Workload:
         """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
@@ -242,8 +257,14 @@ class Workload:
         return replace(self, layers=layers)
 
 
-def _floats(layer: Layer) -> int:
-    """Bytes of an element of the gradient."""
+def sending(layer: Layer, size: int) -> Layer:
+    """``layer`` with a gradient of which ``size`` bytes are sent, and which is held as it is."""
+    held = layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes
+    return replace(layer, gradient_bytes=size, held_bytes=held)
+
+
+def float_bytes(layer: Layer) -> int:
+    """Bytes of an element of the gradient; 4 where it holds no whole elements of its type."""
     size = element_bytes(layer.dtype)
     return size if size in (2, 4, 8) and layer.gradient_bytes % size == 0 else 4
 
@@ -294,4 +315,11 @@ def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Grad
         sizes=tuple(layer.gradient_bytes for layer, _ in ready),
         dtypes=tuple(layer.dtype for layer, _ in ready),
         enqueue_times=tuple(time if layer.enqueue_time is None else layer.enqueue_time for layer, time in ready),
+        held=_held([layer for layer, _ in ready]),
     )
+
+
+def _held(layers: Sequence[Layer]) -> tuple[int, ...]:
+    if all(layer.held_bytes is None for layer in layers):
+        return ()
+    return tuple(layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes for layer in layers)

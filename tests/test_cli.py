@@ -300,12 +300,12 @@ def test_a_broken_profile_does_not_hide_the_others(tmp_path, monkeypatch):
 def test_names_are_whole_on_a_narrow_terminal():
     from rich.console import Console
 
-    from osfmodel import catalogue, screen
+    from osfmodel import catalogue, list_screen
 
     for kind in catalogue.KINDS:
         rows = catalogue.listing(kind).rows
         console = Console(file=io.StringIO(), width=70)
-        screen.show_list(console, kind, rows)
+        list_screen.show_list(console, kind, rows)
         text = console.file.getvalue()
         assert [row["name"] for row in rows if row["name"] not in text] == []
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,15 @@ from typing import Any
 import click
 
 from osfmodel import __version__, documents, profiles
-from osfmodel.batches import at_batch
 from osfmodel.cluster import Cluster
-from osfmodel.cost import COST_MODELS, worker_counts
-from osfmodel.effects import EFFECTS, Effects, effects_of
+from osfmodel.cost import worker_counts
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.render import FORMATS, Result, choose_format, render
-from osfmodel.units import parse_part, parse_time
+from osfmodel.units import parse_time
 from osfmodel.workload import Workload
 
 LARGEST_WORKER_COUNT = 10**7
-MOST = 2.0
-"""A fraction above this is most likely meant as percent."""
 COMMANDS = {
     "predict": "osfmodel.cli.predict:predict_command",
     "tune": "osfmodel.cli.tune:tune_command",
@@ -141,33 +136,6 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """WORKLOAD, --cluster and their variations, the same for predict and tune."""
-
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option(
-            "--cost-model",
-            type=click.Choice(list(COST_MODELS)),
-            metavar="MODEL",
-            help="Price collectives with this model instead ('osf list cost-models').",
-        )(command)
-        command = click.option(
-            "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
-            help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
-        )(command)  # fmt: skip
-        command = click.option(
-            "--compression", type=click.Choice(["none", FP16]), help="Gradients are sent as float16."
-        )(command)
-        command = click.option(
-            "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
-            help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
-            "hierarchical:8,5us,200GB/s,50us,25Gbps.",
-        )(command)  # fmt: skip
-        return click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD)(command)
-
-    return decorated
-
-
 def parse_workers(text: str, cluster: Cluster) -> list[int]:
     """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts.
 
@@ -213,57 +181,6 @@ def parse_limit(text: str) -> float:
     if not seconds >= 1:
         raise UsageError(f"--timeout {text}: give a second or more")
     return seconds
-
-
-def parse_effects(texts: Sequence[str]) -> Effects | None:
-    """``compute-slowdown``, ``hook-time=20us`` ... as Effects; None where nothing was said. Raises UsageError."""
-    if not texts:
-        return None
-    return effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
-
-
-def _effect_value(text: str) -> float | None:
-    name, separator, value = text.partition("=")
-    if not separator:
-        return None
-    effect = EFFECTS.get(name.replace("-", "_"))
-    if effect is None:
-        effects_of({name: 0.0})  # says which there are
-    if effect is not None and effect.unit == "s":
-        return parse_time(value)
-    try:
-        number = parse_part(value)
-    except ValueError:
-        unit = "a fraction such as 0.1 or 10%" if effect is None or effect.unit == "fraction" else effect.unit
-        raise UsageError(f"--effect {text!r}: {value!r} is not a number; write {unit}") from None
-    if effect is not None and effect.unit == "fraction" and number > MOST and not value.endswith("%"):
-        raise UsageError(f"--effect {text!r}: a fraction of {value} is {number:.0%}; for percent write {value}%")
-    return number
-
-
-def load_subject(
-    workload: str,
-    cluster: str,
-    cost_model: str | None,
-    batch_size: int | None,
-    effects: Sequence[str] = (),
-    compression: str | None = None,
-) -> tuple[Workload, Cluster]:
-    """The workload and the cluster that a command is about, as its options vary them."""
-    loaded, wires = profiles.load_workload(workload), profiles.load_cluster(cluster)
-    if batch_size is not None:
-        if batch_size < 1:
-            raise UsageError(f"--batch-size {batch_size}: it must be 1 or more")
-        if loaded.batch_size not in (None, batch_size):
-            warn(f"times in proportion to the batch, from {loaded.batch_size} samples to {batch_size}")
-            loaded = at_batch(loaded, batch_size)
-        loaded = replace(loaded, batch_size=batch_size)
-    if compression == FP16:
-        loaded = loaded.in_fp16()
-    if cost_model is not None:
-        wires = replace(wires, cost_model=cost_model)
-    chosen = parse_effects(effects)
-    return loaded, wires if chosen is None else replace(wires, effects=chosen)
 
 
 def warn(message: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from osfmodel import profiles
 from osfmodel.batches import at_batch
-from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.app import PLAN, emit, output_options, parse_workers
 from osfmodel.cli.predict import named_or_file
+from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.memory import DDP, KEEPERS, LOCAL, RUNTIME, caveat, memory_of
@@ -36,11 +39,7 @@ from osfmodel.units import parse_room
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")
 @output_options
 def memory_command(
-    workload_name: str,
-    cluster_name: str | None,
-    cost_model: str | None,
-    effects: tuple[str, ...],
-    compression: str | None,
+    subject: Subject,
     workers: str | None,
     plan_names: tuple[str, ...],
     keeper: str | None,
@@ -61,15 +60,16 @@ def memory_command(
       osf memory resnet50-memory --batch-size 64
       osf memory resnet50-memory --cluster v100-10gbe --workers 16 --plan ddp --plan optimal
     """
-    if (cluster_name is None) != (workers is None):
+    alone = subject.cluster_name is None
+    if alone != (workers is None):
         raise UsageError("give --cluster and --workers, or neither for one worker alone")
-    if cluster_name is None and plan_names:
+    if alone and plan_names:
         raise UsageError("--plan needs --cluster and --workers: when buckets are sent depends on them")
-    if cluster_name is None and communicator is not None:
+    if alone and communicator is not None:
         raise UsageError("--communicator needs --cluster and --workers: one worker alone has none")
-    if compression is not None:
-        raise UsageError("--compression: what it keeps is not known here; leave it out")
-    workload, cluster = load_subject(workload_name, cluster_name or "ring:1us,100GB/s", cost_model, None, effects)
+    if subject.what_if.words:
+        raise UsageError(f"what is kept with {subject.what_if.words} is not known here: leave that out")
+    workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or "ring:1us,100GB/s"))
     counts = [1] if workers is None else parse_workers(workers, cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {workers}: give one count")

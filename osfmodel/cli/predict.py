@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import PLAN, emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.app import PLAN, emit, output_options, parse_workers, warn
+from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.economics import Economics, economics
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.errors import UsageError
@@ -20,6 +21,8 @@ from osfmodel.output import Predicted
 from osfmodel.plan import Plan
 from osfmodel.plans import NAMED_PLANS, named_plan, plans_for
 from osfmodel.predict import Comparison, compare
+from osfmodel.what_if import WhatIf
+from osfmodel.workload import Workload
 
 
 @click.command(name="predict")
@@ -50,16 +53,17 @@ from osfmodel.predict import Comparison, compare
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
 @click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
+@click.option("--batch-size", type=int, metavar="B", help="What if each worker took B samples at a time.")
+@click.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
 @click.option(
-    "--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not those of the profile."
+    "--scaling",
+    type=click.Choice(["weak", "strong"]),
+    help="What more workers bring where each keeps its batch (weak), or all share one (strong).",
 )
+@click.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")
 @output_options
 def predict_command(
-    workload_name: str,
-    cluster_name: str,
-    cost_model: str | None,
-    effects: tuple[str, ...],
-    compression: str | None,
+    subject: Subject,
     workers: str,
     plan_names: tuple[str, ...],
     engine: str,
@@ -69,6 +73,9 @@ def predict_command(
     samples: str | None,
     price_per_gpu_hour: float | None,
     batch_size: int | None,
+    also: str | None,
+    scaling: str | None,
+    global_batch: int | None,
     style: str | None,
     as_json: bool,
     output: str | None,
@@ -76,24 +83,59 @@ def predict_command(
     """Predict the iteration time of WORKLOAD on CLUSTER under each plan.
 
     A range of worker counts, A..B, is A, 2A, 4A ... and B, or those of the counts between A and B that the cluster was
-    measured with. Training on --samples keeps the batch per worker, so more workers mean fewer iterations.
+    measured with. Training on --samples keeps the batch per worker, so more workers mean fewer iterations; with
+    --global-batch they share it.
 
     \b
     Example:
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --bandwidth x2 --accumulate 4
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --global-batch 2048
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
       osf predict resnet50-v100 --cluster ring:50us,10Gbps --workers 8,32 --samples 115e6 --price-per-gpu-hour 2.5
     """
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects, compression)
+    _require_scaling(scaling, global_batch)
+    what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
+    workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
     asked = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
     shown = plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules))
     plans = [named_or_file(name) for name in dict.fromkeys(shown)]
-    comparisons = [compare(workload, cluster, count, plans, rules, engine) for count in counts]
+    other = _profile_beside(also, what_if)
+    warn_of_batches(workload, what_if, counts, other)
+    comparisons = [
+        compare(what_if.of_workload(workload, count, other), cluster, count, plans, rules, engine).under(
+            what_if, what_if.alone(workload, count, other)
+        )
+        for count in counts
+    ]
     money = _economics(comparisons, samples, price_per_gpu_hour)
-    emit(style, as_json, output, Predicted(comparisons, money))
+    emit(style, as_json, output, Predicted(comparisons, money, scaling is not None or global_batch is not None))
+
+
+def _require_scaling(scaling: str | None, global_batch: int | None) -> None:
+    if scaling == "strong" and global_batch is None:
+        raise UsageError("--scaling strong needs --global-batch: how many samples do all workers share?")
+    if scaling == "weak" and global_batch is not None:
+        raise UsageError("--scaling weak keeps the batch of each worker: it contradicts --global-batch")
+
+
+def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
+    if path is None:
+        return None
+    if what_if.batch_size is None and what_if.global_batch is None:
+        raise UsageError("--also is for --batch-size or --global-batch: without, the profile is taken as it is")
+    return profiles.load_workload(path)
+
+
+def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
+    """Say where times of one batch size are taken for another in proportion."""
+    sizes = dict.fromkeys(what_if.share(count) for count in counts)
+    others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
+    if workload.batch_size is not None and other is None and others:
+        warn(f"times in proportion to the batch, from {workload.batch_size} samples to {', '.join(others)}")
 
 
 def named_or_file(name: str) -> str | tuple[str, Plan]:

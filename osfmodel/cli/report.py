@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from osfmodel import __version__, profiles
-from osfmodel.cli.app import (
-    PLAN,
-    line,
-    load_subject,
-    parse_workers,
-    print_text,
-    require_writable,
-    subject_options,
-    warn,
-)
-from osfmodel.cli.predict import named_or_file
+from osfmodel.cli.app import PLAN, line, parse_workers, print_text, require_writable, warn
+from osfmodel.cli.predict import named_or_file, warn_of_batches
+from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.errors import UsageError
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.plans import STOCK_PLANS
@@ -93,11 +86,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     help="Write .html, .png, .svg or .json[.gz]; repeatable. Default: draw on the terminal.",
 )
 def report_command(
-    workload_name: str,
-    cluster_name: str,
-    cost_model: str | None,
-    effects: tuple[str, ...],
-    compression: str | None,
+    subject: Subject,
     workers: str,
     plan_names: tuple[str, ...],
     target: str,
@@ -119,8 +108,10 @@ def report_command(
       osf report model.json --cluster cluster.json --workers 8 --trace rank0.json.gz -o report.html
     """
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, batch_size, effects, compression)
+    what_if = replace(subject.what_if, batch_size=batch_size)
+    workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
+    warn_of_batches(workload, what_if, counts[-1:])
     request = Request(
         workload,
         cluster,
@@ -131,6 +122,7 @@ def report_command(
         _job(traces),
         evidence,
         _inputs(click.get_current_context()),
+        what_if,
     )
     drawn = pictures(request)
     for output, write in writers.items():

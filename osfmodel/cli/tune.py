@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import emit, load_subject, output_options, parse_workers, subject_options
+from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
 from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
 from osfmodel.errors import UsageError
@@ -41,11 +42,7 @@ from osfmodel.units import parse_bytes
 @live_options
 @output_options
 def tune_command(
-    workload_name: str,
-    cluster_name: str,
-    cost_model: str | None,
-    effects: tuple[str, ...],
-    compression: str | None,
+    subject: Subject,
     workers: str,
     target: str,
     max_bucket: str | None,
@@ -87,9 +84,9 @@ def tune_command(
         only_ddp = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE and target == "ddp"
         tune_live_command(ctx.params, limits, not only_ddp)
         return
-    workload, cluster = load_subject(workload_name, cluster_name, cost_model, None, effects, compression)
+    workload, cluster = load_subject(subject)
     tuning = tune(
-        workload,
+        subject.what_if.of_workload(workload, 1),
         cluster,
         parse_workers(workers, cluster),
         target,
@@ -97,7 +94,7 @@ def tune_command(
         Objective(channels, forward_overlap, split),
         _leads(host_lead, target),
     )
-    emit(style, as_json, output, Tuned(tuning))
+    emit(style, as_json, output, Tuned(tuning.under(subject.what_if)))
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osfmodel.cli.app import line, parse_limit, print_text, teller
+from osfmodel.cli.subject import WHAT_IF
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.runtime.ranks import place_of, require_torch, together
@@ -26,6 +27,7 @@ NOT_LIVE = {
     "workers": "it is the number of ranks",
     "cost_model": "the cluster is measured",
     "effects": "the cluster is measured",
+    **dict.fromkeys(WHAT_IF, "it trains for real, with what there is"),
     "channels": "rules that only the executor knows are tried by themselves",
     "forward_overlap": "rules that only the executor knows are tried by themselves",
     "split": "it tries all-reduces only",

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import emit, load_subject, parse_workers
+from osfmodel.cli.app import emit, parse_workers
+from osfmodel.cli.subject import WHAT_IF, Subject, load_subject
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
 from osfmodel.optimizers import OPTIMIZERS
@@ -17,8 +18,12 @@ from osfmodel.units import parse_part, parse_room
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
-NOT_MEMORY = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split", "compression")
-"""Options that --memory does not take."""
+PLANNED = ("live", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split")
+NOT_MEMORY = {
+    **dict.fromkeys(PLANNED, "which plans for one channel and a barrier"),
+    **dict.fromkeys(WHAT_IF, "which takes the profile and the network as they are"),
+}
+"""Options that --memory does not take, and why."""
 
 
 def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,9 +54,9 @@ def refuse_other_options(ctx: click.Context) -> None:
             if name in given:
                 raise UsageError(f"{spelled[name]} is for --memory SIZE")
         return
-    for name in NOT_MEMORY:
+    for name, reason in NOT_MEMORY.items():
         if name in given:
-            raise UsageError(f"{spelled[name]} does not go with --memory, which plans for one channel and a barrier")
+            raise UsageError(f"{spelled[name]} does not go with --memory, {reason}")
     for name in ("density", "mirror"):
         if name in given and not ctx.params["sparse"]:
             raise UsageError(f"{spelled[name]} is for --sparse")
@@ -68,9 +73,7 @@ def tune_memory_command(params: dict[str, Any]) -> None:
     from osfmodel.memory_tune import tune_memory
     from osfmodel.memory_tuning import Demand
 
-    workload, cluster = load_subject(
-        params["workload_name"], params["cluster_name"], params["cost_model"], None, params["effects"]
-    )
+    workload, cluster = load_subject(Subject.of(params))
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")

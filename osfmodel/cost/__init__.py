@@ -28,6 +28,7 @@ class CostModel(NamedTuple):
     meaning: half a line for a person
     counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
     uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
+    stated:  those of bandwidth and latency that are figures of a link, so that another can take their place
     """
 
     cost: Callable[[Cluster, int, str], Cost]
@@ -35,11 +36,15 @@ class CostModel(NamedTuple):
     meaning: str
     counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
     uncertainty: float = 0
+    stated: tuple[str, ...] = ()
+
+
+LINK = ("bandwidth", "latency")
 
 
 def _textbook(algorithm: str, meaning: str) -> CostModel:
     cost = partial(collectives.cost, algorithm=algorithm)
-    return CostModel(cost, partial(collectives.fit, algorithm=algorithm), meaning)
+    return CostModel(cost, partial(collectives.fit, algorithm=algorithm), meaning, stated=LINK)
 
 
 COST_MODELS: Mapping[str, CostModel] = {
@@ -49,12 +54,15 @@ COST_MODELS: Mapping[str, CostModel] = {
     "double-binary-tree": _textbook("double-binary-tree", "two pipelined trees, optimistic as printed"),
     "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
     "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
-    "hierarchical": CostModel(hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes"),
+    "hierarchical": CostModel(
+        hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes", stated=LINK
+    ),
     "nccl": CostModel(
         nccl.cost,
         nccl_fit.fit,
         "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
         uncertainty=nccl.UNCERTAINTY,
+        stated=LINK[:1],
     ),
     "protocols": CostModel(protocols.cost, protocols.fit, "the fastest of fitted protocols, shared by worker counts"),
     "piecewise": CostModel(

@@ -58,7 +58,7 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
     open_buckets: dict[str, list[int]] = {}
     held: dict[str, int] = {}
     closed: dict[str, int] = {}
-    for i, (size, dtype) in enumerate(zip(gradients.sizes, gradients.dtypes, strict=True)):
+    for i, (size, dtype) in enumerate(zip(gradients.held_sizes, gradients.dtypes, strict=True)):
         bucket = open_buckets.setdefault(dtype, [])
         bucket.append(i)
         held[dtype] = held.get(dtype, 0) + size
@@ -84,7 +84,7 @@ def best_cap(workload: Workload, cost: Cost) -> int:
     gradients = workload.gradients
     if not gradients:
         return 1
-    if len(set(gradients.dtypes)) > 1:
+    if len(set(gradients.dtypes)) > 1 or gradients.held:
         found = _one_by_one(gradients, cost, Limits())
         return 1 if found is None else found.cap
     return _best_cap(*_arrays(gradients), candidate_caps(gradients)[0], cost)
@@ -93,12 +93,12 @@ def best_cap(workload: Workload, cost: Cost) -> int:
 def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> CapSearch | None:
     """Smallest end of communication over all caps, and over all pairs; None where no cap keeps ``limits``.
 
-    With several dtypes or with limits the pair is not searched for: it is the single cap twice.
+    With several dtypes, with limits or with compression the pair is not searched for: it is the single cap twice.
     """
     gradients = workload.gradients
     if not gradients:
         return None
-    if limits != Limits() or len(set(gradients.dtypes)) > 1:
+    if limits != Limits() or len(set(gradients.dtypes)) > 1 or gradients.held:
         return _one_by_one(gradients, cost, limits)
     prefix, ready = _arrays(gradients)
     caps, complete = candidate_caps(gradients)
@@ -112,8 +112,11 @@ def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Ca
 
 def _arrays(gradients: Gradients) -> tuple[Array, Array]:
     """Prefix sums of the sizes, from 0, and ready times."""
-    prefix = np.concatenate([[0], np.cumsum(np.array(gradients.sizes, dtype=np.int64))])
-    return prefix, np.array(gradients.ready_times, dtype=float)
+    return _prefix(gradients.sizes), np.array(gradients.ready_times, dtype=float)
+
+
+def _prefix(sizes: Sequence[int]) -> Array:
+    return np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
 
 
 def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch | None:
@@ -143,7 +146,7 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
 
     For more than MOST_CAPS an eighth of so many, evenly spread, and False.
     """
-    prefix = _arrays(gradients)[0]
+    prefix = _prefix(gradients.held_sizes)
     count = len(prefix) - 1
     stride = 1 + count * count // (8 * MOST_CAPS)
     runs = [prefix[i + 1 :] - prefix[i] for i in range(0, count, stride)]

@@ -5,7 +5,8 @@ gradients in the order in which they became ready and closes a bucket as soon as
 tensor is never cut and a limit is a lower bound; the last limit of the list repeats. Each dtype is walked separately
 with the same list of limits. One all-reduce per bucket, launched strictly in order. Without arguments the limits are
 1 MiB, then 25 MiB; ``bucket_cap_mb`` alone sets one limit for all; ``bucket_cap_mb_list`` (torch 2.13) sets each, which
-makes every plan of whole tensors in ready order exact.
+makes every plan of whole tensors in ready order exact. A communication hook that compresses is given a whole bucket, so
+limits are of gradients as they are held, not as they are sent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_cap
 from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.targets.target import Target, require_plain, whatever_it_costs
 from osfmodel.units import MIB, show_bytes
-from osfmodel.workload import Workload
+from osfmodel.workload import BF16, FP16, Workload
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """By what a limit is changed in the search for lists that serve several dtypes."""
@@ -89,12 +90,13 @@ def _closing(plan: Plan, workload: Workload, left: int = 0) -> tuple[int, ...]:
     count = max(map(len, _sizes_per_dtype(plan, workload).values()))
     closed = replace(plan, buckets=plan.buckets[: len(plan.buckets) - left])
     rows = _sizes_per_dtype(closed, workload).values()
-    out_of_reach = workload.gradient_bytes + 1
+    out_of_reach = sum(workload.gradients.held_sizes) + 1
     return tuple(min((row[k] for row in rows if k < len(row)), default=out_of_reach) for k in range(count))
 
 
 def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
-    """The bucket sizes of each dtype in the order of the plan. Raises PlanError where tensors are out of order."""
+    """What each bucket of a dtype holds, in the order of the plan. Raises PlanError where tensors are out of order."""
+    held = dict(zip(workload.gradients.names, workload.gradients.held_sizes, strict=True))
     order = {name: position for position, name in enumerate(workload.gradients.names)}
     found: dict[str, list[int]] = {}
     last: dict[str, int] = {}
@@ -104,7 +106,7 @@ def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
             if order[block.layer] <= last.get(dtype, -1):
                 raise PlanError(f"DDP sends tensors in ready order: {block.layer!r} is out of order")
             last[dtype] = order[block.layer]
-        found.setdefault(dtype, []).append(bucket.size)
+        found.setdefault(dtype, []).append(sum(held[block.layer] for block in bucket.blocks))
     return found
 
 
@@ -121,7 +123,8 @@ def _search_list(sizes: list[list[int]], workload: Workload, cost: Cost, limits:
     single = search_caps(workload, cost, limits)
     starts = [tuple(map(min, per_bucket)), tuple(map(max, per_bucket)), DDP_LIMITS, *map(tuple, sizes)]
     starts += [] if single is None else [(single.cap,) * min(count, MOST_STEPPED)]
-    starts += _spread(workload.gradient_bytes // 300 + 1, workload.gradient_bytes)
+    whole = sum(gradients.held_sizes)
+    starts += _spread(whole // 300 + 1, whole)
     by_value = {value(start): start for start in starts}
     return min((_stepped(by_value[time], value) for time in sorted(by_value)[:STARTS]), key=value)
 
@@ -187,12 +190,21 @@ def render(knobs: DdpKnobs, workload: Workload) -> str:
     return TEMPLATE.format(
         name=workload.name,
         tensors=len(workload.gradients),
-        total=show_bytes(workload.gradient_bytes),
+        total=show_bytes(sum(workload.gradients.held_sizes)),
         count=len(knobs.limits),
         caps=caps,
         older=_older(knobs.fallback),
         whole=_whole(knobs.fallback),
+        hook=_hook(workload),
     )
+
+
+def _hook(workload: Workload) -> str:
+    """What makes DDP send less, where the workload is one of :mod:`osfmodel.compression`."""
+    _, _, how = workload.name.rpartition("-")
+    if how.startswith("powersgd"):
+        return POWER_SGD.format(rank=how.removeprefix("powersgd"))
+    return CAST.format(hook=f"{how}_compress_hook") if f"-{how}" in (FP16, BF16) else ""
 
 
 def _whole(fallback: CapSearch | None) -> str:
@@ -211,6 +223,14 @@ def _older(fallback: CapSearch | None) -> str:
     return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)
 
 
+CAST = """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+model.register_comm_hook(None, default_hooks.{hook})"""
+POWER_SGD = """
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+model.register_comm_hook(
+    powerSGD_hook.PowerSGDState(None, matrix_approximation_rank={rank}), powerSGD_hook.powerSGD_hook
+)"""
 OLDER = """\
 elif "bucket_bytes_cap_default" in inspect.getsource(DDP.__init__):  # one cap for all buckets: the best one
     ddp_kwargs = {{"bucket_cap_mb": {single_mib!r}}}
@@ -233,7 +253,7 @@ if "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters:  # torch 
     ddp_kwargs = {{"bucket_cap_mb_list": bucket_cap_mb_list}}
 {older}
 
-model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
+model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual{hook}
 
 # The same elsewhere, in the place of the line above:
 # Lightning:   Trainer(strategy=DDPStrategy(**ddp_kwargs))

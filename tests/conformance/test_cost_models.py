@@ -22,6 +22,7 @@ from osfmodel import (
 )
 from osfmodel.cluster import COLLECTIVES
 from osfmodel.cost import Sample
+from osfmodel.network import Change, faster_network
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 32)
 SIZES = tuple(4**k for k in range(4, 15))
@@ -114,3 +115,65 @@ def test_unknown_names_and_too_many_workers():
         cost_of(replace(cluster_for("ring"), cost_model="torus"), 2)
     with pytest.raises(CostError, match="has 8"):
         cost_of(replace(cluster_for("ring"), nodes=2), 9)
+
+
+def one_network(model: str) -> Cluster:
+    """Everything that any model reads, one GPU per node: nothing but the network is between the workers."""
+    return replace(cluster_for(model), gpus_per_node=1)
+
+
+@pytest.mark.parametrize("workers", COUNTS)
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_what_if_the_network_were_faster(model, workers):
+    """x1 is what there is; more bandwidth and less latency are never slower, and each helps somewhere."""
+    for cluster in (cluster_for(model), one_network(model)):
+        assert faster_network(cluster) == cluster
+        for collective in COLLECTIVES:
+            price = prices(cluster, workers, collective)
+            for change in ({"bandwidth": Change(2)}, {"bandwidth": Change(1.01)}, {"latency": Change(0.5)}):
+                assert (prices(faster_network(cluster, **change), workers, collective) <= price * (1 + 1e-12)).all()
+    slow = prices(one_network(model), workers)
+    for change in ({"bandwidth": Change(2)}, {"latency": Change(0.5)}):
+        assert (prices(faster_network(one_network(model), **change), workers) < slow * 0.999).any()
+
+
+@pytest.mark.parametrize("workers", COUNTS)
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_what_if_bandwidth_had_no_end(model, workers):
+    """What is left does not depend on the size. NCCL's low-latency protocols have a rate of their own."""
+    cluster = one_network(model)
+    cluster = replace(cluster, protocols=tuple(replace(row, seconds_per_byte=0.0) for row in cluster.protocols))
+    endless = cost_of(faster_network(cluster, bandwidth=Change(1e15)), workers)
+    assert endless(2**36) == pytest.approx(endless(2**34), rel=1e-3)
+    assert model == "nccl" or endless(2**36) == pytest.approx(endless(0), rel=1e-3)
+    assert endless(0) <= cost_of(cluster, workers)(0)
+    twice = prices(faster_network(cluster, latency=Change(2)), workers)
+    assert (twice <= 2 * prices(cluster, workers) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_what_if_latency_were_longer(model):
+    """A vanishing message takes k times as long; NCCL and protocols launch as well, which is no network."""
+    cluster = replace(one_network(model), tables=(Table(8, (1, 10**9), (2e-5, 1.0)),))
+    before = cost_of(cluster, 8)(0)
+    slower = cost_of(faster_network(cluster, latency=Change(3.0)), 8)(0)
+    if model in ("nccl", "protocols"):
+        assert before < slower < 3 * before
+    else:
+        assert slower == pytest.approx(3 * before, rel=1e-12)
+
+
+@pytest.mark.parametrize("model", COST_MODELS)
+def test_what_if_a_link_had_another_bandwidth(model):
+    """What is described by a link takes a figure in its place; what is not says so, and how to ask."""
+    cluster, figures = one_network(model), {"bandwidth": Change(value=1e11), "latency": Change(value=1e-6)}
+    for name, change in figures.items():
+        if name in COST_MODELS[model].stated:
+            assert (prices(faster_network(cluster, **{name: change}), 8) <= prices(cluster, 8)).all()
+        else:
+            with pytest.raises(UsageError, match=f"has no {name} to set, .* such as --{name} x2"):
+                faster_network(cluster, **{name: change})
+
+
+def prices(cluster: Cluster, workers: int, collective: str = "all_reduce") -> np.ndarray:
+    return cost_of(cluster, workers, collective)(np.array(SIZES, dtype=float))

@@ -1,0 +1,114 @@
+"""The result of ``osf check`` in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from osfmodel.check import Checked, overall
+from osfmodel.documents import SCHEMA_VERSION
+from osfmodel.ledger import Row
+from osfmodel.ledger.recipe import UNSTEADY
+from osfmodel.side_by_side import Beside
+
+IMPLAUSIBLE = 0.9
+"""A median error above this is most likely a matter of units."""
+
+
+class Judged:
+    """What ``osf check`` found."""
+
+    def __init__(self, checked: Sequence[Checked], with_rows: bool) -> None:
+        self.checked, self.with_rows = checked, with_rows
+
+    def document(self) -> dict[str, Any]:
+        middle, high = overall(self.checked)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sources": [self._source(one) for one in self.checked],
+            "overall": {
+                "median_abs_error": middle,
+                "p90_abs_error": high,
+                "passed": all(o.passed for o in self.checked),
+            },
+        }
+
+    def _source(self, one: Checked) -> dict[str, Any]:
+        summary: dict[str, Any] = {
+            "source": one.source,
+            "n": one.n,
+            "median_abs_error": one.median_abs_error,
+            "p90_abs_error": one.p90_abs_error,
+            "worst_abs_error": one.worst_abs_error,
+            "bias": one.bias,
+            "tolerance": one.tolerance,
+            "fitted_on": one.fitted_on,
+            "fitted_rows": one.fitted,
+            "not_predicted_rows": one.not_predicted,
+            "unsteady_rows": one.unsteady,
+            "passed": one.passed,
+        }
+        if one.beside:
+            summary["side_by_side"] = [_beside(beside) for beside in one.beside]
+        return {**summary, "rows": [_checked_row(row) for row in one.rows]} if self.with_rows else summary
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"source": one.source, **_checked_row(row)} for one in self.checked for row in one.rows]
+
+    def show(self, console: Any) -> None:
+        from osfmodel import check_screen
+
+        check_screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
+
+    def warnings(self) -> list[str]:
+        return [
+            f"{one.source}: {_uncounted(one)}"
+            if one.median_abs_error is None
+            else f"{one.source}: the median error is {one.median_abs_error:.2%}, above its tolerance of "
+            f"{one.tolerance:.2%}"
+            for one in self.checked
+            if not one.passed
+        ] + [
+            f"{one.source}: errors near 100 %: iteration times are in seconds, are these?"
+            for one in self.checked
+            if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
+        ]
+
+
+def _uncounted(one: Checked) -> str:
+    return f"nothing counts: repeats differ by more than {UNSTEADY:.0%}" if one.unsteady else "nothing is predicted"
+
+
+def _beside(beside: Beside) -> dict[str, Any]:
+    return {
+        "workload": beside.workload,
+        "cluster": beside.cluster,
+        "workers": beside.workers,
+        "scale": None if beside.scale is None else float(beside.scale),
+        "plans": [
+            {
+                "plan": turns.plan,
+                "repeats": turns.repeats,
+                "measured_s": turns.measured,
+                "spread": turns.spread,
+                "steady": turns.steady,
+                "predicted_s": turns.predicted,
+                "error": turns.error,
+                "measured_speed_up": beside.measured_speed_up(turns),
+                "predicted_speed_up": beside.predicted_speed_up(turns),
+                "note": turns.note,
+            }
+            for turns in beside.turns
+        ],
+    }
+
+
+def _checked_row(row: Row) -> dict[str, Any]:
+    return {
+        "run": row.label,
+        "status": row.status,
+        "measured": row.measured,
+        "predicted": row.predicted,
+        "error": row.error,
+        "note": row.note,
+    }

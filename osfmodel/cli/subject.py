@@ -1,0 +1,148 @@
+"""WORKLOAD, --cluster and what varies them: the options that commands share, and what they ask for."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from osfmodel import profiles
+from osfmodel.cli.app import CLUSTER, WORKLOAD
+from osfmodel.cluster import Cluster
+from osfmodel.cost import COST_MODELS
+from osfmodel.effects import EFFECTS, Effects, effects_of
+from osfmodel.errors import UsageError
+from osfmodel.network import Change
+from osfmodel.units import parse_bandwidth, parse_part, parse_time
+from osfmodel.what_if import WhatIf
+from osfmodel.workload import Workload
+
+MOST = 2.0
+"""A fraction above this is most likely meant as percent."""
+LARGEST_FACTOR = 1e9
+SUBJECT = ("workload_name", "cluster_name", "cost_model", "effects")
+WHAT_IF = ("bandwidth", "latency", "compute", "compression", "accumulate")
+"""Options that ask what would be if something were otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a command line says of the workload and the cluster, and how they are to differ from their files."""
+
+    workload_name: str
+    cluster_name: str | None
+    cost_model: str | None = None
+    effects: tuple[str, ...] = ()
+    what_if: WhatIf = WhatIf()
+
+    @staticmethod
+    def of(params: Mapping[str, Any]) -> Subject:
+        """Out of the parameters of a command with :func:`subject_options`. Raises UsageError."""
+        said = {name: params[name] for name in WHAT_IF if params.get(name) is not None}
+        for name, parse in (("bandwidth", parse_bandwidth), ("latency", parse_time)):
+            if name in said:
+                said[name] = parse_change(f"--{name}", said[name], parse)
+        if "compute" in said:
+            said["compute"] = parse_factor("--compute", said["compute"])
+        return Subject(**{name: params[name] for name in SUBJECT}, what_if=WhatIf(**said))
+
+
+def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """WORKLOAD, --cluster and their variations, the same everywhere: a command is handed them as its ``subject``."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def gathered(**params: Any) -> Any:
+            others = {name: value for name, value in params.items() if name not in (*SUBJECT, *WHAT_IF)}
+            return command(subject=Subject.of(params), **others)
+
+        return _subject_options(gathered, cluster_required)
+
+    return decorated
+
+
+def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Callable[..., Any]:
+    for option in (
+        click.option("--accumulate", type=int, metavar="K", help="What if gradients of K micro-batches were added up."),
+        click.option("--compression", metavar="HOW", help="What if gradients were sent as fp16, bf16, powersgd:RANK."),
+        click.option("--compute", metavar="xF", help="What if devices were F times as fast (x1.5)."),
+        click.option("--latency", metavar="xF|TIME", help="What if latency were F times as long (x0.5), or 10us."),
+        click.option("--bandwidth", metavar="xF|RATE", help="What if the network were F times as fast, or 25Gbps."),
+        click.option(
+            "--cost-model",
+            type=click.Choice(list(COST_MODELS)),
+            metavar="MODEL",
+            help="Price collectives with this model instead ('osf list cost-models').",
+        ),
+        click.option(
+            "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
+            help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
+        ),
+        click.option(
+            "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
+            help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
+            "hierarchical:8,5us,200GB/s,50us,25Gbps.",
+        ),
+        click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def parse_change(option: str, text: str, parse: Callable[[str], float]) -> Change:
+    """``x2`` as a factor, or a quantity that ``parse`` reads. Raises UsageError."""
+    if text.startswith("x"):
+        return Change(parse_factor(option, text))
+    try:
+        return Change(value=parse(text))
+    except UsageError as error:
+        advice = str(error).partition(" (")[0]  # without all units that there are
+        raise UsageError(f"{option}: {advice}; or write a factor such as x2") from None
+
+
+def parse_factor(option: str, text: str) -> float:
+    """``x1.5`` -> 1.5. Raises UsageError."""
+    match = re.fullmatch(r"x([0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?)", text.strip())
+    factor = float(match[1]) if match else 0.0
+    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
+        raise UsageError(f"{option} {text!r}: write a factor above 0 after an x, such as x1.5")
+    return factor
+
+
+def parse_effects(texts: Sequence[str]) -> Effects | None:
+    """``compute-slowdown``, ``hook-time=20us`` ... as Effects; None where nothing was said. Raises UsageError."""
+    if not texts:
+        return None
+    return effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
+
+
+def _effect_value(text: str) -> float | None:
+    name, separator, value = text.partition("=")
+    if not separator:
+        return None
+    effect = EFFECTS.get(name.replace("-", "_"))
+    if effect is None:
+        effects_of({name: 0.0})  # says which there are
+    if effect is not None and effect.unit == "s":
+        return parse_time(value)
+    try:
+        number = parse_part(value)
+    except ValueError:
+        unit = "a fraction such as 0.1 or 10%" if effect is None or effect.unit == "fraction" else effect.unit
+        raise UsageError(f"--effect {text!r}: {value!r} is not a number; write {unit}") from None
+    if effect is not None and effect.unit == "fraction" and number > MOST and not value.endswith("%"):
+        raise UsageError(f"--effect {text!r}: a fraction of {value} is {number:.0%}; for percent write {value}%")
+    return number
+
+
+def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
+    """The workload as it was profiled, and the cluster with its effects and as ``subject.what_if`` changes it."""
+    workload, cluster = profiles.load_workload(subject.workload_name), profiles.load_cluster(str(subject.cluster_name))
+    if subject.cost_model is not None:
+        cluster = replace(cluster, cost_model=subject.cost_model)
+    chosen = parse_effects(subject.effects)
+    return workload, subject.what_if.of_cluster(cluster if chosen is None else replace(cluster, effects=chosen))

@@ -1,0 +1,166 @@
+"""A cluster with a faster or slower network: links, lines, tables and shapes, each in its own terms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
+from osfmodel.cost import COST_MODELS
+from osfmodel.errors import UsageError
+
+
+class Change(NamedTuple):
+    """Of a bandwidth or a latency: ``factor`` times what it was, or ``value`` in its place (bytes/s, or seconds)."""
+
+    factor: float = 1.0
+    value: float | None = None
+
+
+SAME = Change()
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How a network differs. ``bandwidth`` x2 sends twice as fast; ``latency`` x2 takes twice as long to start."""
+
+    bandwidth: Change = SAME
+    latency: Change = SAME
+
+    def __post_init__(self) -> None:
+        for name in ("bandwidth", "latency"):
+            change: Change = getattr(self, name)
+            for figure in (change.factor, *(() if change.value is None else (change.value,))):
+                if not (math.isfinite(figure) and figure > 0):
+                    raise UsageError(f"--{name}: it must be above 0, not {figure:g}")
+
+    def sending(self, seconds: float) -> float:
+        """What takes ``seconds`` in the wires, or seconds per byte."""
+        return seconds / self.bandwidth.factor if self.bandwidth.value is None else 1 / self.bandwidth.value
+
+    def starting(self, seconds: float) -> float:
+        """What takes ``seconds`` before anything is sent."""
+        return seconds * self.latency.factor if self.latency.value is None else self.latency.value
+
+
+def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change = SAME) -> Cluster:
+    """``cluster`` with another network: that between nodes where its data tells it from that inside a node, else all.
+
+    Links and lines (fits, pieces, protocols): seconds per byte are divided by the factor on bandwidth, latencies
+    multiplied with that on latency. Measured tables: a(s), the least time of a message of at most that size, counts as
+    latency, and what the message takes beyond it as sending,
+
+        t(s) -> latency a(s) + (t(s) - a(s)) / bandwidth,
+
+    so what no message was small enough to show counts as latency, and a gain in bandwidth is rather under- than
+    overstated; start-ups that were measured (what passes beside other messages) go with latency. NCCL shapes: the
+    bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain of several
+    collectives at once stay what they are. A value in the place of a factor needs a cost model that is
+    described by a link (``CostModel.stated``). Raises UsageError for one that is not, and for no more than 0.
+    """
+    network = Network(bandwidth, latency)
+    _require_stated(cluster, network)
+    if network == Network():
+        return cluster
+    outside = cluster.between_nodes is not None
+    return replace(
+        cluster,
+        between_nodes=_link(cluster.between_nodes, network),
+        in_node=cluster.in_node if outside else _link(cluster.in_node, network),
+        fits=tuple(_fit(row, network) for row in cluster.fits),
+        pieces=tuple(_pieces(row, network) for row in cluster.pieces),
+        tables=tuple(_table(row, network) for row in cluster.tables),
+        protocols=_protocols(cluster.protocols, network),
+        nccl=None if cluster.nccl is None else _nccl(cluster.nccl, network),
+    )
+
+
+def caveat(cluster: Cluster) -> str:
+    """What bandwidth and latency are on this cluster, where that is not plain."""
+    if cluster.cost_model == "tabulated":
+        return "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
+    if cluster.cost_model in ("hockney", "piecewise"):
+        return "latency is the constant of each fitted line, and bandwidth its slope"
+    inside = "the network between nodes changes, and what joins the GPUs of a node stays"
+    return inside if cluster.gpus_per_node > 1 and _outside(cluster) else ""
+
+
+def _outside(cluster: Cluster) -> bool:
+    """Whether the data of its cost model tells a network between nodes."""
+    if cluster.cost_model == "nccl":
+        return cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None
+    if cluster.cost_model == "protocols":
+        return any(row.between_nodes is not None for row in cluster.protocols)
+    return cluster.between_nodes is not None
+
+
+def _require_stated(cluster: Cluster, network: Network) -> None:
+    model = COST_MODELS.get(cluster.cost_model)
+    for name in ("bandwidth", "latency"):
+        change: Change = getattr(network, name)
+        if change.value is not None and model is not None and name not in model.stated:
+            raise UsageError(
+                f"cluster {cluster.name!r} ({cluster.cost_model}) has no {name} to set, for none of a link is in it: "
+                f"change it by a factor, such as --{name} x2"
+            )
+
+
+def _link(link: Link | None, network: Network) -> Link | None:
+    if link is None:
+        return None
+    return replace(
+        link, latency=network.starting(link.latency), seconds_per_byte=network.sending(link.seconds_per_byte)
+    )
+
+
+def _factors(network: Network) -> Network:
+    """The factors alone: what has no figure of its own that a value could take the place of."""
+    return Network(Change(network.bandwidth.factor), Change(network.latency.factor))
+
+
+def _fit(row: AlphaBeta, network: Network) -> AlphaBeta:
+    network = _factors(network)
+    return replace(row, latency=network.starting(row.latency), seconds_per_byte=network.sending(row.seconds_per_byte))
+
+
+def _pieces(row: Pieces, network: Network) -> Pieces:
+    network = _factors(network)
+    return replace(
+        row,
+        latencies=tuple(map(network.starting, row.latencies)),
+        seconds_per_byte=tuple(map(network.sending, row.seconds_per_byte)),
+    )
+
+
+def _table(table: Table, network: Network) -> Table:
+    network = _factors(network)
+    least = tuple(accumulate(table.times, min))
+    times = tuple(
+        network.starting(start) + network.sending(time - start) for start, time in zip(least, table.times, strict=True)
+    )
+    startups = tuple(min(network.starting(startup), time) for startup, time in zip(table.startups, times, strict=False))
+    return replace(table, times=times, startups=startups)
+
+
+def _protocols(protocols: tuple[Protocol, ...], network: Network) -> tuple[Protocol, ...]:
+    network = _factors(network)
+    if any(row.between_nodes is not None for row in protocols):
+        return tuple(replace(row, between_nodes=_link(row.between_nodes, network)) for row in protocols)
+    return tuple(replace(row, in_node=_link(row.in_node, network)) for row in protocols)
+
+
+def _nccl(shape: NcclShape, network: Network) -> NcclShape:
+    """The network where there is one, else what joins the GPUs of the one node."""
+    level = (
+        ("gpu_bandwidth", "latency_scale") if shape.nic_bandwidth is None else ("nic_bandwidth", "net_latency_scale")
+    )
+    bandwidth, scale = level
+    return replace(
+        shape,
+        **{
+            bandwidth: 1 / network.sending(1 / getattr(shape, bandwidth)),
+            scale: getattr(shape, scale) * network.latency.factor,
+        },
+    )

@@ -1,0 +1,186 @@
+"""What if: a workload or a cluster as it would be with something changed. Pure functions from noun to noun.
+
+Each changes one thing and nothing else. :class:`WhatIf` holds several changes and applies them in their order: a batch
+size comes before :func:`accumulating`, which makes several of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from osfmodel.batches import at_batch
+from osfmodel.cluster import Cluster
+from osfmodel.compression import compressed, compression_called
+from osfmodel.errors import UsageError
+from osfmodel.network import SAME, Change, Network, caveat, faster_network
+from osfmodel.units import format_bandwidth, format_time
+from osfmodel.workload import Layer, Workload
+
+MOST = 10**6
+"""More micro-batches than this are a slip of the keyboard."""
+
+
+def faster_device(workload: Workload, factor: float) -> Workload:
+    """``workload`` on a device ``factor`` times as fast: forward, backward, update and the host's pace alike.
+
+    Raises UsageError for a factor of 0 or less.
+    """
+    _require_factor(factor, "the factor on compute")
+    return workload if factor == 1 else workload.scaled(1 / factor)
+
+
+def accumulating(workload: Workload, micro_batches: int) -> Workload:
+    """``workload`` with gradients accumulated over ``micro_batches`` of its batches, sent with the last (``no_sync``).
+
+    All but the last run forward and backward without communication, and one update follows: k (forward + backward) +
+    update. They stand as a layer without parameters after the output, whose forward is that of k - 1 micro-batches;
+    so a forward that waits for its layer's gradient is that of the first micro-batch. What adding gradients up takes,
+    which a profile of single batches does not have, is left out. ``batch_size`` grows k-fold. The host is taken to
+    submit each micro-batch in the time to its last gradient. Raises UsageError for less than 1.
+    """
+    _require_count(micro_batches, "--accumulate")
+    if micro_batches == 1:
+        return workload
+    before = micro_batches - 1
+    submitted = before * max((layer.enqueue_time or 0 for layer in workload.layers), default=0)
+    layers = tuple(
+        layer if layer.enqueue_time is None else replace(layer, enqueue_time=layer.enqueue_time + submitted)
+        for layer in workload.layers
+    )
+    taken = {layer.name for layer in layers}
+    name = next(name for number in range(len(layers) + 1) if (name := f"accumulated{number or ''}") not in taken)
+    first = Layer(name, before * (workload.forward_time + workload.backward_time), 0 * workload.backward_time, 0)
+    batch = None if workload.batch_size is None else workload.batch_size * micro_batches
+    return replace(workload, layers=(*layers, first), batch_size=batch)
+
+
+def _require_count(value: int, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise UsageError(f"{what} {value!r}: it must be a whole number from 1 to {MOST}")
+
+
+def _require_factor(value: float, what: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{what} is {value!r}: it must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Several changes; the defaults change nothing.
+
+    bandwidth, latency: of the network, see :func:`faster_network`
+    compute:      how many times as fast the device is
+    compression:  how gradients are sent, see :func:`compressed`
+    accumulate:   micro-batches per iteration
+    batch_size:   samples per worker and micro-batch
+    global_batch: samples of all workers and micro-batches, shared evenly (strong scaling); None keeps those per worker
+
+    Raises UsageError for what cannot be.
+    """
+
+    bandwidth: Change = SAME
+    latency: Change = SAME
+    compute: float = 1.0
+    compression: str = "none"
+    accumulate: int = 1
+    batch_size: int | None = None
+    global_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        Network(self.bandwidth, self.latency)
+        _require_factor(self.compute, "the factor on compute")
+        compression_called(self.compression)
+        _require_count(self.accumulate, "--accumulate")
+        if self.batch_size is not None and self.global_batch is not None:
+            raise UsageError(
+                "--batch-size contradicts --global-batch, which is shared by the workers: give one of them"
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError(f"--batch-size {self.batch_size}: it must be 1 or more")
+        if self.global_batch is not None and self.global_batch < 1:
+            raise UsageError(f"--global-batch {self.global_batch}: it must be 1 or more")
+
+    def of_cluster(self, cluster: Cluster) -> Cluster:
+        """``cluster`` so changed. Raises UsageError as :func:`faster_network`."""
+        return faster_network(cluster, self.bandwidth, self.latency)
+
+    def of_workload(self, workload: Workload, workers: int, also: Workload | None = None) -> Workload:
+        """``workload`` as each of ``workers`` workers computes it; ``also``: its profile at another batch size.
+
+        Raises UsageError where the global batch is not shared evenly, DataError as :func:`~osfmodel.batches.at_batch`.
+        """
+        size = self.share(workers)
+        if size is not None and (workload.batch_size is not None or self.global_batch is not None):
+            workload = workload if workload.batch_size == size else at_batch(workload, size, also)
+        workload = workload if size is None else replace(workload, batch_size=size)
+        return accumulating(compressed(faster_device(workload, self.compute), self.compression), self.accumulate)
+
+    def share(self, workers: int) -> int | None:
+        """Samples per worker and micro-batch; None for those of the profile. UsageError where it is no number."""
+        if self.global_batch is None:
+            return self.batch_size
+        parts = workers * self.accumulate
+        if self.global_batch % parts:
+            near = [
+                size for size in (self.global_batch // parts * parts, -(-self.global_batch // parts) * parts) if size
+            ]
+            among = f"{workers} workers" + (f" with {self.accumulate} micro-batches" if self.accumulate > 1 else "")
+            does = " or ".join(map(str, near))
+            raise UsageError(f"--global-batch {self.global_batch} is not shared evenly by {among}: {does} is")
+        return self.global_batch // parts
+
+    def alone(self, workload: Workload, workers: int, also: Workload | None = None) -> float:
+        """What ``workers`` workers would take if they scaled perfectly: what all scaling factors are relative to.
+
+        Weak scaling: the seconds of one worker alone, who accumulates as well; strong: of one worker alone with the
+        whole global batch, divided by ``workers``.
+        """
+        time = self.of_workload(workload, 1, also).compute_time
+        return time if self.global_batch is None else time / workers
+
+    def caveats(self, cluster: Cluster) -> tuple[str, ...]:
+        """What is taken for granted; ``cluster`` as it is or changed."""
+        said = [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
+        said.append(compression_called(self.compression)[0].caveat)
+        said += ["adding up the gradients of micro-batches takes no time here"] if self.accumulate > 1 else []
+        cast = "none" if not compression_called(self.compression)[0].caveat else self.compression
+        beyond = replace(self, compression=cast, batch_size=None, global_batch=None).words
+        said += [f"error bands are those of set-ups as they were measured, without {beyond}"] if beyond else []
+        return tuple(filter(None, said))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What is changed, JSON-ready; empty where nothing is."""
+        found: dict[str, Any] = {}
+        for name, unit in (("bandwidth", "bytes_per_s"), ("latency", "s")):
+            change: Change = getattr(self, name)
+            if change != SAME:
+                value = change.value
+                found.update({f"{name}_factor": change.factor} if value is None else {f"{name}_{unit}": value})
+        others = {"compute_factor": self.compute, "compression": self.compression, "accumulate": self.accumulate}
+        found.update({name: value for name, value in others.items() if value not in (1, "none")})
+        sizes = {"batch_size": self.batch_size, "global_batch": self.global_batch}
+        return found | {name: size for name, size in sizes.items() if size is not None}
+
+    @property
+    def words(self) -> str:
+        """The same for a person, such as ``bandwidth x2, compute x1.5``; empty where nothing is changed."""
+        said = [
+            _changed("bandwidth", self.bandwidth, format_bandwidth),
+            _changed("latency", self.latency, format_time),
+            _changed("compute", Change(self.compute), str),
+            "" if self.compression == "none" else f"compression {self.compression}",
+            "" if self.accumulate == 1 else f"{self.accumulate} micro-batches accumulated",
+            "" if self.batch_size is None else f"batch size {self.batch_size}",
+            "" if self.global_batch is None else f"global batch {self.global_batch}",
+        ]
+        return ", ".join(filter(None, said))
+
+
+def _changed(name: str, change: Change, spelled: Callable[[float], str]) -> str:
+    if change == SAME:
+        return ""
+    return f"{name} x{change.factor:g}" if change.value is None else f"{name} {spelled(change.value)}"

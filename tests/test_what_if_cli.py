@@ -1,0 +1,161 @@
+"""What-ifs on the command line: options, output, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import osfmodel as osf
+from tests.test_cli import run, run_json
+
+WHERE = ["resnet50-v100", "--cluster", "v100-10gbe"]
+PREDICT = ["predict", *WHERE, "--workers", "16", "--plan", "ddp"]
+TUNE = ["tune", *WHERE, "--workers", "16"]
+
+
+def test_what_is_assumed_is_in_every_output():
+    asked = ["--bandwidth", "x2", "--compute", "x1.5"]
+    text = run(*PREDICT, *asked).stdout
+    assert text.startswith("resnet50-v100 on v100-10gbe with bandwidth x2, compute x1.5, 16 workers\n")
+    assert "what joins the GPUs of a node stays" in text
+    assert "without bandwidth x2, compute x1.5" in " ".join(text.split())
+    found = run_json(*PREDICT, *asked)
+    assert found["what_if"] == {"bandwidth_factor": 2, "compute_factor": 1.5}
+    assert any("error bands" in note for note in found["predictions"][0]["notes"])
+    tuned = run(*TUNE, *asked).stdout
+    assert tuned.startswith("resnet50-v100 on v100-10gbe with bandwidth x2, compute x1.5 for ddp\n")
+    assert run_json(*TUNE, *asked)["what_if"] == found["what_if"]
+
+
+def test_nothing_is_said_where_nothing_is_asked():
+    for command in (PREDICT, TUNE):
+        found = run_json(*command)
+        assert "what_if" not in json.dumps(found)
+        assert "samples_per_s" not in json.dumps(found)
+        assert run(*command).stdout == run(*command, "--bandwidth", "x1", "--accumulate", "1").stdout
+
+
+def test_the_command_line_and_the_library_agree():
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    what_if = osf.WhatIf(osf.Change(2), osf.Change(value=1e-5), 1.5, "fp16", 3)
+    found = osf.predict(what_if.of_workload(workload, 16), what_if.of_cluster(cluster), "ddp", 16)
+    words = [
+        "--bandwidth",
+        "x2",
+        "--latency",
+        "10us",
+        "--compute",
+        "x1.5",
+        "--compression",
+        "fp16",
+        "--accumulate",
+        "3",
+    ]
+    row = run_json(*PREDICT, *words)["predictions"][0]
+    assert row["iteration_time_s"] == found.iteration_time
+    assert row["samples_per_s"] == pytest.approx(16 * 3 * 32 / found.iteration_time)
+
+
+def test_accumulation_scales_better_and_counts_all_samples():
+    one, four = run_json(*PREDICT), run_json(*PREDICT, "--accumulate", "4")
+    before, after = one["predictions"][0], four["predictions"][0]
+    added = 3 * one["compute_time_s"]  # the profile has no update
+    assert after["iteration_time_s"] == pytest.approx(before["iteration_time_s"] + added)
+    assert after["scaling_factor"] == pytest.approx(4 * one["compute_time_s"] / after["iteration_time_s"])
+    assert after["scaling_factor"] > before["scaling_factor"]
+
+
+def test_strong_scaling_shares_one_batch_among_more_workers():
+    sweep = ["predict", *WHERE, "--workers", "4..64", "--plan", "optimal"]
+    result = run(*sweep, "--global-batch", "2048", "--scaling", "strong", "--samples", "1M", "--json")
+    found = json.loads(result.stdout)
+    assert "from 32 samples to 512, 256, 128, 64" in result.stderr  # and 32, as profiled
+    weak = run_json(*sweep, "--scaling", "weak")["sweep"]
+    rows = [entry["predictions"][0] for entry in found["sweep"]]
+    alone = 64 * weak[-1]["compute_time_s"]  # one worker with 2048 samples
+    for entry, row in zip(found["sweep"], rows, strict=True):
+        assert row["speed_up"] == pytest.approx(alone / row["iteration_time_s"])
+        assert row["samples_per_s"] == pytest.approx(2048 / row["iteration_time_s"])
+        assert row["hours"] == pytest.approx(1e6 / 2048 * row["iteration_time_s"] / 3600)
+        assert entry["compute_time_s"] == pytest.approx(alone / entry["workers"])
+    factors = [row["scaling_factor"] for row in rows]
+    assert factors == sorted(factors, reverse=True)  # less to hide behind, the more share it
+    assert rows[-1]["iteration_time_s"] == weak[-1]["predictions"][0]["iteration_time_s"]  # 32 each, as profiled
+    text = run(*sweep, "--global-batch", "2048", "--samples", "1M").stdout
+    assert "One worker alone, with the whole global batch: 6.118 s." in text
+    assert "batch of 2048 for all workers" in text
+    assert re.search(r"^optimal +32 +64 +193.1 ms +10,606 +31.68x +0.990 ", text, re.MULTILINE)
+    assert "v100-10gbe with global batch 2048: strong scaling\n" in text
+    assert run(*sweep, "--scaling", "weak").stdout.startswith("resnet50-v100 on v100-10gbe: weak scaling\n")
+    assert [entry["scaling"] for entry in (*found["sweep"][:1], *weak[:1])] == ["strong", "weak"]
+
+
+def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
+    small = osf.at_batch(osf.load_workload("resnet50-v100"), 16)
+    other = tmp_path / "other.json"
+    osf.save(small, other)
+    result = run(*PREDICT, "--batch-size", "64", "--also", other, "--json")
+    assert result.exit_code == 0
+    assert "in proportion" not in result.stderr
+    proportional = run_json(*PREDICT, "--batch-size", "64")
+    assert json.loads(result.stdout)["compute_time_s"] == pytest.approx(proportional["compute_time_s"])
+    assert proportional["what_if"] == {"batch_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--bandwidth x0", "write a factor above 0 after an x"),
+        ("--bandwidth x-1", "write a factor above 0 after an x"),
+        ("--bandwidth x", "write a factor above 0 after an x"),
+        ("--bandwidth xnan", "write a factor above 0 after an x"),
+        ("--bandwidth x1e99", "write a factor above 0 after an x"),
+        ("--bandwidth 2", "has no unit: write for example 10Gbps or 1.25GB/s; or write a factor such as x2"),
+        ("--bandwidth 25gbps", "did you mean Gbps"),
+        ("--bandwidth 0Gbps", "must be above 0"),
+        ("--bandwidth 10us", "unknown bandwidth unit 'us'"),
+        ("--latency 1Gbps", "unknown time unit 'Gbps'"),
+        ("--latency x0", "write a factor above 0"),
+        ("--latency soon", "is not a time"),
+        ("--compute 1.5", "write a factor above 0 after an x, such as x1.5"),
+        ("--compute x", "write a factor above 0"),
+        ("--compression powersgd", "write one of none, fp16, bf16, powersgd:RANK"),
+        ("--compression zip", "write one of none, fp16, bf16, powersgd:RANK"),
+        ("--accumulate 0", "--accumulate 0: it must be a whole number from 1"),
+        ("--accumulate -2", "--accumulate -2: it must be a whole number from 1"),
+        ("--global-batch 1000", "is not shared evenly by 16 workers: 992 or 1008 is"),
+        ("--global-batch 0", "1 or more"),
+        ("--global-batch 64 --batch-size 4", "contradicts"),
+        ("--scaling strong", "needs --global-batch"),
+        ("--scaling weak --global-batch 64", "contradicts --global-batch"),
+        ("--also other.json", "--also is for --batch-size or --global-batch"),
+    ],
+)
+def test_questions_that_make_no_sense_are_one_line(words, said):
+    result = run(*PREDICT, *words.split())
+    assert result.exit_code == 2, result.output
+    assert re.fullmatch(f"osf: [^\n]*{re.escape(said)}[^\n]*\n", result.stderr), result.stderr
+    assert result.stdout == ""
+
+
+def test_a_table_has_no_bandwidth_to_set():
+    asked = ["predict", "resnet50-v100", "--cluster", "azure-a100-hdr", "--workers", "8", "--bandwidth"]
+    result = run(*asked, "200Gbps")
+    assert result.exit_code == 2
+    assert (
+        "has no bandwidth to set, for none of a link is in it: change it by a factor, such as --bandwidth x2"
+        in result.stderr
+    )
+    assert "what larger ones take beyond it" in " ".join(run(*asked, "x2").stdout.split())
+
+
+@pytest.mark.parametrize("extra", ["--memory 4GiB --workers 16", "--live folder"])
+def test_what_measures_or_counts_bytes_takes_no_what_if(extra):
+    result = run("tune", "resnet50-memory", "--cluster", "v100-10gbe", *extra.split(), "--bandwidth", "x2")
+    assert result.exit_code == 2
+    assert "--bandwidth does not go with" in result.stderr
+    kept = run("memory", "resnet50-memory", "--accumulate", "2")
+    assert kept.exit_code == 2
+    assert "what is kept with 2 micro-batches accumulated is not known here" in kept.stderr
