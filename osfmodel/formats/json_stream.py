@@ -84,7 +84,7 @@ class Cursor:
             except json.JSONDecodeError as error:
                 if mended < MOST_MENDED and self._mend(error):
                     mended += 1
-                elif len(self.text) - self.place > LONGEST or not self._more():
+                elif len(self.text) - self.place > LONGEST or not self._twice():
                     raise self._fault(what, error) from None
             except RecursionError:
                 raise DataError(f"{what}: is nested too deeply") from None
@@ -141,6 +141,14 @@ class Cursor:
         )  # fmt: skip
         self._held = content[whole:]
         return True
+
+    def _twice(self) -> bool:
+        """Whether there was more, at most as much again as is here: what is parsed anew then adds up to little."""
+        enough = 2 * (len(self.text) - self.place)
+        found = self._more()
+        while found and len(self.text) < enough and self._more():
+            pass
+        return found
 
     def _mend(self, error: json.JSONDecodeError) -> bool:
         """Whether a value was missing, or was no number, and is null now."""

@@ -16,6 +16,10 @@ PIECE = 2**16
 STEP = 2**14
 """Bytes that are unpacked from: what does not fit into a piece is copied for the next."""
 
+TIGHTEST, SUSPECT = 200, 2**28
+"""A file that unpacks to so many times its size, once that is so many bytes, is made to fill memory or time; traces
+reach 25 times."""
+
 
 def unpacked(content: bytes) -> bytes:
     """What is packed in ``content``, or itself. Raises DataError for what is cut, damaged or too large."""
@@ -53,19 +57,30 @@ def streamed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _unpacked(content: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     packer = zlib.decompressobj(GZIP)
+    packed, given = len(content), 0
+
+    def more() -> bytes:
+        nonlocal packed
+        piece = next(rest, b"")
+        packed += len(piece)
+        return piece
+
     while True:
         try:
             part = packer.decompress(content, PIECE)
         except zlib.error as error:
             raise DataError(f"begins like a gzip file but cannot be unpacked: {error}") from None
+        given += len(part)
+        if given > SUSPECT and given > TIGHTEST * packed:
+            raise DataError(f"unpacks to more than {TIGHTEST} times its size, which no log, profile or trace does")
         yield part
         content = packer.unconsumed_tail
         if packer.eof:
-            content = packer.unused_data or next(rest, b"")
+            content = packer.unused_data or more()
             packer = zlib.decompressobj(GZIP)
             if not content or not MAGIC.startswith(content[: len(MAGIC)]):
                 return  # padding, as gzip itself takes it
         elif not content and len(part) < PIECE:
-            content = next(rest, b"")
+            content = more()
             if not content:
                 raise DataError("is a gzip file that was cut off")

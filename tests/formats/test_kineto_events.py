@@ -22,6 +22,7 @@ from osfmodel.formats import IMPORT_FORMATS, Format, Hints, import_file, json_st
 from osfmodel.formats.kineto_events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.packed import streamed
 from osfmodel.formats.source_text import Files, Text
+from osfmodel.profiles import load_workload
 from tests.formats import samples
 
 NCCL = {
@@ -43,7 +44,7 @@ EVENTS = [
 HEADER = {
     "schemaVersion": 1,
     "deviceProperties": [{"id": 0, "name": "NVIDIA A100"}, {"id": 1, "name": "NVIDIA A100"}],
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.17.1"},
 }
 FOOTER = {"traceName": "/tmp/x.json", "displayTimeUnit": "ms", "baseTimeNanoseconds": 1711964646000000000}
 
@@ -588,6 +589,35 @@ def test_bombs_take_little_memory(tmp_path, monkeypatch, unit, message):
     assert peak < 80 * 2**20
 
 
+def test_what_is_packed_more_tightly_than_any_trace_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("osfmodel.formats.packed.SUSPECT", 2**20)
+    path = tmp_path / "bomb.json.gz"
+    bomb(path, json.dumps(EVENTS[1]).encode() + b",", 4)
+    assert "unpacks to more than 200 times its size" in disk_fault(path)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert disk_fault(path)
+
+
+def test_events_of_megabytes_are_not_parsed_over_and_over(tmp_path):
+    """What the parser is given adds up to a few times the length, however small the pieces."""
+    given = []
+
+    class Counting(json.JSONDecoder):
+        def raw_decode(self, text, place=0):
+            given.append(len(text) - place)
+            return super().raw_decode(text, place)
+
+    long = {**EVENTS[1], "args": {"Input Dims": [[7] * 100_000]}}
+    content = trace([long, EVENTS[3]]).encode()
+    pieces = (content[start : start + 1000] for start in range(0, len(content), 1000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "DECODER", Counting(strict=False))
+        patch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known: [("x", pieces)])
+        (_, events) = read("")
+    assert [len(events[0].args.input_dims[0]), events[1].cat] == [100_000, "kernel"]
+    assert sum(given) < 8 * len(content)
+
+
 def test_a_long_trace_takes_no_more_memory_than_a_short_one(tmp_path):
     """In a process of its own: what it takes beyond the interpreter, for 3 and for 60 MB of which little is kept."""
     code = (
@@ -642,7 +672,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE, cut=st.just(100) | st.integers(0, 99))
 def test_damaged_files_are_read_or_refused(tmp_path, form, damage, cut):
     path = tmp_path / "file"
@@ -658,7 +688,7 @@ JSON = st.recursive(
 FIELD = st.sampled_from([*EVENTS[3], "id"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     event=st.sampled_from(EVENTS),
     change=st.dictionaries(FIELD, JSON, max_size=3),
@@ -690,7 +720,7 @@ def test_what_a_trace_begins_with():
     long = trace(header={**HEADER, "deviceProperties": [{"name": "x" * 70_000}]})
     yes = (trace(), trace(indent=2), "\n\n" + trace(), "\ufeff" + trace(), trace([]), trace(EVENTS, {}), long[:65_536])
     for content in (*yes, trace(EVENTS, {}, {})):
-        assert is_trace(content[:65_536])
+        assert [name for name, entry in IMPORT_FORMATS.items() if entry.sniff(content[:65_536])] == ["kineto"]
     for content in (
         "", "{}", "[]", '{"traceEvents": []}', '{"schemaVersion": 1}', '[{"traceEvents": [], "schemaVersion": 1}]',
         '{"traceEvents": [{"ph": "X", "cat": "render", "name": "x"}]}',
@@ -780,6 +810,13 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch, small_workl
     assert "run_rank0.json and own.json are not of one format: import them apart" in result.stderr
 
 
+def test_a_trace_given_for_a_workload_is_told_how_to_become_one(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text(trace())
+    with pytest.raises(DataError, match=r"looks like a trace of torch.profiler: run `osf import .* --kind workload -o"):
+        load_workload(path)
+
+
 # 7. Traces of others
 
 
@@ -795,9 +832,9 @@ REAL = {
 def test_traces_of_others(data_folder):
     for name, count in REAL.items():
         path = data_folder / "traces/kineto" / name
-        ((_, header, events),) = on_disk(path)
-        assert len(events) == count
-        assert header["schemaVersion"] == 1
+        (one,) = ((found.header, sum(1 for _ in found.events)) for found in read_events([path]))
+        assert one[0]["schemaVersion"] == 1
+        assert one[1] == count
         assert trace_files.may_hold(path, is_trace)
 
 
