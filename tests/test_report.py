@@ -258,3 +258,17 @@ def test_a_measured_step_stands_beside_the_predictions(tmp_path):
     missing = run(*REPORT, "--trace", tmp_path / "nothing.json")
     assert missing.exit_code in (1, 2)
     assert "nothing.json" in missing.stderr
+
+
+def test_what_if_something_were_otherwise(tmp_path):
+    """The options that predict has change the same in pictures, and are said in the title."""
+    changes = ["--bandwidth", "x2", "--compute", "x1.5", "--accumulate", "2", "--compression", "bf16"]
+    predicted = run("predict", *REPORT[1:], "--plan", "ddp", *changes, "--format", "json")
+    row = json.loads(predicted.stdout)["predictions"][0]
+    target = tmp_path / "trace.json"
+    assert run(*REPORT, *changes, "--plan", "wfbp", "-o", target).exit_code == 0
+    spans = [event for event in events_of(json.loads(target.read_text()), "X") if event["pid"] == 1]
+    assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(row["iteration_time_s"] * 1e6)
+    shown = run(*REPORT, *changes, "--plan", "wfbp").stdout
+    assert "bandwidth x2" in shown.splitlines()[0]
+    assert re.search(rf"^ +64  ddp .* {row['scaling_factor']:.3f} ", shown, re.MULTILINE)

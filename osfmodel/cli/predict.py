@@ -104,7 +104,7 @@ def predict_command(
     shown = plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules))
     plans = [named_or_file(name) for name in dict.fromkeys(shown)]
     other = _profile_beside(also, what_if)
-    _warn_of_batches(workload, what_if, counts, other)
+    warn_of_batches(workload, what_if, counts, other)
     comparisons = [
         compare(what_if.of_workload(workload, count, other), cluster, count, plans, rules, engine).under(
             what_if, what_if.alone(workload, count, other)
@@ -130,7 +130,7 @@ def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
     return profiles.load_workload(path)
 
 
-def _warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None) -> None:
+def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
     """Say where times of one batch size are taken for another in proportion."""
     sizes = dict.fromkeys(what_if.share(count) for count in counts)
     others = [str(size) for size in sizes if size not in (None, workload.batch_size)]

@@ -9,15 +9,8 @@ from pathlib import Path
 import click
 
 from osfmodel import __version__, profiles
-from osfmodel.cli.app import (
-    PLAN,
-    line,
-    parse_workers,
-    print_text,
-    require_writable,
-    warn,
-)
-from osfmodel.cli.predict import named_or_file
+from osfmodel.cli.app import PLAN, line, parse_workers, print_text, require_writable, warn
+from osfmodel.cli.predict import named_or_file, warn_of_batches
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.errors import UsageError
 from osfmodel.picture import Pictures, Request, pictures
@@ -115,11 +108,12 @@ def report_command(
       osf report model.json --cluster cluster.json --workers 8 --trace rank0.json.gz -o report.html
     """
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
-    workload, cluster = load_subject(subject)
     what_if = replace(subject.what_if, batch_size=batch_size)
+    workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
+    warn_of_batches(workload, what_if, counts[-1:])
     request = Request(
-        what_if.of_workload(workload, counts[-1]),
+        workload,
         cluster,
         counts[-1],
         tuple(counts),
@@ -128,6 +122,7 @@ def report_command(
         _job(traces),
         evidence,
         _inputs(click.get_current_context()),
+        what_if,
     )
     drawn = pictures(request)
     for output, write in writers.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from osfmodel.bands import Band
 from osfmodel.check import check
@@ -18,6 +19,7 @@ from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
 from osfmodel.trace import Trace
 from osfmodel.tune import Tuning, tune
+from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
 TUNED = "tuned"
@@ -37,6 +39,7 @@ class Request:
     traces:   measured jobs to stand beside the predictions
     evidence: whether the measured runs that the error band stands on are shown
     inputs:   what was asked for, as pairs of words, to be shown
+    what_if:  what of workload and cluster was changed; the cluster has been, the workload is as profiled
     """
 
     workload: Workload
@@ -48,6 +51,16 @@ class Request:
     traces: tuple[Trace, ...] = ()
     evidence: bool = False
     inputs: tuple[tuple[str, str], ...] = ()
+    what_if: WhatIf = WhatIf()
+
+    def changed(self, workers: int) -> Workload:
+        """The workload as it is to be at so many workers."""
+        return self.what_if.of_workload(self.workload, workers)
+
+    def compared(self, plans: Sequence[Given], workers: int) -> Comparison:
+        """``plans`` at so many workers. Raises as ``compare``."""
+        comparison = compare(self.changed(workers), self.cluster, workers, plans)
+        return comparison.under(self.what_if, self.what_if.alone(self.workload, workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +79,15 @@ class Pictures:
     @property
     def title(self) -> str:
         """What is shown, in a line."""
-        workers = self.request.workers
-        count = "1 worker" if workers == 1 else f"{workers} workers"
-        return f"{self.request.workload.name} on {self.request.cluster.name}, {count}"
+        return f"{self.request.workload.name} {self.where}"
+
+    @property
+    def where(self) -> str:
+        """On what, with which changes, and on how many workers."""
+        request = self.request
+        changed = f" with {request.what_if.words}" if request.what_if.words else ""
+        count = "1 worker" if request.workers == 1 else f"{request.workers} workers"
+        return f"on {request.cluster.name}{changed}, {count}"
 
     @property
     def default(self) -> Prediction:
@@ -102,12 +121,12 @@ class Pictures:
 
 def pictures(request: Request) -> Pictures:
     """Tune, predict and draw. Raises as ``tune`` and ``compare``, and DataError for a trace without a step."""
-    workload, cluster, workers = request.workload, request.cluster, request.workers
-    tuning = tune(workload, cluster, workers, request.target)
+    workload, cluster, workers = request.changed(request.workers), request.cluster, request.workers
+    tuning = tune(workload, cluster, workers, request.target).under(request.what_if)
     default = request.target if request.target in NAMED_PLANS else "ddp"
     both: list[Given] = [default, (TUNED, tuning.named)]
     others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
-    comparison = compare(workload, cluster, workers, [*both, *others])
+    comparison = request.compared([*both, *others], workers)
     counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
     return Pictures(
         request,
@@ -115,7 +134,7 @@ def pictures(request: Request) -> Pictures:
         comparison,
         tuple(map(predicted, comparison.predictions)),
         tuple(chart for trace in request.traces for chart in _measured(trace)),
-        scaling(workload, cluster, [*both, BEST], counts, workers),
+        scaling(partial(request.compared, [*both, BEST]), counts, workers),
         sweep(workload, cluster, workers, comparison.predictions[0].lower_bound),
         _evidence([one.band for one in comparison.predictions]) if request.evidence else None,
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
-from osfmodel.predict import Given, compare
+from osfmodel.predict import Comparison
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve.caps import best_cap
 from osfmodel.targets import ddp
@@ -84,14 +84,15 @@ def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:
     return tuple(sorted(found if len(found) > 1 else {1, *found}))
 
 
-def scaling(
-    workload: Workload, cluster: Cluster, plans: Sequence[Given], counts: Sequence[int], chosen: int
-) -> Scaling:
-    """The curves of ``plans``; counts that the cluster cannot price are left out. Raises OsfError for ``chosen``."""
+def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen: int) -> Scaling:
+    """The curves of what is ``compared`` at each count; those that cannot be priced are left out, but for ``chosen``.
+
+    Raises OsfError for that.
+    """
     rows = []
     for count in counts:
         try:
-            rows.append(compare(workload, cluster, count, plans))
+            rows.append(compared(count))
         except OsfError:
             if count == chosen:
                 raise

@@ -78,11 +78,10 @@ def _section(key: str, title: str, content: Iterable[Markup]) -> Markup:
 
 def _header(pictures: Pictures) -> Markup:
     request = pictures.request
-    workers = "1 worker" if request.workers == 1 else f"{request.workers} workers"
     return element(
         "header",
         element("h1", request.workload.name),
-        element("p", f"on {request.cluster.name}, {workers}", class_="where"),
+        element("p", pictures.where, class_="where"),
         element("p", pictures.tuning.verdict, class_="verdict"),
         element("dl", *(_tile(*tile) for tile in _tiles(pictures)), class_="tiles"),
     )
@@ -288,7 +287,7 @@ def _source(source: Source) -> list[tuple[str, str]]:
 
 def _assumed(pictures: Pictures) -> Iterable[Markup]:
     request = pictures.request
-    workload, cluster = request.workload, request.cluster
+    workload, cluster = pictures.comparison.workload, request.cluster
     band = pictures.tuned.band
     facts = [
         *((name, value) for name, value in request.inputs),

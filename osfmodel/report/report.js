@@ -108,6 +108,7 @@
       details.replaceChildren(title, text);
     }
     bar.classList.add("on");
+    details.classList.add("told");
     if (bar.dataset.bucket !== undefined)
       for (const same of all(`.bar[data-bucket="${bar.dataset.bucket}"]`, block)) same.classList.add("on");
   };
@@ -142,6 +143,7 @@
     const empty = document.createElement("p");
     empty.textContent = "Point at a bar for its bucket.";
     details.replaceChildren(empty);
+    details.classList.remove("told");
     drawAxis();
   };
   for (const input of all('input[name="plan"]')) input.addEventListener("change", () => choose(input.value));
