@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from osfmodel.cli import main
-from tests.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches
+from tests.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_traces
 
 
 def refreshed(text: str) -> str:
@@ -35,6 +36,7 @@ def refreshed(text: str) -> str:
 
 if __name__ == "__main__":
     os.chdir(tempfile.mkdtemp())
+    place_traces(Path.cwd())
     for page in PAGES:
         before = page.read_text(encoding="utf-8")
         after = refreshed(before)

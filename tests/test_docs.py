@@ -39,6 +39,11 @@ def commands(block: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def place_traces(folder: Path) -> None:
+    """The recorded traces that examples explain."""
+    (folder / "explained").symlink_to(ROOT / "tests/formats/data/explained")
+
+
 def matches(expected: str, found: str) -> bool:
     """Whether the output is as shown, where a line ``...`` matches any number of lines."""
     pieces = [re.escape(piece) for piece in re.split(r"^\.\.\.\n", expected, flags=re.MULTILINE)]
@@ -49,6 +54,7 @@ def matches(expected: str, found: str) -> bool:
 def test_console_examples(page, tmp_path, monkeypatch):
     """Warnings (stderr) are shown in the examples after the output, as a terminal would."""
     monkeypatch.chdir(tmp_path)
+    place_traces(tmp_path)
     for block in blocks(page, "console"):
         for command, expected in commands(block):
             if command.startswith(NOT_RUN):
@@ -63,6 +69,7 @@ def test_console_examples(page, tmp_path, monkeypatch):
 def test_python_examples(page, tmp_path, monkeypatch):
     """``pycon`` blocks are doctests, one session a page; ``python`` blocks are executed in order, in one module."""
     monkeypatch.chdir(tmp_path)
+    place_traces(tmp_path)
     session = "\n".join(blocks(page, "pycon"))
     test = doctest.DocTestParser().get_doctest(session, {}, page.name, str(page), 0)
     report: list[str] = []
