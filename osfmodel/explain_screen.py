@@ -143,8 +143,8 @@ def _show_remedies(console: Console, remedies: Sequence[Remedy]) -> None:
         for remedy in remedies
         if remedy.throughput is not None and remedy not in helping
     ]
-    console.print()
     if others:
+        console.print()
         console.print(f"Would not help: {'; '.join(others)}.", markup=False)
     for remedy in remedies:
         if remedy.throughput is None:

@@ -6,7 +6,7 @@ such as a straggler, is taken to stay; where it has it slower, both predictions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
@@ -48,13 +48,18 @@ Outcome = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job that was traced, as the model has it: ``now`` is what it predicts for a step."""
+    """The job that was traced, as the model has it.
+
+    cluster: its network as the trace shows it; stated: as it is said to be, where that was given
+    now:     what the model predicts for a step
+    """
 
     workload: Workload
     cluster: Cluster
     plan: Plan
     workers: int
     now: float
+    stated: Cluster | None = None
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> float:
         """Seconds of a step of another workload, with the same layers in the same buckets."""
@@ -77,8 +82,9 @@ def remedies(
 ) -> tuple[tuple[Remedy, ...], tuple[str, ...]]:
     """What would help the job, the most samples per second first, and what there is to say of all of them.
 
-    Workload, buckets and cluster are those of the trace where they are not given. Where a remedy cannot be priced, its
-    note says why.
+    Workload, buckets and prices are those of the trace. A workload that is given takes its place; a cluster says what
+    its network could do, and how prices depend on sizes and workers. Where a remedy cannot be priced, its note
+    says why.
     """
     faults = tuple(_faults(found))
     if found.workers < 2:
@@ -102,21 +108,24 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     """The job as the model has it. Raises OsfError, saying why, where the trace does not hold what that takes."""
     subject = workload_of(trace) if workload is None else workload
     plan = replace(plan_of(trace, subject), channels=1)  # what the library runs at once is in the cluster's prices
-    wires = wires_of(found) if cluster is None else cluster
+    wires = wires_of(found, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
-    return Job(subject, wires, plan, found.workers, now)
+    return Job(subject, wires, plan, found.workers, now, cluster)
 
 
-def wires_of(found: Explanation) -> Cluster:
+def wires_of(found: Explanation, cluster: Cluster | None = None) -> Cluster:
     """What all-reduces had the wires for, by bytes: one after the other, as the replay has them.
 
-    None takes longer than a larger one, since it could be padded; what did was kept from the wires by something else.
-    With a single size a line through nothing. Raises DataError where no size is known.
+    Of ``cluster``, as much slower as those of the trace took longer in all than it prices them. Without one a table, in
+    which none takes longer than a larger one, since it could be padded; with a single size a line through nothing.
+    Raises DataError where no size is known.
     """
     times: dict[int, list[float]] = {}
     for row in found.buckets:
         if row.kind == "all_reduce" and row.bytes and row.wire > 0:
             times.setdefault(row.bytes, []).append(row.wire)
+    if cluster is not None:
+        return _as_seen(cluster, times, found.workers)
     if not times:
         raise DataError("the trace holds no all-reduce of a size that is known: give --cluster")
     points = sorted((size, median(seconds)) for size, seconds in times.items())
@@ -126,6 +135,13 @@ def wires_of(found: Explanation) -> Cluster:
     least = list(accumulate((seconds for _, seconds in reversed(points)), min))[::-1]
     table = Table(found.workers, tuple(size for size, _ in points), tuple(least))
     return Cluster(found.name, "tabulated", tables=(table,))
+
+
+def _as_seen(cluster: Cluster, times: Mapping[int, Sequence[float]], workers: int) -> Cluster:
+    price = pricing_of(cluster, workers).cost()
+    priced = sum(price(size) * len(seconds) for size, seconds in times.items())
+    factor = sum(map(sum, times.values())) / priced if priced else 1.0
+    return faster_network(cluster, Change(1 / factor), Change(factor))
 
 
 def _faults(found: Explanation) -> Iterator[Remedy]:
@@ -163,6 +179,9 @@ def _changes(job: Job) -> Iterator[tuple[str, str, Callable[[], Outcome], str]]:
         yield f"accumulate-{count}", f"{count} micro-batches a step (no_sync)", together(count), "a larger global batch"
     for factor in (2, 10):
         yield f"network-{factor}", f"a network {factor} times as fast", network(factor), ""
+    stated = job.stated
+    if stated is not None:
+        yield "stated-network", f"the network as {stated.name} has it", lambda: (job.step(workload, stated), 1.0), ""
     for count in dict.fromkeys((max(1, workers // 2), 1)):
         yield f"workers-{count}", f"{count} of {workers} workers", among(count), ""
 

@@ -256,6 +256,15 @@ def test_prices_of_the_trace_itself_do_as_well():
     )
 
 
+def test_prices_of_a_cluster_are_slowed_to_what_the_trace_shows():
+    """A network that was stated four times as fast as it is: as it is stated it would bring four times."""
+    cluster = osf.Cluster("line", "hockney", fits=(osf.AlphaBeta(2, 0.0, SLOW.per_byte / 4),))
+    found = remedies_of(SLOW, cluster=cluster)
+    assert found["network-2"].step_time == pytest.approx(step_time(replace(SLOW, per_byte=5e-9)), rel=1e-3)
+    assert found["stated-network"].step_time == pytest.approx(step_time(replace(SLOW, per_byte=2.5e-9)), rel=1e-3)
+    assert "stated-network" not in remedies_of(SLOW)
+
+
 def test_the_best_plan_is_that_of_tune():
     cluster = osf.load_cluster("ring:500us,1Gbps")
     found = remedies_of(replace(TINY, latency=1e-3, per_byte=8e-9), cluster=cluster)["plan"]

@@ -29,6 +29,7 @@ from osfmodel.workload import Workload
 )
 @click.option(
     "--workload",
+    "--model",
     "workload_name",
     metavar="WORKLOAD",
     type=WORKLOAD,
