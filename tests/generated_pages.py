@@ -43,11 +43,16 @@ def command_pages() -> dict[Path, str]:
     return {DOCS / "commands/index.md": _commands(), **pages}
 
 
-def _command(name: str) -> str:
+def command_called(name: str) -> tuple[click.Command, click.Context]:
+    """A command as ``osf`` runs it; in another context click would keep another help option of it."""
     group = click.Context(main, info_name="osf", **main.context_settings)
     command = main.get_command(group, name)
     assert command is not None
-    context = click.Context(command, group, info_name=name)
+    return command, click.Context(command, group, info_name=name)
+
+
+def _command(name: str) -> str:
+    command, context = command_called(name)
     said, literal = _help_of(command)
     usage = " ".join(["osf", name, *command.collect_usage_pieces(context)])
     parts = [f"# osf {name}", *said, f"```text\n{usage}\n```"]

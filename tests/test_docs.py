@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from tests.conftest import ROOT
+from tests.generated_pages import command_called
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -99,12 +100,10 @@ def wrong_options(line: str) -> str | None:
     found = CALL.search(line)
     if found is None or found[1] not in COMMANDS:
         return None
-    context = click.Context(main, info_name="osf")
-    command = main.get_command(context, found[1])
-    assert command is not None
+    command, context = command_called(found[1])
     words = shlex.split(re.split(r"[<>&|#;]| \.\.\.", found[2])[0])
     try:
-        command.make_parser(click.Context(command, context, info_name=found[1])).parse_args(words)
+        command.make_parser(context).parse_args(words)
     except click.UsageError as error:
         return (
             None if isinstance(error, click.BadOptionUsage) and "requires an argument" in error.message else str(error)
