@@ -139,6 +139,12 @@ def test_no_page_fetches_anything(site):
     assert {name: found for name, found in built.items() if found} == {}
 
 
+def test_only_prompts_are_taken_for_prompts(site):
+    """The copy button leaves out prompts and output: a line of output that begins with ``#`` is no prompt."""
+    prompts = {kind for page in site.rglob("*.html") for kind in re.findall(r'class="gp">([^<]*)<', page.read_text())}
+    assert {"$ ", "&gt;&gt;&gt; "} <= prompts <= {"$ ", "&gt;&gt;&gt; ", "... "}
+
+
 def test_the_search_for_fetched_assets_can_fail():
     assert FETCHED.findall('<link rel="stylesheet" href="https://fonts.example/css"> <script src=//cdn.example/x.js>')
     assert FETCHED.findall("a { background: url(https://cdn.example/x.png) }")
