@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block with a title is a file of that name, which the commands of its page find where they run."""
+EXPLAINED = ROOT / "tests/formats/data/explained"
 NOT_RUN = ("python -m pip", "python benchmarks/", "OSFMODEL_DATA=", "pip install", "eval ", "mkdir ", "bash ")
 """Beginnings of example commands that install, measure for minutes, or need what is not here."""
 
@@ -34,7 +35,9 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def place_files(page: Path, folder: Path) -> None:
-    """Write the files that a page shows."""
+    """Write the files that a page shows, and link the recorded traces that examples explain."""
+    if not (folder / EXPLAINED.name).exists():
+        (folder / EXPLAINED.name).symlink_to(EXPLAINED)
     for name, text in FILE.findall(page.read_text(encoding="utf-8")):
         (folder / name).write_text(text, encoding="utf-8")
 
@@ -78,6 +81,7 @@ def test_console_examples(page, tmp_path, monkeypatch):
 def test_python_examples(page, tmp_path, monkeypatch):
     """``pycon`` blocks are doctests, one session a page; ``python`` blocks are executed in order, in one module."""
     monkeypatch.chdir(tmp_path)
+    place_files(page, tmp_path)
     session = "\n".join(blocks(page, "pycon"))
     test = doctest.DocTestParser().get_doctest(session, {}, page.name, str(page), 0)
     report: list[str] = []
