@@ -27,6 +27,7 @@ FOREIGN = (
         re.compile(rb"^[^{\n]{0,40}#[ \t]+size[ \t]+count[ \t]+type|^# nThread \d|^# nccl-tests version ", re.M),
         "nccl-tests output",
     ),
+    (re.compile(rb'\A\s*\{(?s:.)*"(?:deviceProperties|traceEvents)"'), "a trace of torch.profiler"),
     (re.compile(rb'\A\s*\{(?s:.)*"nccl_version"'), "nccl-tests JSON"),
     (re.compile(rb'\A\s*\{(?s:.)*"rebuilt_bucket_sizes"'), "DDP's log"),
     (re.compile(rb"^# OSU\b", re.M), "OSU output"),
@@ -37,7 +38,7 @@ FOREIGN = (
     (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
 )
 """What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
-SEVERAL = ("Horovod's timeline",)
+SEVERAL = ("Horovod's timeline", "a trace of torch.profiler")
 """Those that hold nouns of several kinds."""
 
 

@@ -175,7 +175,7 @@ class Step:
         """
         after = self.backward[0] if self.backward else self.start
         before = self.update[1] if self.update else self.end
-        found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start <= before]
+        found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start < before]
         return tuple(one for one in found if one.dtype is None or "float" in one.dtype)
 
     @property

@@ -12,9 +12,14 @@ from osfmodel.trace import Collective, GradientReady, Step, Trace
 def usual_steps(trace: Trace) -> list[Step]:
     """The steps of the rank that sets the pace which sent what most of them did."""
     steps = trace.pace.steps
-    shapes = [(len(step.gradients), tuple(one.elements for one in step.reductions)) for step in steps]
+    shapes = [_shape(step) for step in steps]
     usual = Counter(shapes).most_common(1)[0][0]
     return [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
+
+
+def _shape(step: Step) -> tuple[object, ...]:
+    gradients = tuple((one.elements, one.dtype) for one in step.gradients)
+    return gradients, tuple((one.elements, one.dtype) for one in step.reductions)
 
 
 def carried(step: Step) -> list[list[GradientReady]] | None:

@@ -8,6 +8,7 @@ a plan cannot change, are part of its forward and backward.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -48,8 +49,7 @@ def workload_of(trace: Trace) -> Workload:
     steps = [step for step in usual_steps(trace) if step.backward is not None]
     if not steps:
         raise DataError("does not tell backward from the rest: record the CPU too, activities=[CPU, CUDA]")
-    rows = [_pieces_of_job(trace, step) for step in steps]
-    pieces = [_median(row) for row in zip(*rows, strict=True)]
+    pieces = _usual([_pieces_of_job(trace, step) for step in steps])
     forward = median(_forward(step) for step in steps)
     ends = [median(_backward_end(step) - step.start for step in steps), *(piece.ready for piece in pieces)]
     update = median(max(0.0, step.end - _barrier(step)) for step in steps)
@@ -125,8 +125,12 @@ def _in_order(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def _median(row: Sequence[Piece]) -> Piece:
-    return replace(row[0], ready=median(piece.ready for piece in row))
+def _usual(rows: Sequence[list[Piece]]) -> list[Piece]:
+    """The median of those steps that are cut into the same pieces as most."""
+    shapes = [tuple(replace(piece, ready=0.0) for piece in row) for row in rows]
+    usual = Counter(shapes).most_common(1)[0][0]
+    alike = [row for row, shape in zip(rows, shapes, strict=True) if shape == usual]
+    return [replace(row[0], ready=median(piece.ready for piece in row)) for row in zip(*alike, strict=True)]
 
 
 def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:

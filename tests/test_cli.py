@@ -21,7 +21,7 @@ from osfmodel.cli import main, parse_workers
 from osfmodel.plan import contiguous_plan
 from osfmodel.plans import STOCK_PLANS
 from tests.conftest import ROOT
-from tests.formats import samples
+from tests.formats import samples, traces
 
 PREDICT = ["predict", "googlenet-k80", "--cluster", "k80-10gbe-ring"]
 TUNE = ["tune", "resnet50-v100", "--cluster", "v100-10gbe"]
@@ -201,6 +201,8 @@ def test_help_has_an_example_that_runs(command, tmp_path, monkeypatch):
     (tmp_path / "timeline.json").write_text(samples.HOROVOD_FUSED)
     for hosts in (1, 2):
         (tmp_path / f"n{8 * hosts}.log").write_text(samples.log(hosts=hosts, gpus=8))
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json").write_text(traces.text(traces.Job(late=(0, 0), clocks=(0, 0)), rank))
     text = run(command, "--help").output
     examples = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("osf ")]
     assert examples

@@ -84,7 +84,7 @@ def import_command(
       osf import nccl-tests.log --fit piecewise -o my-cluster.json
       osf import n8.log n16.log -o all.json
       osf import timeline.json --kind workload -o model.json
-      osf import rank0.pt.trace.json.gz rank1.pt.trace.json.gz -o FOLDER
+      osf import rank0.json rank1.json --kind workload -o traced.json
     """
     check_output(output, files)
     hints = Hints("", workers, gpus_per_node, batch_size, collective, *hints_of_traces(ddp_logging, workload, steps))

@@ -19,8 +19,9 @@ SIDES = ("out_of_place", "in_place")
 
 
 def sniff(head: str) -> bool:
-    """A JSON object with nccl_version, or with what a file without it begins with."""
-    return head.lstrip().startswith("{") and ('"nccl_version"' in head or ('"args"' in head and "_perf" in head))
+    """A JSON object with nccl_version, or with what a file without it begins with; not a trace, which may have both."""
+    other = not head.lstrip().startswith("{") or '"deviceProperties"' in head or '"traceEvents"' in head
+    return not other and ('"nccl_version"' in head or ('"args"' in head and "_perf" in head))
 
 
 def read(text: Text, hints: Hints) -> list[Cluster]:

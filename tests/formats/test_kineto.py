@@ -9,14 +9,17 @@ from functools import cache
 from importlib import import_module
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import predict
-from osfmodel.errors import DataError
-from osfmodel.formats import Hints
+from osfmodel import Cluster, predict
+from osfmodel.cli import main
+from osfmodel.errors import DataError, OsfError
+from osfmodel.formats import Files, Hints, kineto
 from osfmodel.formats.kineto import load_trace
 from osfmodel.formats.source_text import Text
+from osfmodel.measurement import Measurement
 from osfmodel.trace_buckets import carried, usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.workload import Layer, Workload
@@ -129,6 +132,18 @@ def test_a_trace_predicts_its_own_step(job, late):
     predicted = predict(workload, cluster_of(trace), plan, job.ranks)
     assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=1e-6)
     assert predicted.warnings == ()
+
+
+@pytest.mark.parametrize(("gap", "metric"), [(0, 0), (70, 0), (70, 50), (70, 90), (0, 90)])
+def test_a_step_ends_with_its_last_kernel(gap, metric):
+    """A last all-reduce is of the step, until the next computes; a wait for the host is of the next."""
+    job = Job(gap=gap, metric=metric, lead=3000)
+    origin = min(event["ts"] for event in traces.trace(job)["traceEvents"])
+    steps = read(job).ranks[0].steps
+    for step, wanted in zip(steps, expected(job)[0], strict=True):
+        check_step(step, wanted, origin)
+        assert len(step.collectives) == 3 + (metric > 0)
+    assert steps[1].start == pytest.approx(steps[0].end)
 
 
 def test_the_workload_has_every_gradient_when_the_last_rank_has_it():
@@ -304,6 +319,76 @@ def test_another_rank_that_sent_something_else_is_said():
     trace = load_trace(texts)
     assert any(remark.startswith("3 collectives are not on the record of all ranks") for remark in trace.remarks)
     assert [one.waiting is None for one in trace.ranks[0].steps[0].reductions] == [False, True, False]
+
+
+def test_import_gives_all_nouns_of_a_job(tmp_path):
+    """Two ranks, hints for what they lack, into a folder; what is checked there follows from its parts."""
+    job = Job(
+        buckets=((100, 200), (400,)), sizes="nowhere", shapes=False, late=(0, 300), clocks=(0, 0), steps=4, lead=3000
+    )
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json").write_text(traces.text(job, rank))
+    (tmp_path / "ddp.json").write_text(json.dumps({"rebuilt_bucket_sizes": "1200, 1600", "dtypes": "float"}))
+    (tmp_path / "job").mkdir()
+    files = [str(tmp_path / f"rank{rank}.json") for rank in (0, 1)]
+    hints = ["--ddp-logging", str(tmp_path / "ddp.json"), "--steps", "6..8", "--name", "mine"]
+    result = CliRunner().invoke(main, ["import", *files, *hints, "-o", str(tmp_path / "job")])
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 ranks, 3 steps of" in result.output
+    assert "of gradients 2: 300 400 elements" in result.output
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == [
+        "mine-cluster.json",
+        "mine-measurements.json",
+        "mine-workload.json",
+    ]
+    checked = CliRunner().invoke(main, ["check", str(tmp_path / "job" / "mine-measurements.json"), "--json"])
+    (source,) = json.loads(checked.stdout)["sources"]
+    assert source["n"] == 1
+    assert source["worst_abs_error"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "last"], "--steps last: give the first and the last, such as 5..7"),
+        (["--steps", "90..91"], "rank 0 has no steps 90..91: it has 5..7"),
+        (["--ddp-logging", "missing.json"], "missing.json cannot be read"),
+        (["--model", "resnet50-v100"], "the model has 161 gradients, a step of the trace 3 all-reduces of gradients"),
+    ],
+)
+def test_hints_that_do_not_fit(tmp_path, words, said):
+    (tmp_path / "rank0.json").write_text(traces.text(Job(sizes="nowhere", shapes=False)))
+    result = CliRunner().invoke(main, ["import", str(tmp_path / "rank0.json"), *words])
+    assert result.exit_code in (1, 2)
+    assert said in result.output
+
+
+ODD = [
+    None, 0, -1, 1e18, -5.5, 10**30, "x", "", [], [[]], [[1, [2]]], [[[[[1]]]]], {}, True, "allreduce", "\0",
+    [[10**18] * 2], [[2, 3]], ["float"], "kernel", "torch::autograd::AccumulateGrad", "gloo:all_reduce",
+    "Optimizer.step#x", 1500.0,
+]  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 20), st.sampled_from(ODD)), min_size=1, max_size=12))
+def test_events_that_make_no_sense_are_errors_or_left_out(changes):
+    """Whatever stands in an event: a sentence, or nouns, never another exception."""
+    document = traces.trace(Job(late=(0, 0), clocks=(0, 0), steps=2))
+    for place, field, value in changes:
+        event = document["traceEvents"][place % len(document["traceEvents"])]
+        inside = event["args"] if field % 2 and event["args"] else event
+        inside[list(inside)[field // 2 % len(inside)]] = value
+    assert sane(document)
+
+
+def sane(document):
+    """Whether it is read as nouns, or refused on one line."""
+    try:
+        nouns = kineto.read(Files((Text("odd.json", json.dumps(document)),)), Hints("odd"))
+    except OsfError as error:
+        return "\n" not in str(error)
+    return all(isinstance(noun, Workload | Cluster | Measurement) for noun in nouns)
 
 
 KINETO = "traces/kineto"

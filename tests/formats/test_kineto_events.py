@@ -22,6 +22,7 @@ from osfmodel.formats import IMPORT_FORMATS, Format, Hints, import_file, json_st
 from osfmodel.formats.kineto_events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.packed import streamed
 from osfmodel.formats.source_text import Files, Text
+from osfmodel.profiles import load_workload
 from tests.formats import samples
 
 NCCL = {
@@ -43,7 +44,7 @@ EVENTS = [
 HEADER = {
     "schemaVersion": 1,
     "deviceProperties": [{"id": 0, "name": "NVIDIA A100"}, {"id": 1, "name": "NVIDIA A100"}],
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.17.1"},
 }
 FOOTER = {"traceName": "/tmp/x.json", "displayTimeUnit": "ms", "baseTimeNanoseconds": 1711964646000000000}
 
@@ -719,7 +720,7 @@ def test_what_a_trace_begins_with():
     long = trace(header={**HEADER, "deviceProperties": [{"name": "x" * 70_000}]})
     yes = (trace(), trace(indent=2), "\n\n" + trace(), "\ufeff" + trace(), trace([]), trace(EVENTS, {}), long[:65_536])
     for content in (*yes, trace(EVENTS, {}, {})):
-        assert is_trace(content[:65_536])
+        assert [name for name, entry in IMPORT_FORMATS.items() if entry.sniff(content[:65_536])] == ["kineto"]
     for content in (
         "", "{}", "[]", '{"traceEvents": []}', '{"schemaVersion": 1}', '[{"traceEvents": [], "schemaVersion": 1}]',
         '{"traceEvents": [{"ph": "X", "cat": "render", "name": "x"}]}',
@@ -807,6 +808,13 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch, small_workl
     result = run("run_rank0.json", "own.json")
     assert result.exit_code == 1
     assert "run_rank0.json and own.json are not of one format: import them apart" in result.stderr
+
+
+def test_a_trace_given_for_a_workload_is_told_how_to_become_one(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text(trace())
+    with pytest.raises(DataError, match=r"looks like a trace of torch.profiler: run `osf import .* --kind workload -o"):
+        load_workload(path)
 
 
 # 7. Traces of others

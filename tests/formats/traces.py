@@ -23,6 +23,8 @@ class Job:
     lead:     microseconds by which the host runs ahead of the device
     sizes:    where sizes are written: kernel, host, dims or nowhere
     shapes:   whether gradients have Input Dims
+    gap:      microseconds between the update and the next forward
+    metric:   microseconds that a last all-reduce takes after the update, which nobody waits for
     """
 
     buckets: tuple[tuple[int, ...], ...] = ((100, 200), (300,), (50, 60, 70))
@@ -40,6 +42,8 @@ class Job:
     kernel: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     annotated: bool = True
     sequence: bool = False
+    gap: int = 0
+    metric: int = 0
 
     @property
     def ranks(self) -> int:
@@ -53,9 +57,10 @@ class Job:
 
 @dataclass
 class Expected:
-    """Of one step of one rank, microseconds since the job began: when its device did what."""
+    """Of one step of one rank, microseconds since the job began: when its device did what, ``first`` its first work."""
 
     start: int
+    first: int = 0
     end: int = 0
     forward: tuple[int, int] = (0, 0)
     backward: tuple[int, int] = (0, 0)
@@ -69,21 +74,23 @@ def expected(job: Job) -> list[list[Expected]]:
     """By rank and step."""
     found: list[list[Expected]] = [[] for _ in range(job.ranks)]
     free = [1000] * job.ranks
-    for _ in range(job.steps):
-        steps = [Expected(free[rank]) for rank in range(job.ranks)]
-        for step, late in zip(steps, job.late, strict=True):
-            _compute(job, step, late)
+    for number in range(job.steps):
+        steps = [Expected(found[rank][-1].end if number else free[rank]) for rank in range(job.ranks)]
+        for rank, step in enumerate(steps):
+            _compute(job, step, free[rank], job.late[rank])
         _communicate(job, steps)
         for rank, step in enumerate(steps):
             begin = max(step.backward[1], step.reductions[-1][1])
             step.update = (begin, begin + job.update)
-            step.end = free[rank] = step.update[1]
+            free[rank] = step.update[1] + job.gap
+            last = number + 1 == job.steps
+            step.end = step.update[1] + (job.metric if last else min(job.metric, job.gap))
             found[rank].append(step)
     return found
 
 
-def _compute(job: Job, step: Expected, late: int) -> None:
-    now = step.start
+def _compute(job: Job, step: Expected, now: int, late: int) -> None:
+    step.first = now
     count = sum(map(len, job.buckets))
     for _ in range(job.micro_batches):
         step.forward = (now, now + job.forward + late)
@@ -133,7 +140,7 @@ class Writer:
 def trace(job: Job, rank: int = 0) -> dict[str, object]:
     """The file of one rank."""
     writer = Writer(job, rank)
-    first = [step.start - job.lead - 5 for step in expected(job)[rank]]
+    first = [step.first - job.lead - 5 for step in expected(job)[rank]]
     for number, step in enumerate(expected(job)[rank]):
         begin, end = first[number], first[number + 1] if number + 1 < len(first) else step.end - job.lead + 5
         if job.annotated:
@@ -158,12 +165,14 @@ def _write_step(writer: Writer, step: Expected, late: int) -> None:
     job, lead = writer.job, writer.job.lead
     length = job.forward + late + job.gradient * sum(map(len, job.buckets))
     for batch in range(job.micro_batches):
-        start = step.start + batch * length
+        start = step.first + batch * length
         writer.kernel("forward", start, start + job.forward + late, COMPUTE, start - lead, THREAD)
         _write_backward(writer, step, start + job.forward + late, last=batch == job.micro_batches - 1)
     begin, end = step.update
     writer.event("user_annotation", "Optimizer.step#SGD.step", begin - lead - 1, begin - lead + 3, THREAD)
     writer.kernel("update", begin, end, COMPUTE, begin - lead, THREAD)
+    if job.metric:
+        writer.kernel(job.kernel, end, end + job.metric, COMMUNICATION, begin - lead + 3, THREAD)
 
 
 def _write_backward(writer: Writer, step: Expected, start: int, last: bool) -> None:
