@@ -49,14 +49,15 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
     """``cluster`` with another network: that between nodes where its data tells it from that inside a node, else all.
 
     Links and lines (fits, pieces, protocols): seconds per byte are divided by the factor on bandwidth, latencies
-    multiplied with that on latency. Measured tables: the start-up a(s) of a message, where it was not measured the
-    least time of a message of at most that size, and what the message takes beyond it,
+    multiplied with that on latency. Measured tables: a(s), the least time of a message of at most that size, counts as
+    latency, and what the message takes beyond it as sending,
 
         t(s) -> latency a(s) + (t(s) - a(s)) / bandwidth,
 
-    so what no message was small enough to show counts as start-up, and the gain is rather under- than overstated. NCCL
-    shapes: the bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain
-    of several collectives at once stay what they are. A value in the place of a factor needs a cost model that is
+    so what no message was small enough to show counts as latency, and a gain in bandwidth is rather under- than
+    overstated; start-ups that were measured (what passes beside other messages) go with latency. NCCL shapes: the
+    bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain of several
+    collectives at once stay what they are. A value in the place of a factor needs a cost model that is
     described by a link (``CostModel.stated``). Raises UsageError for one that is not, and for no more than 0.
     """
     network = Network(bandwidth, latency)
@@ -101,7 +102,7 @@ def _require_stated(cluster: Cluster, network: Network) -> None:
         change: Change = getattr(network, name)
         if change.value is not None and model is not None and name not in model.stated:
             raise UsageError(
-                f"cluster {cluster.name!r} ({cluster.cost_model}) has no {name} to set, only times of collectives: "
+                f"cluster {cluster.name!r} ({cluster.cost_model}) has no {name} to set, for none of a link is in it: "
                 f"change it by a factor, such as --{name} x2"
             )
 
@@ -135,13 +136,12 @@ def _pieces(row: Pieces, network: Network) -> Pieces:
 
 def _table(table: Table, network: Network) -> Table:
     network = _factors(network)
-    startups = table.startups or tuple(accumulate(table.times, min))
-    fast = tuple(map(network.starting, startups))
-    times = (
-        start + network.sending(time - startup)
-        for start, startup, time in zip(fast, startups, table.times, strict=True)
+    least = tuple(accumulate(table.times, min))
+    times = tuple(
+        network.starting(start) + network.sending(time - start) for start, time in zip(least, table.times, strict=True)
     )
-    return replace(table, times=tuple(times), startups=fast if table.startups else ())
+    startups = tuple(min(network.starting(startup), time) for startup, time in zip(table.startups, times, strict=False))
+    return replace(table, times=times, startups=startups)
 
 
 def _protocols(protocols: tuple[Protocol, ...], network: Network) -> tuple[Protocol, ...]:

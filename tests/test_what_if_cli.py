@@ -144,7 +144,10 @@ def test_a_table_has_no_bandwidth_to_set():
     asked = ["predict", "resnet50-v100", "--cluster", "azure-a100-hdr", "--workers", "8", "--bandwidth"]
     result = run(*asked, "200Gbps")
     assert result.exit_code == 2
-    assert "has no bandwidth to set, only times of collectives" in result.stderr
+    assert (
+        "has no bandwidth to set, for none of a link is in it: change it by a factor, such as --bandwidth x2"
+        in result.stderr
+    )
     assert "what larger ones take beyond it" in " ".join(run(*asked, "x2").stdout.split())
 
 

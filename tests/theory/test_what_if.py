@@ -21,6 +21,7 @@ from osfmodel import (
     Workload,
     at_batch,
     cost_of,
+    load_cluster,
     load_workload,
     predict,
     tune,
@@ -128,13 +129,15 @@ def test_bandwidth_without_end_leaves_the_latencies():
 
 
 def test_a_measured_table_with_another_network():
-    """t -> latency a + (t - a) / bandwidth, with a the least time so far, or the start-up measured."""
+    """t -> latency a + (t - a) / bandwidth, with a the least time so far; measured start-ups go with latency."""
     (row,) = faster_network(TABLE, Change(2), Change(3)).tables
     assert row.times == pytest.approx((9e-5, 6e-5, 6e-5 + 2e-5))
     measured = Cluster("t", "tabulated", tables=(Table(4, (64, 1024), (3e-5, 6e-5), startups=(1e-5, 2e-5)),))
     (row,) = faster_network(measured, Change(4), Change(0.5)).tables
-    assert row.times == pytest.approx((0.5e-5 + 0.5e-5, 1e-5 + 1e-5))
+    assert row.times == pytest.approx((1.5e-5, 1.5e-5 + 0.75e-5))
     assert row.startups == pytest.approx((0.5e-5, 1e-5))
+    endless = faster_network(load_cluster("emulated-4x1gbit"), Change(1e9))
+    assert cost_of(endless, 4)(2**20) > 5e-4  # start-ups of large messages are 0 there, and latency is not
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=9), st.floats(1, 1e9))
