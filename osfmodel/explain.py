@@ -69,7 +69,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     Raises DataError where there is no such step, CostError where the cluster cannot price so many workers.
     """
     seen = _seen(trace, steps)
-    workers = max(trace.workers or 0, len(trace.ranks))
+    workers = _workers(trace)
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
     startup, unsure = _startup(seen, pricing, workers)
     found = tuple(_step(number, ranks, startup) for number, ranks in seen.items())
@@ -77,6 +77,8 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     ranks = _ranks(trace, seen, [step.number for step in usual])
     gains = {cause: fmean(step.gains.seconds[cause] for step in usual) for cause in CAUSES}
     time = fmean(step.time for step in usual)
+    if not time:
+        raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
     place = _pace(ranks)
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time and cause != "compute"}
     network = [cause for cause in NETWORK if cause in worth]
@@ -111,6 +113,12 @@ def _seen(trace: Trace, wanted: Sequence[int]) -> Steps:
         number: [Seen.of(steps[number], _host_computes(rank)) for rank, steps in zip(trace.ranks, by_rank, strict=True)]
         for number in numbers
     }
+
+
+def _workers(trace: Trace) -> int:
+    """Ranks of the job: as the trace says, those that are there, or those of its largest group."""
+    groups = [one.workers or 0 for rank in trace.ranks for step in rank.steps for one in step.collectives]
+    return max([trace.workers or 0, len(trace.ranks), *groups])
 
 
 def _middle(items: Sequence[Item], times: Sequence[float]) -> list[Item]:

@@ -146,8 +146,8 @@ def _as_seen(cluster: Cluster, times: Mapping[int, Sequence[float]], workers: in
 
 def _faults(found: Explanation) -> Iterator[Remedy]:
     for cause, (name, what) in FAULTS.items():
-        if found.part(cause) >= SMALL:
-            step = found.step_time - found.gains[cause]
+        step = found.step_time - found.gains[cause]
+        if found.part(cause) >= SMALL and step > 0:
             yield Remedy(name, what, step, found.step_time / step, REPLAY)
 
 

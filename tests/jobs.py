@@ -20,6 +20,7 @@ class Job:
     hold:      seconds for which every bucket is held back with idle wires
     used_map:  whether a map of used parameters is sent at the end of backward
     idle:      seconds after the update in which nothing happens
+    lead:      how many times as fast as the device the host submits what that does; 1 for a host that computes itself
     """
 
     gradients: tuple[int, ...] = (4_000_000,) * 10
@@ -36,6 +37,7 @@ class Job:
     used_map: bool = False
     steps: int = 3
     backend: str = "gloo"
+    lead: float = 1.0
     traced: tuple[int, ...] = field(default=())
 
 
@@ -43,11 +45,16 @@ class Job:
 class _Rank:
     """A rank at work: what happened so far, and when it is."""
 
+    start: float
     now: float
     compute: list
     inputs: list
     gradients: list
     collectives: list
+
+    def submitted(self, time, job):
+        """When the host had submitted what the device does at ``time``."""
+        return self.start + (time - self.start) / job.lead
 
     def work(self, seconds):
         """Compute without a pause."""
@@ -76,7 +83,7 @@ def _alone(step: Step) -> Step:
 
 
 def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
-    ranks = [_Rank(start, [], [], [], []) for start in starts]
+    ranks = [_Rank(start, start, [], [], [], []) for start in starts]
     marks = [_backward(job, rank, place) for place, rank in enumerate(ranks)]
     free, last = 0.0, 0.0
     messages = [sum(job.gradients[i] for i in bucket) for bucket in job.buckets]
@@ -90,7 +97,7 @@ def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
         for rank, begin, time in zip(ranks, begins, ready, strict=True):
             kind = "int32" if place == len(job.buckets) else "float32"
             rank.collectives.append(
-                Collective("all_reduce", begin, end, time, size // 4, kind, "dims", "0",
+                Collective("all_reduce", begin, end, rank.submitted(time, job), size // 4, kind, "dims", "0",
                            number * len(messages) + place, len(ranks), max(begins))
             )  # fmt: skip
         free = last = end
@@ -107,7 +114,9 @@ def _backward(job, rank, place):
     middle = rank.now
     for number, size in enumerate(job.gradients):
         rank.work(job.backward * job.slowness[place])
-        rank.gradients.append(GradientReady(rank.now, f"g{number}", size // 4, "float32", rank.now))
+        rank.gradients.append(
+            GradientReady(rank.now, f"g{number}", size // 4, "float32", rank.submitted(rank.now, job))
+        )
     return begin, middle, rank.now
 
 

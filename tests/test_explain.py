@@ -14,7 +14,7 @@ from osfmodel.diagnosis.messages import wire_times
 from osfmodel.diagnosis.parts import LocalClock, parts_of, waits, without
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
-from osfmodel.trace import Collective, RankTrace, Step, Trace
+from osfmodel.trace import Collective, GradientReady, RankTrace, Step, Trace, merged
 from tests.jobs import MILLI, Job, trace_of
 
 HEALTHY = Job()
@@ -42,9 +42,13 @@ def step_time(job: Job) -> float:
     return trace_of(job).ranks[0].steps[-1].time
 
 
+@pytest.mark.parametrize("ahead", [{}, {"lead": 5.0, "backend": "nccl"}], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("cause", PLANTED)
-def test_the_planted_cause_is_named(cause):
-    found = explain_trace(trace_of(PLANTED[cause]))
+def test_the_planted_cause_is_named(cause, ahead):
+    """Also where a host runs ahead of its device."""
+    trace = trace_of(replace(PLANTED[cause], **ahead))
+    devices = tuple(replace(rank, device="cpu" if not ahead else "GPU") for rank in trace.ranks)
+    found = explain_trace(replace(trace, ranks=devices))
     assert found.cause == cause
     assert found.verdict.count(". ") == 0  # one sentence
     assert (found.straggler == 1) == (cause == "imbalance")
@@ -294,3 +298,45 @@ def test_without_sizes_nothing_that_communicates_is_priced():
     assert found.remedies == ()
     assert any("are not priced" in remark for remark in found.remarks)
     assert found.buckets[0].bandwidth is None
+
+
+TIMES = st.floats(0, 10)
+SPANS = st.lists(st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))), max_size=5)
+
+
+@st.composite
+def anything(draw):
+    """A trace whose events are anywhere."""
+    ranks = []
+    for rank in range(draw(st.integers(1, 3))):
+        collectives = [
+            Collective(
+                draw(st.sampled_from(["all_reduce", "all_gather", "broadcast"])), start, end,
+                draw(st.none() | TIMES), draw(st.none() | st.integers(0, 10**7)),
+                draw(st.sampled_from([None, "float32", "int32"])), "", draw(st.sampled_from(["0", "1"])),
+                draw(st.none() | st.integers(0, 3)), None, draw(st.none() | TIMES),
+            )
+            for start, end in draw(SPANS)
+        ]  # fmt: skip
+        gradients = [
+            GradientReady(time, None, draw(st.none() | st.integers(0, 10**6)), "float32", draw(st.none() | TIMES))
+            for time in draw(st.lists(TIMES, max_size=4))
+        ]
+        compute, copies, inputs = (merged(draw(SPANS)) for _ in range(3))
+        backward = draw(st.none() | st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))))
+        step = Step(0, 0.0, 10.0, compute, tuple(collectives), tuple(gradients), copies, inputs, None, backward)
+        ranks.append(
+            RankTrace(rank, (step,), draw(st.none() | st.integers(1, 4)), "", draw(st.sampled_from(["", "gloo"])))
+        )
+    return Trace("anything", tuple(ranks))
+
+
+@settings(max_examples=80, deadline=None)
+@given(anything())
+def test_whatever_is_in_a_trace_causes_and_parts_add_up(trace):
+    found = osf.explain(trace)
+    assert sum(found.gains.values()) == pytest.approx(found.replayed, abs=1e-9)
+    assert min(found.gains.values()) >= 0
+    assert found.verdict
+    if all(end <= 10 for rank in trace.ranks for _, end in rank.steps[0].compute):
+        assert found.parts.total == pytest.approx(10, abs=1e-9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
 from osfmodel.trace import Collective, Interval, Step, common, length, merged
@@ -120,7 +120,9 @@ def parts_of(step: Step) -> Parts:
     inputs = length(input_waits(step))
     told = step.compute_time + length(exposed) + length(copies) + inputs
     idle = max(0.0, step.time - told)
-    return Parts(step.compute_time, transfer, waiting if known else None, held, length(copies), inputs, idle)
+    if known:
+        return Parts(step.compute_time, transfer, waiting, held, length(copies), inputs, idle)
+    return Parts(step.compute_time, transfer + waiting, None, held, length(copies), inputs, idle)
 
 
 def input_waits(step: Step) -> tuple[Interval, ...]:
@@ -134,8 +136,9 @@ def moved_from(one: Collective) -> float:
 
 
 def mean(parts: Sequence[Parts]) -> Parts:
-    """The mean of each part, which still add up; of ``waiting`` where all know it."""
-    waits = [one.waiting for one in parts if one.waiting is not None]
-    known = len(waits) == len(parts)
+    """The mean of each part, which still add up; where one does not know ``waiting`` it is part of the transfer."""
     means = {field.name: sum(getattr(one, field.name) or 0.0 for one in parts) / len(parts) for field in fields(Parts)}
-    return Parts(**{**means, "waiting": means["waiting"] if known else None})  # type: ignore[arg-type]
+    found = Parts(**means)
+    if all(one.waiting is not None for one in parts):
+        return found
+    return replace(found, transfer=found.transfer + means["waiting"], waiting=None)
