@@ -37,6 +37,7 @@ class _Bar:
         self._drawn: tuple[Progress, TaskID] | None = None
 
     def hear(self, done: int, total: int) -> None:
+        """So many bytes of so many: drawn, once it takes long."""
         if self._drawn is None and time.monotonic() - self._begun >= PATIENCE:
             self._drawn = self._draw(total)
         if self._drawn is not None:
@@ -54,5 +55,6 @@ class _Bar:
         return progress, progress.add_task(escape(self._title), total=total)
 
     def remove(self) -> None:
+        """Clear the line that it stood on."""
         if self._drawn is not None:
             self._drawn[0].stop()

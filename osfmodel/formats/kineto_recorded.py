@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osfmodel.formats.kineto_events import Event
+from osfmodel.formats.kineto_events import NO_ARGS, Event
 
 CATEGORIES = {
     "kernel": "kernel",
@@ -210,7 +210,8 @@ def _backward(kept: Recorded, event: Event) -> None:
 
 
 def _gradient(kept: Recorded, event: Event) -> None:
-    kept.gradients.append(_span(event))
+    sized = event.args.input_dims is not None or event.args.input_types is not None
+    kept.gradients.append(_span(event)._replace(args=event.args if sized else NO_ARGS))  # of which there are many
     kept.backward.add(event.ts, event.ts + event.dur, math.nan, math.nan)
 
 
