@@ -20,8 +20,10 @@ from rich.console import Console
 import osfmodel as osf
 from osfmodel import chrome_trace
 from osfmodel.cli import main
+from osfmodel.picture.scatter import Cloud, Scatter
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
+from osfmodel.report.curves import scatter_plot
 from tests.formats import traces
 from tests.reports import HOSTILE, hostile, resnet50
 
@@ -272,3 +274,12 @@ def test_what_if_something_were_otherwise(tmp_path):
     shown = run(*REPORT, *changes, "--plan", "wfbp").stdout
     assert "bandwidth x2" in shown.splitlines()[0]
     assert re.search(rf"^ +64  ddp .* {row['scaling_factor']:.3f} ", shown, re.MULTILINE)
+
+
+def test_sources_differ_by_more_than_colour():
+    """Discs, squares and rings, as many as there are runs up to the most that are drawn."""
+    clouds = tuple(Cloud(name, ((0.1, 0.11), (0.2, 0.19)) * 300, 0.1) for name in "abc")
+    found = Page(f"<svg>{scatter_plot(Scatter(clouds)).text}</svg>")
+    shapes = Counter((tag, attributes["class"]) for tag, attributes in found.elements if "cloud" in str(attributes))
+    assert set(shapes) == {("circle", "cloud c0"), ("rect", "cloud c1"), ("circle", "cloud c2 ring")}
+    assert set(shapes.values()) == {200}

@@ -223,7 +223,7 @@ def scatter_plot(picture: Scatter) -> Markup:
         step = math.ceil(len(cloud.points) / MOST_POINTS)
         for measured, predicted in cloud.points[::step]:
             x, y = scale.place(measured), scale.place(predicted)
-            drawn.append(element("circle", cx=percent(x), cy=_y(y), r=2.5, class_=f"cloud c{number % 6}"))
+            drawn.append(_dot(number, percent(x), _y(y), 2.5))
     words = "; ".join(_cloud_words(cloud.source, len(cloud.points), cloud.median_abs_error) for cloud in picture.clouds)
     return plot(across, up, drawn, "Predicted over measured iteration time", words)
 
@@ -232,10 +232,19 @@ def scatter_key(picture: Scatter) -> Markup:
     """Its legend."""
     items = []
     for number, cloud in enumerate(picture.clouds):
-        dot = element("circle", cx=8, cy=8, r=4, class_=f"cloud c{number % 6}")
+        dot = _dot(number, "8", 8.0, 4.0)
         words = _cloud_words(cloud.source, len(cloud.points), cloud.median_abs_error)
         items.append(element("li", element("svg", dot, width=16, height=16, aria_hidden="true"), words))
     return element("ul", *items, class_="legend")
+
+
+def _dot(number: int, x: str, y: float, size: float) -> Markup:
+    """A point of a source: discs, squares and rings by turns, so that sources differ by more than colour."""
+    if number % 3 == 1:
+        box = {"x": x, "y": y - size, "width": 2 * size, "height": 2 * size, "transform": f"translate({-size:g} 0)"}
+        return element("rect", **box, class_=f"cloud c{number % 6}")
+    ring = " ring" if number % 3 == 2 else ""
+    return element("circle", cx=x, cy=y, r=size, class_=f"cloud c{number % 6}{ring}")
 
 
 def _cloud_words(source: str, count: int, error: float | None) -> str:
