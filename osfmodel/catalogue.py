@@ -14,7 +14,7 @@ from osfmodel.effects import EFFECTS
 from osfmodel.engine import ENGINES
 from osfmodel.errors import OsfError
 from osfmodel.formats import IMPORT_FORMATS
-from osfmodel.plans import NAMED_PLANS
+from osfmodel.plans import FAMILIES, NAMED_PLANS
 from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.workload import Workload
@@ -77,6 +77,13 @@ def _meanings(table: Mapping[str, Any]) -> Callable[[], Listing]:
     return lambda: Listing([{"name": name, "meaning": entry.meaning} for name, entry in table.items()], [])
 
 
+def _plans() -> Listing:
+    """Those with a fixed name, then examples of those whose names have parameters."""
+    families = [pair for family in FAMILIES.values() for pair in family.meanings().items()]
+    fixed = [(name, entry.meaning) for name, entry in NAMED_PLANS.items()]
+    return Listing([{"name": name, "meaning": meaning} for name, meaning in (*fixed, *families)], [])
+
+
 def _effects() -> Listing:
     return Listing(
         [
@@ -96,7 +103,7 @@ def _effects() -> Listing:
 KINDS: dict[str, Callable[[], Listing]] = {
     "workloads": _workloads,
     "clusters": _clusters,
-    "plans": _meanings(NAMED_PLANS),
+    "plans": _plans,
     "targets": _meanings(CONFIG_TARGETS),
     "engines": _meanings(ENGINES),
     "cost-models": _meanings(COST_MODELS),

@@ -102,7 +102,7 @@ def _require_stated(cluster: Cluster, network: Network) -> None:
         change: Change = getattr(network, name)
         if change.value is not None and model is not None and name not in model.stated:
             raise UsageError(
-                f"cluster {cluster.name!r} ({cluster.cost_model}) has no {name} to set, for none of a link is in it: "
+                f"cluster {cluster.name!r} ({cluster.cost_model}) is not described by a {name} of a link: "
                 f"change it by a factor, such as --{name} x2"
             )
 

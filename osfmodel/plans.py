@@ -226,6 +226,10 @@ class Family(NamedTuple):
     read: Callable[[str], NamedPlan]
     examples: tuple[str, ...]
 
+    def meanings(self) -> dict[str, str]:
+        """{example: what it is}."""
+        return {name: self.read(name).meaning for name in self.examples}
+
 
 FAMILIES: Mapping[str, Family] = {
     CAP: Family(_capped, (f"{CAP}25MiB", BEST_CAP)),

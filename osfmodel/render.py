@@ -20,6 +20,8 @@ SUFFIXES = {
     ".env": "code",
 }
 """What the name of an output file says about its format."""
+PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
+"""What no result is written as: a table under such a name would open nowhere."""
 
 
 class Result(Protocol):
@@ -39,7 +41,9 @@ class Result(Protocol):
 
 
 def choose_format(asked: str | None, output: str | None) -> str:
-    """The format asked for, or the one that the output file's name says, or a table."""
+    """The format asked for, or the one that the output file's name says, or a table. UsageError for a picture."""
+    if asked is None and Path(output or "").suffix.lower() in PICTURES:
+        raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; pages and pictures: osf report")
     return asked or SUFFIXES.get(Path(output or "").suffix.lower(), "table")
 
 

@@ -145,7 +145,7 @@ def test_a_table_has_no_bandwidth_to_set():
     result = run(*asked, "200Gbps")
     assert result.exit_code == 2
     assert (
-        "has no bandwidth to set, for none of a link is in it: change it by a factor, such as --bandwidth x2"
+        "is not described by a bandwidth of a link: change it by a factor, such as --bandwidth x2"
         in result.stderr
     )
     assert "what larger ones take beyond it" in " ".join(run(*asked, "x2").stdout.split())

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ class CommandLine(click.Group):
         module, _, function = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), function)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and where there is no such command, say which was meant."""
+        near = get_close_matches(args[0], COMMANDS, n=1) if args and args[0] not in COMMANDS else []
+        if near:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, turning errors into one line and an exit code."""

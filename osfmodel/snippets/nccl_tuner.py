@@ -51,6 +51,6 @@ HEAD = """\
 # {name} on {cluster}, {workers} workers.
 # collective,min,max,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff
 # Predicted from a data sheet, not measured, and NCCL chooses by itself by much the same figures: use a line only where
-# nccl-tests has shown it to be faster (NCCL_ALGO and NCCL_PROTO set one). Sizes are bytes; only those of the plan.
+# nccl-tests has shown it to be faster (NCCL_ALGO and NCCL_PROTO set one). Sizes are bytes, least to most of the plan.
 # NCCL_TUNER_PLUGIN names the plugin of NCCL's ext-tuner/example, NCCL_TUNER_CONFIG_FILE this file.
 """
