@@ -99,6 +99,11 @@ class Collective:
         return None if self.arrival is None else min(max(0.0, self.arrival - self.start), self.end - self.start)
 
     @property
+    def moved_from(self) -> float:
+        """From when all ranks were in it; its start without the traces of the others."""
+        return self.start if self.arrival is None else min(max(self.start, self.arrival), self.end)
+
+    @property
     def transfer_time(self) -> float | None:
         """Seconds for which all ranks were in it; None without the traces of the others."""
         return None if self.waiting is None else self.end - self.start - self.waiting

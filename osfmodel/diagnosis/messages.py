@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from osfmodel.diagnosis.parts import GRAIN, LocalClock, moved_from
+from osfmodel.diagnosis.parts import GRAIN, LocalClock
 from osfmodel.trace import Collective, GradientReady, Step
 from osfmodel.trace_buckets import carried
 
@@ -114,7 +114,7 @@ def _earliest(step: Step) -> dict[int, float]:
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
     """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
-    spans = [(moved_from(one), one.end) for one in collectives]
+    spans = [(one.moved_from, one.end) for one in collectives]
     edges = sorted({edge for span in spans for edge in span})
     if not edges:
         return []
