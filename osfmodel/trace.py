@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
-from osfmodel.workload import element_bytes
+from osfmodel.workload import element_bytes, holds_gradients
 
 Interval = tuple[float, float]
 """(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""
@@ -181,7 +181,7 @@ class Step:
         after = self.backward[0] if self.backward else self.start
         before = self.update[1] if self.update else self.end
         found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start < before]
-        return tuple(one for one in found if one.dtype is None or "float" in one.dtype)
+        return tuple(one for one in found if holds_gradients(one.dtype))
 
     @property
     def compute_time(self) -> float:
