@@ -79,7 +79,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     time = fmean(step.time for step in usual)
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
-    place = _pace(ranks)
+    place = _median_rank(ranks)
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time and cause != "compute"}
     network = [cause for cause in NETWORK if cause in worth]
     bare = Explanation(
@@ -189,7 +189,7 @@ def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, 
     )
 
 
-def _pace(ranks: Sequence[RankParts]) -> int:
+def _median_rank(ranks: Sequence[RankParts]) -> int:
     """The place of the rank whose own work is the median."""
     return sorted(range(len(ranks)), key=lambda place: ranks[place].work)[(len(ranks) - 1) // 2]
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from osfmodel.diagnosis.messages import Key, used_map
 from osfmodel.diagnosis.parts import input_waits, without
-from osfmodel.diagnosis.replay import Seen, alone, flowing, messages, pace_setter, scene
+from osfmodel.diagnosis.replay import Seen, alone, flowing, median_rank, messages, scene
 from osfmodel.trace import Interval
 
 CAUSES: Mapping[str, str] = MappingProxyType(
@@ -57,18 +57,18 @@ def gains_of(ranks: Sequence[Seen], startup: Startup) -> Gains:
 
 def _times(ranks: Sequence[Seen], startup: Startup) -> list[float]:
     """The replay with the first 0, 1, 2 ... causes taken away, but for the last. None is longer than the one before."""
-    pace = pace_setter(ranks, input_waits)
-    inputs = input_waits(pace.step)
+    usual = median_rank(ranks, input_waits)
+    inputs = input_waits(usual.step)
     whole = dict(messages(ranks))
-    sizes = {one.key: one.collective.bytes or 0 for one in pace.sent}
-    maps = {one.key for one in pace.sent if used_map(one.collective)}
+    sizes = {one.key: one.collective.bytes or 0 for one in usual.sent}
+    maps = {one.key for one in usual.sent if used_map(one.collective)}
 
     def bare(key: Key, seconds: float) -> float:
         return 0.0 if key in maps else max(0.0, seconds - startup(sizes[key]))
 
     bytes_only = {key: bare(key, whole[key]) for key in sizes}
-    even = alone(pace, whole, inputs)
-    ordered = alone(pace, whole, inputs, ordered=True).prompt()
+    even = alone(usual, whole, inputs)
+    ordered = alone(usual, whole, inputs, ordered=True).prompt()
     found = [
         scene(ranks, lambda step: ()).duration,
         scene(ranks, input_waits).duration,
@@ -76,9 +76,9 @@ def _times(ranks: Sequence[Seen], startup: Startup) -> list[float]:
         even.prompt().duration,
         ordered.timed(lambda key, seconds: 0.0 if key in maps else seconds).duration,
         ordered.timed(bare).duration,
-        flowing(pace, bytes_only, inputs).duration,
-        pace.clock(inputs).at(pace.step.end),
-        pace.clock([*inputs, *_idle(pace)]).at(pace.step.end),
+        flowing(usual, bytes_only, inputs).duration,
+        usual.clock(inputs).at(usual.step.end),
+        usual.clock([*inputs, *_idle(usual)]).at(usual.step.end),
     ]
     if len(ranks) == 1:
         found[2] = found[1]
