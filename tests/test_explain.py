@@ -311,3 +311,21 @@ def test_whatever_is_in_a_trace_causes_and_parts_add_up(trace):
     assert found.verdict
     if all(end <= 10 for rank in trace.ranks for _, end in rank.steps[0].compute):
         assert found.parts.total == pytest.approx(10, abs=1e-9)
+
+
+def test_a_pause_that_ends_before_its_collective_is_idleness_in_both_tables():
+    """The device pauses from 1 to 2 s and from 3 to 5 s; the all-reduce from 0.5 to 4 s ends in the second alone."""
+    one = Collective("all_reduce", 0.5, 4.0, 0.5, 1000, "float32", "dims", "0", 0, 2)
+    compute = ((0.0, 1.0), (2.0, 3.0), (5.0, 6.0))
+    step = Step(0, 0.0, 6.0, compute, (one,), (), (), (), (0.0, 0.2), (0.2, 3.0), (5.0, 6.0))
+    found = explain_trace(Trace("paused", (RankTrace(0, (step,), 2, "GPU", "nccl"),)))
+    (row,) = found.buckets
+    assert (found.parts.transfer, found.parts.idle) == (1.0, 2.0)
+    assert (row.exposed, row.hidden) == (1.0, 2.5)
+
+
+@pytest.mark.parametrize("cause", sorted({*PLANTED} - {"imbalance"}))
+def test_messages_are_exposed_for_as_long_as_the_step_waits_for_transfers(cause):
+    """One after the other, so that no second is counted for two of them."""
+    found = explain_trace(trace_of(replace(PLANTED[cause], steps=1)))
+    assert sum(row.exposed for row in found.buckets) == pytest.approx(found.parts.transfer)
