@@ -12,11 +12,12 @@ from typing import TypeVar
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost.fitting import Sample, fit_nonnegative
-from osfmodel.diagnosis import CAUSES, Explanation, RankParts, StepParts, verdict
+from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.bucket_rows import bucket_rows
-from osfmodel.diagnosis.causes import NETWORK, Startup, gains_of
+from osfmodel.diagnosis.causes import gains_of
 from osfmodel.diagnosis.parts import mean, parts_of
 from osfmodel.diagnosis.replay import Seen, messages
+from osfmodel.diagnosis.replays import Replays, Startup
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
@@ -79,9 +80,9 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     time = fmean(step.time for step in usual)
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
-    place = _pace(ranks)
-    worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time and cause != "compute"}
-    network = [cause for cause in NETWORK if cause in worth]
+    place = _median_rank(ranks)
+    worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
+    network = [cause for cause in worth if CAUSES[cause].of_network]
     bare = Explanation(
         trace.name,
         workers,
@@ -92,7 +93,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         mean([step.parts for step in usual]),
         gains,
         fmean(step.gains.replayed for step in usual),
-        cause=max(worth, key=worth.__getitem__, default="compute"),
+        cause=max(worth, key=worth.__getitem__, default=COMPUTE),
         straggler=max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank if "imbalance" in worth else None,
         network=max(network, key=gains.__getitem__, default=None),
         verdict="",
@@ -166,7 +167,7 @@ def _same(seconds: float, size: int) -> float:
 
 def _step(number: int, ranks: Sequence[Seen], startup: Startup) -> StepParts:
     time = sum(rank.step.time for rank in ranks) / len(ranks)
-    return StepParts(number, time, mean([parts_of(rank.step) for rank in ranks]), gains_of(ranks, startup))
+    return StepParts(number, time, mean([parts_of(rank.step) for rank in ranks]), gains_of(Replays(ranks, startup)))
 
 
 def _work(rank: Seen) -> float:
@@ -189,7 +190,7 @@ def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, 
     )
 
 
-def _pace(ranks: Sequence[RankParts]) -> int:
+def _median_rank(ranks: Sequence[RankParts]) -> int:
     """The place of the rank whose own work is the median."""
     return sorted(range(len(ranks)), key=lambda place: ranks[place].work)[(len(ranks) - 1) // 2]
 

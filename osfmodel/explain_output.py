@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from osfmodel.diagnosis import CAUSES, Explanation, Remedy
+from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, Remedy
 from osfmodel.diagnosis.bucket_rows import BucketRow
+from osfmodel.diagnosis.findings import LEFT
 from osfmodel.diagnosis.parts import Parts
 from osfmodel.documents import SCHEMA_VERSION
 
@@ -32,7 +32,7 @@ class Explained:
             "step_time_s": one.step_time,
             "replayed_step_time_s": one.replayed,
             "parts": _parts(one.parts),
-            "causes": [_cause(cause, one.gains, one.part(cause)) for cause in CAUSES],
+            "causes": _causes(one),
             "ranks": [
                 {"rank": rank.rank, "own_work_s": rank.work, "slowest_steps": rank.slowest, **_parts(rank.parts)}
                 for rank in one.ranks
@@ -59,8 +59,13 @@ def _parts(parts: Parts) -> dict[str, float | None]:
     return {f"{field.name}_s": getattr(parts, field.name) for field in fields(Parts)}
 
 
-def _cause(cause: str, gains: Mapping[str, float], part: float) -> dict[str, Any]:
-    return {"cause": cause, "costs_s": gains[cause], "part_of_step": part, "without_it": CAUSES[cause]}
+def _causes(one: Explanation) -> list[dict[str, Any]]:
+    """All of the table, then what is left."""
+    rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
+    return [
+        {"cause": name, "costs_s": seconds, "part_of_step": seconds / one.step_time, "without_it": meaning}
+        for name, seconds, meaning in [*rows, (COMPUTE, one.left, LEFT)]
+    ]
 
 
 def _bucket(row: BucketRow) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from osfmodel.diagnosis import CAUSES, Explanation, Remedy
+from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, Remedy
 from osfmodel.diagnosis.bucket_rows import BucketRow
+from osfmodel.diagnosis.findings import LEFT
 from osfmodel.diagnosis.parts import Parts
 from osfmodel.units import show_bytes, show_time
 
@@ -84,10 +85,10 @@ def _show_causes(console: Console, one: Explanation) -> None:
     console.print()
     table = _table("what it is due to", "costs", "", "without it")
     table.columns[-1].justify = "left"
-    for cause in sorted(CAUSES, key=lambda cause: (cause == "compute", -one.gains[cause])):
-        if one.part(cause) >= SMALL:
-            share = f"{one.part(cause):.1%}"
-            table.add_row(cause, show_time(one.gains[cause]), share, CAUSES[cause])
+    rows = sorted(((name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()), key=lambda row: -row[1])
+    for name, seconds, meaning in [*rows, (COMPUTE, one.left, LEFT)]:
+        if seconds >= SMALL * one.step_time:
+            table.add_row(name, show_time(seconds), f"{seconds / one.step_time:.1%}", meaning)
     console.print(table)
 
 

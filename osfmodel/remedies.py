@@ -13,7 +13,7 @@ from statistics import median
 
 from osfmodel.cluster import AlphaBeta, Cluster, Table
 from osfmodel.compression import compressed
-from osfmodel.diagnosis import Explanation, Remedy
+from osfmodel.diagnosis import CAUSES, Explanation, Remedy
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import DataError, OsfError
 from osfmodel.network import Change, faster_network
@@ -34,14 +34,6 @@ POWER_SGD_RANK = 4
 ONE_SIZE = (
     "all-reduces are priced in proportion to their bytes, since all have one size: with --cluster start-ups count too"
 )
-FAULTS = {
-    "imbalance": ("balance", "every rank as fast as the median rank"),
-    "input": ("input", "a data loader that never keeps a rank waiting"),
-    "find_unused": ("static-graph", "buckets in ready order: static_graph=True, or no find_unused_parameters"),
-    "negotiation": ("launch", "collectives sent as soon as their gradients are there"),
-    "host": ("host", "a host that never keeps the device waiting"),
-}
-"""Causes that the replay prices: the name of the remedy, and what it is."""
 Outcome = tuple[float, float]
 """Seconds of a step by the model, and samples in it as a multiple of now."""
 
@@ -99,8 +91,11 @@ def remedies(
             f"the model has the step of this job at {job.now / found.step_time - 1:+.0%} of what was measured; of "
             "remedies by the model, take differences"
         )
-    if found.part("find_unused") >= SMALL:
-        said.append("remedies by the model leave buckets out of order as they are")
+    said += [
+        f"remedies by the model leave {cause.stays} as they are"
+        for name, cause in CAUSES.items()
+        if cause.stays and found.part(name) >= SMALL
+    ]
     return _ranked((*faults, *(_priced(found, job, *one) for one in _changes(job)))), tuple(said)
 
 
@@ -145,10 +140,10 @@ def _as_seen(cluster: Cluster, times: Mapping[int, Sequence[float]], workers: in
 
 
 def _faults(found: Explanation) -> Iterator[Remedy]:
-    for cause, (name, what) in FAULTS.items():
-        step = found.step_time - found.gains[cause]
-        if found.part(cause) >= SMALL and step > 0:
-            yield Remedy(name, what, step, found.step_time / step, REPLAY)
+    for name, cause in CAUSES.items():
+        step = found.step_time - found.gains[name]
+        if cause.remedy and found.part(name) >= SMALL and step > 0:
+            yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY)
 
 
 def _changes(job: Job) -> Iterator[tuple[str, str, Callable[[], Outcome], str]]:

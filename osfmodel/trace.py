@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name, require_time
 from osfmodel.errors import DataError
-from osfmodel.workload import element_bytes
+from osfmodel.workload import element_bytes, holds_gradients
 
 Interval = tuple[float, float]
 """(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""
@@ -99,6 +99,11 @@ class Collective:
         return None if self.arrival is None else min(max(0.0, self.arrival - self.start), self.end - self.start)
 
     @property
+    def moved_from(self) -> float:
+        """From when all ranks were in it; its start without the traces of the others."""
+        return self.start if self.arrival is None else min(max(self.start, self.arrival), self.end)
+
+    @property
     def transfer_time(self) -> float | None:
         """Seconds for which all ranks were in it; None without the traces of the others."""
         return None if self.waiting is None else self.end - self.start - self.waiting
@@ -176,7 +181,7 @@ class Step:
         after = self.backward[0] if self.backward else self.start
         before = self.update[1] if self.update else self.end
         found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start < before]
-        return tuple(one for one in found if one.dtype is None or "float" in one.dtype)
+        return tuple(one for one in found if holds_gradients(one.dtype))
 
     @property
     def compute_time(self) -> float:

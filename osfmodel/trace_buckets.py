@@ -82,7 +82,7 @@ def _by_size(step: Step) -> list[list[GradientReady]] | None:
 
 def most_at_once(collectives: Sequence[Collective]) -> int:
     """The most of them that were under way at once, waiting for others left out."""
-    times = [(one.start + (one.waiting or 0), one.end) for one in collectives]
+    times = [(one.moved_from, one.end) for one in collectives]
     edges = sorted(
         [(start, 1) for start, end in times if end > start] + [(end, -1) for start, end in times if end > start]
     )

@@ -212,8 +212,7 @@ def cluster_of(trace: Trace) -> Cluster:
     for one in (one for rank in ranks for step in rank.steps for one in step.collectives):
         size, workers = _whole(one), one.workers or trace.workers
         if size and workers and workers > 1 and one.kind in COLLECTIVES:
-            took = one.end - one.start if one.transfer_time is None else one.transfer_time
-            times.setdefault((one.kind, workers), {}).setdefault(size, []).append(took)
+            times.setdefault((one.kind, workers), {}).setdefault(size, []).append(one.end - one.moved_from)
     tables = [
         Table(workers, tuple(sorted(found)), tuple(median(found[size]) for size in sorted(found)), kind)
         for (kind, workers), found in sorted(times.items())

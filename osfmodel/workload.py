@@ -17,6 +17,11 @@ def element_bytes(dtype: str) -> int:
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
+def holds_gradients(dtype: str | None) -> bool:
+    """Whether tensors of this type can be gradients: of floating-point numbers, or of a type that is not known."""
+    return dtype is None or "float" in dtype
+
+
 FP16, BF16 = "-fp16", "-bf16"
 """How the name ends of a workload whose gradients are sent as float16 or bfloat16."""
 

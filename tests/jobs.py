@@ -143,3 +143,24 @@ def _end(job, rank, mark, place, told):
         number, start, rank.now, tuple(merged), tuple(rank.collectives), tuple(rank.gradients), (), tuple(rank.inputs),
         (begin, middle), (middle, end), (updating, updated),
     )  # fmt: skip
+
+
+HEALTHY = Job()
+TINY = replace(
+    HEALTHY, gradients=(2000, 4000) * 100, buckets=tuple((i,) for i in range(200)), backward=0.3 * MILLI,
+    latency=0.5 * MILLI,
+)  # fmt: skip
+GIANT = replace(HEALTHY, buckets=(tuple(range(10)),))
+BACKWARDS = replace(HEALTHY, buckets=tuple((9 - i,) for i in range(10)), used_map=True)
+PLANTED = {
+    "compute": HEALTHY,
+    "bandwidth": replace(HEALTHY, per_byte=1e-8),
+    "imbalance": replace(HEALTHY, slowness=(1.0, 1.6)),
+    "latency": TINY,
+    "late-bucket": GIANT,
+    "input": replace(HEALTHY, stalls=(0.05, 0.05)),
+    "find-unused": BACKWARDS,
+    "negotiation": replace(HEALTHY, hold=0.02),
+    "host": replace(HEALTHY, idle=0.03),
+}
+"""By the cause that limits it, a job."""

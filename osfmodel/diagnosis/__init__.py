@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from osfmodel.diagnosis.causes import CAUSES
-from osfmodel.diagnosis.findings import Explanation, RankParts, Remedy, StepParts
-from osfmodel.diagnosis.words import verdict
+from osfmodel.diagnosis.causes import CAUSES, verdict
+from osfmodel.diagnosis.findings import COMPUTE, Explanation, RankParts, Remedy, StepParts
 
-__all__ = ["CAUSES", "Explanation", "RankParts", "Remedy", "StepParts", "verdict"]
+__all__ = ["CAUSES", "COMPUTE", "Explanation", "RankParts", "Remedy", "StepParts", "verdict"]

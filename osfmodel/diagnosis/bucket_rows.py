@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.diagnosis.messages import Sent
-from osfmodel.diagnosis.parts import LocalClock, moved_from
+from osfmodel.diagnosis.parts import LocalClock
 from osfmodel.diagnosis.replay import Seen
 from osfmodel.trace import Collective
 
@@ -26,8 +26,9 @@ class BucketRow:
     wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
     bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
     possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of any in the trace
-    hidden:     seconds of the transfer in which this rank computed
-    exposed:    the other seconds of the transfer
+    exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
+                for each of several in flight
+    hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
     gradients:  whether it carries gradients
     """
 
@@ -71,19 +72,19 @@ def _shape(one: Seen) -> list[tuple[str, int | None]]:
 
 
 def _rows(rank: Seen, workers: int) -> list[BucketRow]:
-    pauses = LocalClock(rank.step.start, rank.step.compute)
-    return [_row(number, sent, pauses, workers) for number, sent in enumerate(rank.sent)]
+    own = rank.clock(())
+    return [_row(number, sent, own, workers) for number, sent in enumerate(rank.sent)]
 
 
-def _row(number: int, sent: Sent, pauses: LocalClock, workers: int) -> BucketRow:
-    one, begin = sent.collective, pauses.start
-    moving = (moved_from(one), one.end)
+def _row(number: int, sent: Sent, own: LocalClock, workers: int) -> BucketRow:
+    one, begin = sent.collective, own.start
+    moving = (one.moved_from, one.end)
     transfer = moving[1] - moving[0]
-    exposed = min(transfer, pauses.at(moving[1]) - pauses.at(moving[0]))
+    hidden = min(transfer, own.at(moving[1]) - own.at(moving[0]))
     return BucketRow(
         number, one.kind, one.dtype, one.bytes, sent.formed - begin, None if one.issued is None else one.issued - begin,
         one.start - begin, one.end - begin, one.waiting, transfer, sent.wire, _bandwidth(one, sent.wire, workers), None,
-        transfer - exposed, exposed, sent.gradient,
+        hidden, transfer - hidden, sent.gradient,
     )  # fmt: skip
 
 

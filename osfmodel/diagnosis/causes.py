@@ -1,4 +1,4 @@
-"""What each cause costs: the step is replayed with one cause after the other taken away.
+"""The causes of a step's time, and what each costs: the step is replayed with one after the other taken away.
 
 The step as traced is replayed (:mod:`osfmodel.diagnosis.replay`); then causes are taken away one after the other, in
 the order of CAUSES, and what the replay becomes shorter by is the gain of that cause. So the gains and the computation
@@ -8,87 +8,114 @@ bucket that could have been hidden is not held against the network, and ``bandwi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from osfmodel.diagnosis.messages import Key, used_map
-from osfmodel.diagnosis.parts import input_waits, without
-from osfmodel.diagnosis.replay import Seen, alone, flowing, messages, pace_setter, scene
-from osfmodel.trace import Interval
-
-CAUSES: Mapping[str, str] = MappingProxyType(
-    {
-        "input": "no rank waits for its data loader",
-        "imbalance": "every rank does its own work as fast as the median rank",
-        "negotiation": "a collective starts as soon as its gradients are there and the wires are free",
-        "find_unused": "buckets are formed in the order in which gradients become ready, and no map of used parameters "
-        "is sent",
-        "latency": "a message costs its bytes only, no start-up",
-        "late-bucket": "every gradient is sent by itself as soon as it is there, at the same time per byte",
-        "bandwidth": "bytes cost nothing either",
-        "host": "the device is never idle for reasons that the trace does not show",
-        "compute": "what is left: the device computes or copies",
-    }
-)
-"""Each with what holds once it is taken away, in this order, beside all before it."""
-NETWORK = ("negotiation", "find_unused", "latency", "late-bucket", "bandwidth")
-"""Causes that have to do with communication, not with a rank."""
-Startup = Callable[[int], float]
-"""Seconds of start-up of a message of so many bytes."""
+from osfmodel.diagnosis import words
+from osfmodel.diagnosis.findings import COMPUTE, Explanation, Gains
+from osfmodel.diagnosis.replays import Replays
 
 
 @dataclass(frozen=True, slots=True)
-class Gains:
-    """Of one step: by cause, the seconds that it costs; ``replayed``: seconds of the replay with all of them in it."""
+class Cause:
+    """What may cost time of a step.
 
-    replayed: float
-    seconds: Mapping[str, float]
+    without:         seconds of the step without it and all causes before it in the table
+    meaning:         what holds once it is taken away
+    sentence:        of a job that it limits, with what it costs in words
+    of_network:      whether it has to do with communication, not with a rank
+    remedy:          the name of what takes it away, and what that is; None where no setting does it alone
+    needs_all_ranks: whether one rank alone does not show it; it then costs nothing
+    stays:           what of it remedies that the model prices leave as it is; nothing where empty
+    """
 
-
-def gains_of(ranks: Sequence[Seen], startup: Startup) -> Gains:
-    """What each of CAUSES costs in one step, seen on ``ranks``. With a single rank imbalance is not known: 0."""
-    times = _times(ranks, startup)
-    order = list(CAUSES)
-    left = [*times, 0.0]
-    gains = {cause: max(0.0, left[place] - left[place + 1]) for place, cause in enumerate(order)}
-    return Gains(times[0], gains)
-
-
-def _times(ranks: Sequence[Seen], startup: Startup) -> list[float]:
-    """The replay with the first 0, 1, 2 ... causes taken away, but for the last. None is longer than the one before."""
-    pace = pace_setter(ranks, input_waits)
-    inputs = input_waits(pace.step)
-    whole = dict(messages(ranks))
-    sizes = {one.key: one.collective.bytes or 0 for one in pace.sent}
-    maps = {one.key for one in pace.sent if used_map(one.collective)}
-
-    def bare(key: Key, seconds: float) -> float:
-        return 0.0 if key in maps else max(0.0, seconds - startup(sizes[key]))
-
-    bytes_only = {key: bare(key, whole[key]) for key in sizes}
-    even = alone(pace, whole, inputs)
-    ordered = alone(pace, whole, inputs, ordered=True).prompt()
-    found = [
-        scene(ranks, lambda step: ()).duration,
-        scene(ranks, input_waits).duration,
-        even.duration,
-        even.prompt().duration,
-        ordered.timed(lambda key, seconds: 0.0 if key in maps else seconds).duration,
-        ordered.timed(bare).duration,
-        flowing(pace, bytes_only, inputs).duration,
-        pace.clock(inputs).at(pace.step.end),
-        pace.clock([*inputs, *_idle(pace)]).at(pace.step.end),
-    ]
-    if len(ranks) == 1:
-        found[2] = found[1]
-    for place in range(1, len(found)):
-        found[place] = min(found[place], found[place - 1])
-    return found
+    without: Callable[[Replays], float]
+    meaning: str
+    sentence: Callable[[Explanation, str], str]
+    of_network: bool = False
+    remedy: tuple[str, str] | None = None
+    needs_all_ranks: bool = False
+    stays: str = ""
 
 
-def _idle(rank: Seen) -> tuple[Interval, ...]:
-    """When it did nothing, and nothing in the trace says why."""
-    step = rank.step
-    waited = [(wait.start, wait.end) for wait in rank.waits]
-    return without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs, *waited])
+CAUSES: Mapping[str, Cause] = MappingProxyType(
+    {
+        "input": Cause(
+            Replays.with_input_there,
+            "no rank waits for its data loader",
+            words.input_stalls,
+            remedy=("input", "a data loader that never keeps a rank waiting"),
+        ),
+        "imbalance": Cause(
+            Replays.of_equal_ranks,
+            "every rank does its own work as fast as the median rank",
+            words.imbalance,
+            remedy=("balance", "every rank as fast as the median rank"),
+            needs_all_ranks=True,
+        ),
+        "negotiation": Cause(
+            Replays.prompt,
+            "a collective starts as soon as its gradients are there and the wires are free",
+            words.negotiation,
+            of_network=True,
+            remedy=("launch", "collectives sent as soon as their gradients are there"),
+        ),
+        "find-unused": Cause(
+            Replays.in_ready_order,
+            "buckets are formed in the order in which gradients become ready, and no map of used parameters is sent",
+            words.find_unused,
+            of_network=True,
+            remedy=("static-graph", "buckets in ready order: static_graph=True, or no find_unused_parameters"),
+            stays="buckets out of order",
+        ),
+        "latency": Cause(
+            Replays.without_startups,
+            "a message costs its bytes only, no start-up",
+            words.latency,
+            of_network=True,
+        ),
+        "late-bucket": Cause(
+            Replays.flowing,
+            "every gradient is sent by itself as soon as it is there, at the same time per byte",
+            words.late_bucket,
+            of_network=True,
+        ),
+        "bandwidth": Cause(
+            Replays.without_messages,
+            "bytes cost nothing either",
+            words.bandwidth,
+            of_network=True,
+        ),
+        "host": Cause(
+            Replays.never_idle,
+            "the device is never idle for reasons that the trace does not show",
+            words.host,
+            remedy=("host", "a host that never keeps the device waiting"),
+        ),
+    }
+)
+"""By name, in the order in which they are taken away. What is left after the last is computation and copies."""
+
+
+def gains_of(replays: Replays) -> Gains:
+    """What each of CAUSES costs in one step. None costs less than nothing."""
+    replayed = left = replays.as_traced()
+    gains = {}
+    for name, cause in CAUSES.items():
+        shown = len(replays.ranks) > 1 or not cause.needs_all_ranks
+        after = min(left, cause.without(replays)) if shown else left
+        gains[name], left = left - after, after
+    return Gains(replayed, gains)
+
+
+def verdict(one: Explanation) -> str:
+    """A sentence on the cause that costs most, then one on the straggler or the network where that is the other."""
+    others = [] if one.straggler is None or one.cause == "imbalance" else ["imbalance"]
+    others += [] if one.network in (None, one.cause) else [one.network]
+    first = words.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
+    return " ".join([first, *(_sentence(one, cause) for cause in others)])
+
+
+def _sentence(one: Explanation, cause: str) -> str:
+    return CAUSES[cause].sentence(one, words.what_it_costs(one, one.gains[cause]))

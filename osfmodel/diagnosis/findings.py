@@ -6,8 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.diagnosis.causes import Gains
 from osfmodel.diagnosis.parts import Parts
+
+COMPUTE = "compute"
+"""What limits a job that no cause does: its computation, which is what is left without any of them."""
+LEFT = "what is left: the device computes or copies"
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """Of one step: by cause, the seconds that it costs; ``replayed``: seconds of the replay with all of them in it."""
+
+    replayed: float
+    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +72,9 @@ class Explanation:
     parts:     where it went; they add up to it
     gains:     by cause, what it costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` says what holds without
                it
-    replayed:  the usual step as the replay has it, to which the gains add up; what it differs by from ``step_time`` is
-               their error
-    cause:     the one that costs most; ``compute`` where none costs 5 % of the step
+    replayed:  the usual step as the replay has it, to which the gains and what is left add up; what it differs by from
+               ``step_time`` is their error
+    cause:     the one that costs most; COMPUTE where none costs 5 % of the step
     straggler: the rank that is most often the slowest, where imbalance costs 5 %; None else, or with one rank traced
     network:   the costliest cause among those of communication, where it costs 5 %; None else
     verdict:   a sentence on ``cause``, and one on the straggler or the network, if that is the other
@@ -87,6 +98,11 @@ class Explanation:
     buckets: tuple[BucketRow, ...] = field(repr=False)
     remarks: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+
+    @property
+    def left(self) -> float:
+        """Seconds that no cause costs: the device computes or copies."""
+        return max(0.0, self.replayed - sum(self.gains.values()))
 
     def part(self, cause: str) -> float:
         """What a cause costs as a part of the step."""

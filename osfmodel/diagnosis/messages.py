@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from osfmodel.diagnosis.parts import GRAIN, LocalClock, moved_from
+from osfmodel.diagnosis.parts import GRAIN, LocalClock
 from osfmodel.trace import Collective, GradientReady, Step
 from osfmodel.trace_buckets import carried
+from osfmodel.workload import holds_gradients
 
-WHOLE_NUMBERS = ("int", "int32", "int64", "long", "uint8", "bool")
-"""Types that are not of gradients: DDP sends a map of the parameters that a rank has used as int32."""
 COMPLETE = 0.02
 """Part of the bytes sent by which gradients seen may miss them and still be taken for all of them."""
 EVEN = 16
@@ -50,8 +49,8 @@ class Sent:
 
 
 def used_map(one: Collective) -> bool:
-    """Whether it is the map of used parameters that DDP sends with ``find_unused_parameters``."""
-    return one.kind == "all_reduce" and one.dtype in WHOLE_NUMBERS
+    """Whether it is the map of used parameters that DDP sends as int32 with ``find_unused_parameters``."""
+    return one.kind == "all_reduce" and not holds_gradients(one.dtype)
 
 
 def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
@@ -114,7 +113,7 @@ def _earliest(step: Step) -> dict[int, float]:
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
     """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
-    spans = [(moved_from(one), one.end) for one in collectives]
+    spans = [(one.moved_from, one.end) for one in collectives]
     edges = sorted({edge for span in spans for edge in span})
     if not edges:
         return []

@@ -124,7 +124,7 @@ def scene(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]],
     return Scene(lanes, messages(ranks))
 
 
-def pace_setter(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]]) -> Seen:
+def median_rank(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]]) -> Seen:
     """The rank whose own work is the median (the lower one)."""
     works = [rank.clock(left_out(rank.step)).at(rank.step.end) for rank in ranks]
     return ranks[works.index(median_low(works))]

@@ -1,4 +1,4 @@
-"""What limits a job, in a sentence; what its trace does not tell, in one each."""
+"""What limits a job, in a sentence for each cause, given what that costs in words."""
 
 from __future__ import annotations
 
@@ -8,37 +8,22 @@ from osfmodel.diagnosis.findings import Explanation
 from osfmodel.units import show_bytes, show_time
 
 
-def verdict(one: Explanation) -> str:
-    """A sentence on the cause that costs most, then one on the straggler or the network where that is the other."""
-    others = [] if one.straggler is None or one.cause == "imbalance" else ["imbalance"]
-    others += [one.network] if one.network is not None and one.cause in ("imbalance", "input", "host") else []
-    return " ".join(_sentence(one, cause) for cause in (one.cause, *others))
+def what_it_costs(one: Explanation, seconds: float) -> str:
+    """What costs ``seconds`` of a step, also as a part of it."""
+    part = seconds / one.step_time if one.step_time else 0.0
+    return f"{show_time(seconds)} of a step of {show_time(one.step_time)} ({part:.0%})"
 
 
-def _sentence(one: Explanation, cause: str) -> str:
-    cost = f"{show_time(one.gains[cause])} of a step of {show_time(one.step_time)} ({one.part(cause):.0%})"
-    sentences = {
-        "input": _input,
-        "imbalance": _imbalance,
-        "negotiation": _negotiation,
-        "find_unused": _find_unused,
-        "latency": _latency,
-        "late-bucket": _late_bucket,
-        "bandwidth": _bandwidth,
-        "host": _host,
-        "compute": _compute,
-    }
-    return sentences[cause](one, cost)
-
-
-def _input(one: Explanation, cost: str) -> str:
+def input_stalls(one: Explanation, cost: str) -> str:
+    """Of waiting for the data loader."""
     slowest = max(one.ranks, key=lambda rank: rank.parts.input)
     least = min(rank.parts.input for rank in one.ranks)
     where = f", most on rank {slowest.rank}" if slowest.parts.input > 2 * least and len(one.ranks) > 1 else ""
     return f"Input-bound: waiting for the data loader costs {cost}{where}."
 
 
-def _imbalance(one: Explanation, cost: str) -> str:
+def imbalance(one: Explanation, cost: str) -> str:
+    """Of a rank that is slower, or later, than the others."""
     slow = next(rank for rank in one.ranks if rank.rank == one.straggler)
     others = median(rank.work for rank in one.ranks if rank is not slow)
     often = f"{slow.slowest} of {len(one.steps)} steps"
@@ -50,26 +35,30 @@ def _imbalance(one: Explanation, cost: str) -> str:
     )
 
 
-def _negotiation(one: Explanation, cost: str) -> str:
+def negotiation(one: Explanation, cost: str) -> str:
+    """Of gradients that wait with the wires idle."""
     return (
         f"Negotiation: gradients that are there wait to be sent while the wires are idle, which costs {cost}: ranks "
         "agree too slowly, or the host launches too late."
     )
 
 
-def _find_unused(one: Explanation, cost: str) -> str:
+def find_unused(one: Explanation, cost: str) -> str:
+    """Of buckets in another order than their gradients."""
     mapped = any(row.kind == "all_reduce" and not row.gradients for row in one.buckets)
     why = " (a map of used parameters is sent: find_unused_parameters=True without static_graph)" if mapped else ""
     return f"Buckets out of order{why}: buckets wait for gradients that are ready late, which costs {cost}."
 
 
-def _latency(one: Explanation, cost: str) -> str:
+def latency(one: Explanation, cost: str) -> str:
+    """Of start-ups."""
     sizes = [row.bytes for row in one.buckets if row.bytes]
     typical = f", {show_bytes(median(sizes))} in the median," if sizes else ""
     return f"Latency: the start-ups of {len(one.buckets)} messages a step{typical} cost {cost}."
 
 
-def _late_bucket(one: Explanation, cost: str) -> str:
+def late_bucket(one: Explanation, cost: str) -> str:
+    """Of the bucket that is exposed most."""
     rows = [row for row in one.buckets if row.gradients] or list(one.buckets)
     late = max(rows, key=lambda row: row.exposed)
     size = "" if late.bytes is None else f" ({show_bytes(late.bytes)})"
@@ -81,7 +70,8 @@ def _late_bucket(one: Explanation, cost: str) -> str:
     )
 
 
-def _bandwidth(one: Explanation, cost: str) -> str:
+def bandwidth(one: Explanation, cost: str) -> str:
+    """Of bytes that no order of sending hides."""
     sizes = sum(row.bytes or 0 for row in one.buckets)
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
     if not carried:
@@ -94,17 +84,18 @@ def _bandwidth(one: Explanation, cost: str) -> str:
     return f"Bandwidth: {show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
 
 
-def _host(one: Explanation, cost: str) -> str:
+def host(one: Explanation, cost: str) -> str:
+    """Of a device that waits for nothing that is known."""
     return (
         f"Host-bound: the device has nothing to do and waits for nothing that the trace shows, which costs {cost}: "
         "Python, launches or synchronisation."
     )
 
 
-def _compute(one: Explanation, cost: str) -> str:
-    rest = {cause: gain for cause, gain in one.gains.items() if cause != "compute"}
-    largest = max(rest, key=rest.__getitem__)
+def compute_bound(one: Explanation) -> str:
+    """Of a job in which no cause is worth a search."""
+    largest = max(one.gains, key=one.gains.__getitem__)
     return (
-        f"Compute-bound, nothing to gain: computation is {cost}, and no other cause costs more than "
-        f"{one.part(largest):.1%} ({largest})."
+        f"Compute-bound, nothing to gain: computation is {what_it_costs(one, one.left)}, and no other cause costs more "
+        f"than {one.part(largest):.1%} ({largest})."
     )

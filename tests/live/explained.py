@@ -65,7 +65,7 @@ EXPECTED = {
     "tiny-buckets": "latency",
     "giant-bucket": "late-bucket",
     "input-stall": "input",
-    "find-unused": "find_unused",
+    "find-unused": "find-unused",
 }
 """The cause that is planted in each."""
 MENDED = {

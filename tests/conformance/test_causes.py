@@ -1,0 +1,72 @@
+"""What every cause has to be, whatever it is: the tests run over the table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from osfmodel.diagnosis import CAUSES, COMPUTE
+from osfmodel.diagnosis.replay import Seen
+from osfmodel.diagnosis.replays import Replays
+from osfmodel.explain import explain_trace
+from tests.jobs import PLANTED, trace_of
+
+GRAIN = 1e-9
+"""Seconds by which sums of floats may differ."""
+
+
+def test_every_cause_has_a_job_that_it_limits():
+    assert set(PLANTED) == {*CAUSES, COMPUTE}
+
+
+@pytest.mark.parametrize("ahead", [{}, {"lead": 5.0, "backend": "nccl"}], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("cause", PLANTED)
+def test_the_planted_cause_is_named(cause, ahead):
+    """Also where a host runs ahead of its device."""
+    trace = trace_of(replace(PLANTED[cause], **ahead))
+    devices = tuple(replace(rank, device="cpu" if not ahead else "GPU") for rank in trace.ranks)
+    found = explain_trace(replace(trace, ranks=devices))
+    assert found.cause == cause
+    assert found.verdict.count(". ") == 0  # one sentence
+    assert (found.straggler == 1) == (cause == "imbalance")
+    if cause != COMPUTE:
+        assert (found.network == cause) == CAUSES[cause].of_network
+
+
+def replayed(replays: Replays) -> list[float]:
+    """Seconds of the step as traced, and without the first, the first two ... causes."""
+    return [replays.as_traced(), *(cause.without(replays) for cause in CAUSES.values())]
+
+
+@pytest.mark.parametrize("job", PLANTED)
+def test_a_step_is_never_longer_without_a_cause(job):
+    """As the replays have it, before anything is cut off at 0."""
+    trace = trace_of(PLANTED[job])
+    for steps in zip(*(rank.steps for rank in trace.ranks), strict=True):
+        times = replayed(Replays([Seen.of(step, True) for step in steps], lambda size: PLANTED[job].latency))
+        assert all(after <= before + GRAIN for before, after in pairwise(times)), times
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_it_is_described(name):
+    cause = CAUSES[name]
+    found = explain_trace(trace_of(PLANTED[name]))
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
+    assert re.fullmatch(r"[a-z].*[^.]", cause.meaning)
+    assert re.fullmatch(r"[A-Z].* WHAT IT COSTS.*\.", cause.sentence(found, "WHAT IT COSTS"))
+    assert cause.remedy is None or all(cause.remedy)
+
+
+def test_remedies_have_names_of_their_own():
+    names = [cause.remedy[0] for cause in CAUSES.values() if cause.remedy]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("name", [name for name, cause in CAUSES.items() if cause.needs_all_ranks])
+def test_what_needs_all_ranks_costs_nothing_seen_from_one(name):
+    found = explain_trace(trace_of(replace(PLANTED[name], traced=(1,))))
+    assert found.gains[name] == 0.0
+    assert sum(found.gains.values()) + found.left == pytest.approx(found.replayed)
