@@ -97,7 +97,6 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
         return found or [CompletionItem(incomplete, type="file")]
 
 
-FP16 = "fp16"
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
 CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
 PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
