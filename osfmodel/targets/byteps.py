@@ -127,12 +127,13 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
-    BytePsKnobs,
-    project,
-    realise,
-    config,
-    render,
+    meaning="BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
+    default_knobs=BytePsKnobs,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
+    launcher="BytePS is started by bpslaunch, beside a scheduler and servers",
 )

@@ -263,14 +263,14 @@ model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 """
 
 TARGET = Target(
-    "PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
-    DdpKnobs,
-    project,
-    whatever_it_costs(realise),
-    config,
-    render,
-    complete,
-    caveats,
-    exact,
+    meaning="PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
+    default_knobs=DdpKnobs,
+    project=project,
+    realise=whatever_it_costs(realise),
+    config=config,
+    render=render,
+    complete=complete,
+    caveats=caveats,
+    exact=exact,
     compared=True,
 )

@@ -127,12 +127,12 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
-    DeepSpeedKnobs,
-    project,
-    whatever_it_costs(realise),
-    config,
-    render,
+    meaning="DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
+    default_knobs=DeepSpeedKnobs,
+    project=project,
+    realise=whatever_it_costs(realise),
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
 )

@@ -208,12 +208,12 @@ fully_shard(model, reshard_after_forward=False)
 """
 
 TARGET = Target(
-    "PyTorch FSDP2 with the whole model in one group, not resharded after forward",
-    FsdpKnobs,
-    project,
-    realise,
-    config,
-    render,
+    meaning="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
+    default_knobs=FsdpKnobs,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
     conditions=EXECUTED,

@@ -134,12 +134,12 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
-    MegatronKnobs,
-    project,
-    realise,
-    config,
-    render,
+    meaning="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
+    default_knobs=MegatronKnobs,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
 )

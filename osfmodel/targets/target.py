@@ -15,7 +15,7 @@ from osfmodel.solve import Case, Limits
 from osfmodel.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A framework whose knobs decide the plan.
 
@@ -43,6 +43,7 @@ class Target:
     objective:     the rules under which the framework works; an executor works under any
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
+    launcher:      what starts its workers, in a sentence, where torchrun does not
     """
 
     meaning: str
@@ -63,6 +64,7 @@ class Target:
     objective: Objective = PLAIN
     dialect_of: str = ""
     compared: bool = False
+    launcher: str = ""
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
         """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
