@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
@@ -13,6 +13,8 @@ from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Case, Limits
 from osfmodel.workload import Workload
+
+Knobs = TypeVar("Knobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,20 @@ UNPRICED = Pricing.of(FREE, workers=2)
 def whatever_it_costs(realise: Callable[[Any, Workload], Plan]) -> Callable[[Any, Workload, Pricing], Plan]:
     """For a framework that forms the same plan at any price."""
     return lambda knobs, workload, pricing: realise(knobs, workload)
+
+
+def exact_or(
+    exact: Callable[[Plan, Workload], Knobs], nearest: Callable[[Plan, Workload, Pricing, Limits], Knobs]
+) -> Callable[..., Knobs]:
+    """A ``project`` that gives the knobs that form a plan exactly; where none do, the nearest ones."""
+
+    def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Knobs:
+        try:
+            return exact(plan, workload)
+        except PlanError:
+            return nearest(plan, workload, pricing, limits)
+
+    return project
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:
