@@ -116,7 +116,7 @@ def run_command(
     comm_hook: bool,
     output: str,
 ) -> int:
-    """Train for real under each plan, with PyTorch DDP or our executor, started by torchrun, and measure it.
+    """Train for real under each plan, with PyTorch DDP, Horovod or our executor, started by torchrun, and measure it.
 
     WORKLOAD is replayed: sleeping (spinning, on a GPU) stands in for computation, while gradients, hooks, buckets and
     collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. What is finished
