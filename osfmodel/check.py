@@ -12,6 +12,7 @@ from typing import NamedTuple
 from osfmodel import profiles
 from osfmodel.bands import quantile
 from osfmodel.batches import variation_of
+from osfmodel.compression import NONE, compressed
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import TIME, not_predicted, row_of, stated_plan, without_unsteady
@@ -173,10 +174,9 @@ def _beside(name: str, folder: Path) -> str | Path:
 
 def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
     """What a run names. A replay that differs from its profile is predicted as it was run."""
-    workload, stated = profiles.load_workload(_beside(run.workload, folder)), dict(run.conditions)
-    workload = variation_of(stated).of(workload)
-    if stated.get("compression") == "fp16":
-        workload = workload.in_fp16()
+    stated = dict(run.conditions)
+    workload = variation_of(stated).of(profiles.load_workload(_beside(run.workload, folder)))
+    workload = compressed(workload, stated.get("compression", NONE))
     pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
     plan = stated_plan(stated, workload, pricing)
     if plan is not None:

@@ -12,69 +12,114 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from osfmodel.errors import UsageError
-from osfmodel.workload import BF16, FP16, Layer, Workload, float_bytes, sending
+from osfmodel.errors import DataError, UsageError
+from osfmodel.workload import Layer, Workload, element_bytes
 
+NONE, FP16 = "none", "fp16"
 LARGEST_RANK = 10**6
 
 
 class Compression(NamedTuple):
     """An entry of COMPRESSIONS.
 
-    apply:   (workload, rank) -> workload with the bytes that are sent
+    apply:   (layer that has a gradient, rank) -> layer with the bytes that are sent
     meaning: half a line for a person
     ranked:  whether a rank is given with it, as in powersgd:4
     caveat:  what is said of predictions with it
+    hook:    Python that makes DDP do it once ``model`` is wrapped, with "{rank}" for the rank
     """
 
-    apply: Callable[[Workload, int], Workload]
+    apply: Callable[[Layer, int], Layer]
     meaning: str
     ranked: bool = False
     caveat: str = ""
+    hook: str = ""
 
 
-def power_sgd(workload: Workload, rank: int) -> Workload:
-    """``workload`` with the fewest bytes that PowerSGD of that rank can send.
+def cast(layer: Layer, dtype: str) -> Layer:
+    """``layer`` with a gradient that is cast before it is sent, which takes no time here."""
+    elements = layer.gradient_bytes // _float_bytes(layer)
+    return replace(_sending(layer, element_bytes(dtype) * elements), dtype=dtype)
+
+
+def power_sgd(layer: Layer, rank: int) -> Layer:
+    """``layer`` with the fewest bytes that PowerSGD of that rank can send.
 
     It sends (n + m) rank elements of an n x m gradient where at least half is saved (PyTorch's
     ``min_compression_rate`` of 2). Profiles do not know shapes, but n + m >= 2 sqrt(n m), a square's: so this is the
     least that it can send, also of a layer of several tensors. (Vogels et al., NeurIPS 2019, algorithm 1.)
     """
-    return replace(
-        workload,
-        name=f"{workload.name}-powersgd{rank}",
-        layers=tuple(
-            sending(layer, _low_rank(layer, rank)) if layer.gradient_bytes else layer for layer in workload.layers
-        ),
-    )
-
-
-def _low_rank(layer: Layer, rank: int) -> int:
-    element = float_bytes(layer)
+    element = _float_bytes(layer)
     elements = layer.gradient_bytes // element
     sides = math.isqrt(4 * elements - 1) + 1 if elements else 0  # ceil(2 sqrt(elements))
-    return sides * rank * element if 2 * sides * rank < elements else layer.gradient_bytes
+    return _sending(layer, sides * rank * element if 2 * sides * rank < elements else layer.gradient_bytes)
 
 
+def _sending(layer: Layer, size: int) -> Layer:
+    """``layer`` with a gradient of which ``size`` bytes are sent, and which is held as it is."""
+    held = layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes
+    return replace(layer, gradient_bytes=size, held_bytes=held)
+
+
+def _float_bytes(layer: Layer) -> int:
+    """Bytes of an element of the gradient; 4 where it holds no whole elements of its type."""
+    size = element_bytes(layer.dtype)
+    return size if size in (2, 4, 8) and layer.gradient_bytes % size == 0 else 4
+
+
+CAST_HOOK = """\
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+model.register_comm_hook(None, default_hooks.{name}_compress_hook)"""
+POWER_SGD_HOOK = """\
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+model.register_comm_hook(
+    powerSGD_hook.PowerSGDState(None, matrix_approximation_rank={rank}), powerSGD_hook.powerSGD_hook
+)"""
 COMPRESSIONS: Mapping[str, Compression] = {
-    "none": Compression(lambda workload, _: workload, "gradients as they are"),
-    "fp16": Compression(lambda workload, _: workload.sent_as("float16", FP16), "gradients as float16"),
-    "bf16": Compression(lambda workload, _: workload.sent_as("bfloat16", BF16), "gradients as bfloat16"),
+    NONE: Compression(lambda layer, _: layer, "gradients as they are"),
+    FP16: Compression(
+        lambda layer, _: cast(layer, "float16"), "gradients as float16", hook=CAST_HOOK.format(name=FP16)
+    ),
+    "bf16": Compression(
+        lambda layer, _: cast(layer, "bfloat16"), "gradients as bfloat16", hook=CAST_HOOK.format(name="bf16")
+    ),
     "powersgd": Compression(
         power_sgd,
         "two thin matrices in the place of each gradient, at a rank: powersgd:4",
-        True,
-        "PowerSGD is at its best here: the profile does not know shapes, so the bytes are the fewest that this rank "
-        "can send, those of square matrices; its own computation and its second collective are left out",
+        ranked=True,
+        caveat="PowerSGD is at its best here: the profile does not know shapes, so the bytes are the fewest that this "
+        "rank can send, those of square matrices; its own computation and its second collective are left out",
+        hook=POWER_SGD_HOOK,
     ),
 }
 """What sends fewer bytes, by the word before the colon. Casting takes no time here."""
 
 
 def compressed(workload: Workload, how: str) -> Workload:
-    """``workload`` sent as ``how`` says: none, fp16, bf16 or powersgd:RANK. Raises UsageError for anything else."""
+    """``workload`` sent as ``how`` says: none, fp16, bf16 or powersgd:RANK. Raises UsageError for anything else.
+
+    Its name says so as well, to a person; what follows from it follows from ``sent_as``.
+    """
     entry, rank = compression_called(how)
-    return entry.apply(workload, rank)
+    kind = how.partition(":")[0]
+    if kind == NONE:
+        return workload
+    layers = tuple(entry.apply(layer, rank) if layer.gradient_bytes else layer for layer in workload.layers)
+    sent_as = f"{kind}:{rank}" if entry.ranked else kind
+    return replace(workload, name=f"{workload.name}-{sent_as.replace(':', '')}", layers=layers, sent_as=sent_as)
+
+
+def hook_of(workload: Workload) -> str:
+    """Python that makes DDP send gradients as the workload does; nothing where they are sent as they are.
+
+    Raises DataError for a workload that is sent as nobody here knows.
+    """
+    try:
+        entry, rank = compression_called(workload.sent_as or NONE)
+    except UsageError as error:
+        reason = str(error).partition(": ")[2]
+        raise DataError(f"workload {workload.name!r} is sent as {workload.sent_as!r}: {reason}") from None
+    return entry.hook.format(rank=rank)
 
 
 def compression_called(how: str) -> tuple[Compression, int]:

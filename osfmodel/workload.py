@@ -22,10 +22,6 @@ def holds_gradients(dtype: str | None) -> bool:
     return dtype is None or "float" in dtype
 
 
-FP16, BF16 = "-fp16", "-bf16"
-"""How the name ends of a workload whose gradients are sent as float16 or bfloat16."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One parameter tensor, or one layer where the profile has no finer grain.
@@ -146,6 +142,7 @@ class Workload:
     state_bytes:  of the optimizer's state, where known
     update_bytes: of scratch alive at once during the optimizer's step, where known
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, where known
+    sent_as:      how its gradients are compressed, such as "fp16" or "powersgd:4"; nothing where they are sent as held
 
     Raises DataError for no layers, duplicate names, and times or sizes that cannot be.
     """
@@ -159,6 +156,7 @@ class Workload:
     state_bytes: int | None = None
     update_bytes: int | None = None
     fixed_bytes: int | None = None
+    sent_as: str = ""
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
@@ -228,24 +226,6 @@ class Workload:
         )
         return replace(self, layers=layers, update_time=self.update_time * factor)
 
-    def in_fp16(self) -> Workload:
-        """The same with gradients sent as two bytes per element, as Horovod's and DDP's fp16 compression do."""
-        return self.sent_as("float16", FP16)
-
-    def sent_as(self, dtype: str, suffix: str) -> Workload:
-        """The same with gradients cast to ``dtype`` before they are sent, and a name that ends with ``suffix``.
-
-        What casting takes is not in it. A gradient that holds no whole elements is taken to be of float32.
-        """
-        size = element_bytes(dtype)
-        layers = tuple(
-            replace(sending(layer, size * (layer.gradient_bytes // float_bytes(layer))), dtype=dtype)
-            if layer.gradient_bytes
-            else layer
-            for layer in self.layers
-        )
-        return replace(self, name=f"{self.name}{suffix}", layers=layers)
-
     def ahead(self, lead: float) -> Workload:
         """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
 
@@ -260,18 +240,6 @@ class Workload:
             for layer in self.layers
         )
         return replace(self, layers=layers)
-
-
-def sending(layer: Layer, size: int) -> Layer:
-    """``layer`` with a gradient of which ``size`` bytes are sent, and which is held as it is."""
-    held = layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes
-    return replace(layer, gradient_bytes=size, held_bytes=held)
-
-
-def float_bytes(layer: Layer) -> int:
-    """Bytes of an element of the gradient; 4 where it holds no whole elements of its type."""
-    size = element_bytes(layer.dtype)
-    return size if size in (2, 4, 8) and layer.gradient_bytes % size == 0 else 4
 
 
 def _require_unique(names: Sequence[str], workload: str) -> None:

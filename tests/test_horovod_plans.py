@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import Layer, UsageError, Workload, loop_settings
 from osfmodel.cli.app import main
+from osfmodel.compression import compressed
 from osfmodel.loop import Loop, follow
 from osfmodel.plan import one_by_one
 from osfmodel.pricing import pricing_of
@@ -112,9 +113,9 @@ def test_fp16_is_part_of_what_is_to_be_pasted():
     assert "compression=hvd.Compression.fp16" in osf_command(*words).stdout
 
 
-def test_in_fp16_half_as_much_is_sent():
+def test_as_fp16_half_as_much_is_sent():
     workload = Workload("w", (Layer("a", 1.0, 1.0, 400), Layer("b", 1.0, 1.0, 16, "float64"), Layer("c", 1.0, 1.0, 0)))
-    half = workload.in_fp16()
+    half = compressed(workload, "fp16")
     assert half.name == "w-fp16"
     assert [(layer.gradient_bytes, layer.dtype) for layer in half.layers] == [
         (200, "float16"), (4, "float16"), (0, "float32"),

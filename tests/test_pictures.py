@@ -172,10 +172,20 @@ def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
     assert list(found.caps) == sorted(set(found.caps))
 
 
+@pytest.mark.parametrize(("target", "name"), [("horovod", "emulated-8x1gbit"), ("fsdp2", "k80-10gbe-ring")])
+def test_the_sweep_has_the_bound_of_ddp_whatever_the_report_is_about(target, name):
+    """FSDP2's rules allow less time than DDP's, and Horovod's copies want more."""
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster(name)
+    shown = pictures(Request(workload, cluster, 8, target=target, plans=()))
+    assert shown.sweep.bound == osf.predict(workload, cluster, "ddp", 8).lower_bound
+    assert shown.sweep.bound != shown.bound
+    assert shown.sweep.best_time >= shown.sweep.bound * (1 - 1e-9)
+
+
 def test_nothing_to_send_is_no_sweep():
     workload = osf.Workload("still", (osf.Layer("a", 1.0, 1.0, 0),))
     cluster = osf.load_cluster("ring:50us,10Gbps")
-    assert sweep(workload, cluster, 4, 2.0) is None
+    assert sweep(workload, cluster, 4) is None
     shown = pictures(Request(workload, cluster, 4))
     assert shown.predicted[0].collectives == ()
     alone = pictures(Request(many(3), cluster, 1))

@@ -107,7 +107,6 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
         return found or [CompletionItem(incomplete, type="file")]
 
 
-FP16 = "fp16"
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
 CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
 PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
@@ -120,16 +119,16 @@ def main() -> None:
 
     \b
     osf predict   how long an iteration takes under each way of fusing gradients
-    osf tune      the settings that make PyTorch DDP or Horovod do it best
+    osf tune      the settings that make your framework do it best (osf list targets)
     osf memory    what a step keeps in memory under each plan, when, and who owns the peak
     osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
     osf explain   why a job is slow, from its profiler traces, and what would help
     osf check     how far predictions are from measured runs
     osf report    the iteration in pictures: terminal, HTML page, PNG, SVG, Chrome trace
     osf bench     what collectives cost here, measured under torchrun, as a cluster file
-    osf import    what nccl-tests, OSU, PipeDream or DDP wrote, as a cluster or workload file
+    osf import    what benchmarks, profilers and frameworks wrote, as a workload or cluster file
     osf profile   what your own PyTorch model computes, as a workload file
-    osf list      the workloads, clusters, plans and targets that come with osfmodel
+    osf list      what comes with osfmodel: workloads, clusters, plans, targets, formats ...
 
     Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)
     """

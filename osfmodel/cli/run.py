@@ -13,7 +13,8 @@ import click
 
 from osfmodel import profiles
 from osfmodel.batches import Variation
-from osfmodel.cli.app import CLUSTER, FP16, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
+from osfmodel.compression import FP16, NONE, compressed
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import UsageError
@@ -76,7 +77,7 @@ class Asked(NamedTuple):
     "--executor", type=click.Choice(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
     help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
-@click.option("--compression", type=click.Choice(["none", FP16]), help="Of gradients, by Horovod.")
+@click.option("--compression", type=click.Choice([NONE, FP16]), help="Of gradients, by Horovod.")
 @click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
@@ -115,7 +116,7 @@ def run_command(
     comm_hook: bool,
     output: str,
 ) -> int:
-    """Train for real under each plan, with PyTorch DDP or our executor, started by torchrun, and measure it.
+    """Train for real under each plan, with PyTorch DDP, Horovod or our executor, started by torchrun, and measure it.
 
     WORKLOAD is replayed: sleeping (spinning, on a GPU) stands in for computation, while gradients, hooks, buckets and
     collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. What is finished
@@ -263,7 +264,7 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
 
     require_agreement(repr((asked, settings)))
     workload = asked.variation.of(profiles.load_workload(asked.workload or asked.subject))
-    workload = workload.in_fp16() if asked.compression == FP16 else workload
+    workload = compressed(workload, asked.compression or NONE)
     watch.patience += 2 * workload.compute_time
     pricing = UNMEASURED
     if asked.cluster is not None:

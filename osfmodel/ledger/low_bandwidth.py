@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from osfmodel import profiles
+from osfmodel.compression import FP16, compressed
 from osfmodel.cost import Cost, cost_of
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import NO_EFFECTS, Effects
@@ -50,8 +51,8 @@ def _row(run: Measurement, alone: Mapping[str, float], effects: Effects) -> Row:
     if run.workers > 1 and _bandwidth(setup) is None:
         return not_predicted(run, "the links inside the node are not stated")
     workload = with_compute_time(profiles.load_workload(run.workload), alone[run.workload])
-    if "fp16" in setup:
-        workload = workload.in_fp16()
+    if FP16 in setup:
+        workload = compressed(workload, FP16)
     cost = cost_between(run.workers, setup)
     plan = make_plan("wfbp" if run.workers == 1 else "horovod", workload, Pricing.of(cost))
     return row_of(run, workload, Pricing.of(cost, effects), plan, fitted=run.workers == 1)

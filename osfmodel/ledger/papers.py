@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from osfmodel.compression import FP16, compressed
 from osfmodel.cost import AffineCost, Cost, cost_of
 from osfmodel.effects import NO_EFFECTS, Effects
 from osfmodel.engine import predict_timeline
@@ -96,4 +97,4 @@ def as_run(workload: Workload, compute_time: float, precision: str) -> Workload:
     That is all that is known of float16: the shares of time stay those of float32.
     """
     whole = with_compute_time(workload, compute_time)
-    return whole.in_fp16() if precision == "fp16" else whole
+    return compressed(whole, FP16) if precision == FP16 else whole

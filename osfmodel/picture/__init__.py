@@ -135,7 +135,7 @@ def pictures(request: Request) -> Pictures:
         tuple(map(predicted, comparison.predictions)),
         tuple(chart for trace in request.traces for chart in _measured(trace)),
         scaling(partial(request.compared, [*both, BEST]), counts, workers),
-        sweep(workload, cluster, workers, comparison.predictions[0].lower_bound),
+        sweep(workload, cluster, workers),
         _evidence([one.band for one in comparison.predictions]) if request.evidence else None,
     )
 

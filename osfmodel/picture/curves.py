@@ -9,7 +9,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
-from osfmodel.predict import Comparison
+from osfmodel.predict import Comparison, predict
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve.caps import best_cap
 from osfmodel.targets import ddp
@@ -105,7 +105,7 @@ def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen
     return Scaling(tuple(row.workers for row in rows), tuple(lines), bounds, chosen)
 
 
-def sweep(workload: Workload, cluster: Cluster, workers: int, bound: float) -> Sweep | None:
+def sweep(workload: Workload, cluster: Cluster, workers: int) -> Sweep | None:
     """DDP with one limit after the other, timed by the engine; None where there is nothing to send."""
     gradients = workload.gradients
     if not gradients or not workload.gradient_bytes:
@@ -116,7 +116,8 @@ def sweep(workload: Workload, cluster: Cluster, workers: int, bound: float) -> S
     rows = [timed((cap,)) for cap in caps]
     times = tuple(time for time, _ in rows)
     best = max(place for place, time in enumerate(times) if time <= min(times) * (1 + 1e-12))
-    return Sweep(caps, times, tuple(count for _, count in rows), best, timed(ddp.DdpKnobs().limits)[0], bound)
+    default = predict(workload, cluster, "ddp", workers)
+    return Sweep(caps, times, tuple(count for _, count in rows), best, default.iteration_time, default.lower_bound)
 
 
 class _Timed:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.batches import Variation
+from osfmodel.compression import FP16
 from osfmodel.effects import HOROVOD, REPLAYED_ON_CPU
 from osfmodel.loop import Loop
 from osfmodel.loop_settings import PREFIX, name_of
@@ -143,8 +144,8 @@ def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
     }
     if series.subject["variation"] is not None:
         stated |= Variation(*series.subject["variation"]).stated
-    if series.subject.get("compression") == "fp16":
-        stated["compression"] = "fp16"
+    if series.subject.get("compression") == FP16:
+        stated["compression"] = FP16
     if loop.use_groups:
         stated["sent"] = written(horovod.grouped_plan_of(loop, series.workload), series.workload)
     return stated

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from osfmodel.batches import Variation
+from osfmodel.compression import FP16
 from osfmodel.errors import DataError, OsfError
 from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
 from osfmodel.runtime.replay import await_handles
@@ -83,7 +84,7 @@ def train(
     if strange is not None:
         raise DataError(f"the model has no tensor {strange!r}, which the plan sends: is it of another profile?")
     grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
-    sent = hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none
+    sent = hvd.Compression.fp16 if compression == FP16 else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)
     step = found.begin(None, optimizer)
     samples, losses = [], []

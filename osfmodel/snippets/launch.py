@@ -6,15 +6,11 @@ import re
 
 from osfmodel.cost.layout import layout_of
 from osfmodel.errors import UsageError
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
 
 PORT = 29500
 """torchrun's own default for meeting."""
-OTHER_LAUNCHERS = {
-    "horovod": "Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
-    "byteps": "BytePS is started by bpslaunch, beside a scheduler and servers",
-}
-"""Targets that torchrun does not start, and why."""
 
 
 def torchrun(tuning: Tuning) -> str:
@@ -41,8 +37,9 @@ def places(tuning: Tuning) -> tuple[int, int]:
     Raises UsageError for several worker counts, for workers that do not fill nodes evenly, and for a framework with a
     launcher of its own.
     """
-    if tuning.target in OTHER_LAUNCHERS:
-        raise UsageError(f"torchrun does not start {tuning.target}: {OTHER_LAUNCHERS[tuning.target]}")
+    launcher = CONFIG_TARGETS[tuning.target].launcher
+    if launcher:
+        raise UsageError(f"torchrun does not start {tuning.target}: {launcher}")
     if len(tuning.outcomes) > 1:
         raise UsageError("a launch is of one worker count: give one to --workers")
     place = layout_of(tuning.outcomes[0].workers, tuning.cluster.gpus_per_node)

@@ -19,7 +19,7 @@ from osfmodel.errors import PlanError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
-from osfmodel.targets.target import UNPRICED, Target, require_plain
+from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
@@ -73,14 +73,14 @@ def exact(plan: Plan, workload: Workload) -> BytePsKnobs:
     raise PlanError("BytePS sends tensors one by one, cut at multiples of a partition: it cannot form this plan")
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> BytePsKnobs:
-    """The settings that form ``plan``; where none do, the fastest of partitions in powers of two with CREDITS."""
-    try:
-        return exact(plan, workload)
-    except PlanError:
-        require_plain(plan, workload, "BytePS")
+def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> BytePsKnobs:
+    """The fastest of partitions in powers of two with CREDITS. Raises PlanError for a plan that needs an executor."""
+    require_plain(plan, workload, "BytePS")
     tried = [BytePsKnobs(partition, credit) for partition in _partitions(workload, limits) for credit in CREDITS]
     return min([*tried, *([] if tried else [BytePsKnobs()])], key=lambda knobs: _time(knobs, workload, pricing))
+
+
+project = exact_or(exact, nearest)
 
 
 def _partitions(workload: Workload, limits: Limits) -> list[int]:
@@ -127,12 +127,13 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
-    BytePsKnobs,
-    project,
-    realise,
-    config,
-    render,
+    meaning="BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
+    default_knobs=BytePsKnobs,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
+    launcher="BytePS is started by bpslaunch, beside a scheduler and servers",
 )

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from osfmodel.compression import hook_of
 from osfmodel.cost import Cost
 from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
@@ -27,7 +28,7 @@ from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_cap
 from osfmodel.solve.contiguous import allowed, finish
 from osfmodel.targets.target import Target, require_plain, whatever_it_costs
 from osfmodel.units import MIB, show_bytes
-from osfmodel.workload import BF16, FP16, Workload
+from osfmodel.workload import Workload
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """By what a limit is changed in the search for lists that serve several dtypes."""
@@ -184,7 +185,8 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 
 def render(knobs: DdpKnobs, workload: Workload) -> str:
     """Python to paste where the model is wrapped; it finds out what the installed torch can do."""
-    return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs.fallback), hook=_hook(workload))
+    hook = hook_of(workload)
+    return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs.fallback), hook=f"\n{hook}" if hook else "")
 
 
 def arguments(knobs: DdpKnobs, workload: Workload) -> str:
@@ -202,17 +204,9 @@ def arguments(knobs: DdpKnobs, workload: Workload) -> str:
     )
 
 
-def _hook(workload: Workload) -> str:
-    """What makes DDP send less, where the workload is one of :mod:`osfmodel.compression`."""
-    _, _, how = workload.name.rpartition("-")
-    if how.startswith("powersgd"):
-        return POWER_SGD.format(rank=how.removeprefix("powersgd"))
-    return CAST.format(hook=f"{how}_compress_hook") if f"-{how}" in (FP16, BF16) else ""
-
-
 def hook_beside(workload: Workload) -> str:
-    """The same as comments, where something else wraps the model; nothing where gradients are sent as they are."""
-    lines = _hook(workload).strip().splitlines()
+    """What compresses gradients, as comments, where something else wraps the model; nothing where nothing does."""
+    lines = hook_of(workload).splitlines()
     return "".join(f"{line}\n" for line in (HOOKED, *(f"#     {line}" for line in lines))) if lines else ""
 
 
@@ -235,14 +229,6 @@ def _older(fallback: CapSearch | None) -> str:
 HOOKED = (
     "# The plan is for compressed gradients: on the DistributedDataParallel that wraps the model, before it trains,"
 )
-CAST = """
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-model.register_comm_hook(None, default_hooks.{hook})"""
-POWER_SGD = """
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-model.register_comm_hook(
-    powerSGD_hook.PowerSGDState(None, matrix_approximation_rank={rank}), powerSGD_hook.powerSGD_hook
-)"""
 OLDER = """\
 elif "bucket_bytes_cap_default" in inspect.getsource(DDP.__init__):  # one cap for all buckets: the best one
     ddp_kwargs = {{"bucket_cap_mb": {single_mib!r}}}
@@ -277,14 +263,14 @@ model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 """
 
 TARGET = Target(
-    "PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
-    DdpKnobs,
-    project,
-    whatever_it_costs(realise),
-    config,
-    render,
-    complete,
-    caveats,
-    exact,
+    meaning="PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
+    default_knobs=DdpKnobs,
+    project=project,
+    realise=whatever_it_costs(realise),
+    config=config,
+    render=render,
+    complete=complete,
+    caveats=caveats,
+    exact=exact,
     compared=True,
 )

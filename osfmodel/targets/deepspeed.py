@@ -20,7 +20,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_MOST, best_number, bounded_layout, counted, number_forming
-from osfmodel.targets.target import Target, require_plain, whatever_it_costs
+from osfmodel.targets.target import Target, exact_or, require_plain, whatever_it_costs
 from osfmodel.workload import Workload
 
 DEFAULT_ELEMENTS = 500_000_000
@@ -73,16 +73,16 @@ def _after(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpee
     return [DeepSpeedKnobs(number) for number in dict.fromkeys([max(sizes), max(fused, default=1)])]
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DeepSpeedKnobs:
-    """The bound that forms ``plan``; where none does, the one with the earliest end of communication."""
-    try:
-        return exact(plan, workload)
-    except PlanError:
-        require_plain(plan, workload, "DeepSpeed")
+def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> DeepSpeedKnobs:
+    """The bound with the earliest end of communication. Raises PlanError for a plan that needs an executor."""
+    require_plain(plan, workload, "DeepSpeed")
     number = best_number(workload, pricing.cost(), AT_MOST, limits)
     if number is None:
         raise PlanError("no reduce_bucket_size keeps the limits for this workload: raise them")
     return DeepSpeedKnobs(number, overlap=True)
+
+
+project = exact_or(exact, nearest)
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -127,12 +127,12 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
-    DeepSpeedKnobs,
-    project,
-    whatever_it_costs(realise),
-    config,
-    render,
+    meaning="DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
+    default_knobs=DeepSpeedKnobs,
+    project=project,
+    realise=whatever_it_costs(realise),
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
 )

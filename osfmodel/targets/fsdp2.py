@@ -23,7 +23,7 @@ from osfmodel.objective import Objective
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
-from osfmodel.targets.target import UNPRICED, Target, require_plain
+from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
 from osfmodel.workload import Workload
 
 RULES = Objective(forward_overlap=True, split=True)
@@ -96,18 +96,13 @@ def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
     raise PlanError("no grouping of modules makes FSDP2 form this plan")
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
-    """The groups that form ``plan``; where none do, the fastest of those nearest to it and of even ones."""
-    try:
-        return exact(plan, workload)
-    except PlanError:
-        if plan.objective.plain or not RULES.permits(plan.objective):
-            require_plain(plan, workload, "FSDP2")
-    return _searched(plan, workload, pricing)
+def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> FsdpKnobs:
+    """The fastest of one group, even ones and those nearest to the plan, then changed end by end while that helps.
 
-
-def _searched(plan: Plan, workload: Workload, pricing: Pricing) -> FsdpKnobs:
-    """The fastest of one group, even ones and those nearest to the plan, then changed end by end while that helps."""
+    Raises PlanError for a plan that needs an executor.
+    """
+    if plan.objective.plain or not RULES.permits(plan.objective):
+        require_plain(plan, workload, "FSDP2")
     names = [name for name in modules(workload) if name]
     times: dict[frozenset[int], float] = {}
 
@@ -126,6 +121,9 @@ def _searched(plan: Plan, workload: Workload, pricing: Pricing) -> FsdpKnobs:
         best = changed
     default = predict_timeline(workload, realise(FsdpKnobs(), workload, pricing), pricing).iteration_time
     return FsdpKnobs() if default <= time(best) else _grouped(names, best)
+
+
+project = exact_or(exact, nearest)
 
 
 def _even(names: Sequence[str], workload: Workload) -> list[frozenset[int]]:
@@ -208,12 +206,12 @@ fully_shard(model, reshard_after_forward=False)
 """
 
 TARGET = Target(
-    "PyTorch FSDP2 with the whole model in one group, not resharded after forward",
-    FsdpKnobs,
-    project,
-    realise,
-    config,
-    render,
+    meaning="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
+    default_knobs=FsdpKnobs,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
     conditions=EXECUTED,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from osfmodel.compression import FP16
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import HOROVOD
 from osfmodel.errors import PlanError
@@ -23,7 +24,7 @@ from osfmodel.solve import SOLVERS, Case, Limits
 from osfmodel.solve.loops import best_settings
 from osfmodel.targets.target import Target, require_plain
 from osfmodel.units import MIB, show_bytes, show_time
-from osfmodel.workload import FP16, Workload
+from osfmodel.workload import Workload
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
 """Cycle times tried with groups, seconds: the loop has nothing to wait for."""
@@ -170,7 +171,7 @@ def render(knobs: Loop, workload: Workload) -> str:
         groups=groups,
         advice=advice,
         grouped=" ".join(f"{key}={value}" for key, value in environment(offered).items()),
-        compressed="\n#     compression=hvd.Compression.fp16," if workload.name.endswith(FP16) else "",
+        compressed="\n#     compression=hvd.Compression.fp16," if workload.sent_as == FP16 else "",
         beside="; with HOROVOD_DISABLE_GROUP_FUSION=1 in the environment" if knobs.use_groups else "",
     )
 
@@ -211,19 +212,20 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
-    Loop,
-    project,
-    realise,
-    config,
-    render,
-    complete,
-    caveats,
-    exact,
-    search,
-    words,
+    meaning="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
+    default_knobs=Loop,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
+    complete=complete,
+    caveats=caveats,
+    exact=exact,
+    search=search,
+    words=words,
     reluctance=WORTH_A_LINE,
     conditions={"executor": HOROVOD},
     clock=True,
     compared=True,
+    launcher="Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
 )

@@ -18,7 +18,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_LEAST, best_number, counted, number_forming
-from osfmodel.targets.target import Target, require_plain
+from osfmodel.targets.target import Target, exact_or, require_plain
 from osfmodel.workload import Gradients, Workload
 
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
@@ -57,16 +57,16 @@ def exact(plan: Plan, workload: Workload) -> MegatronKnobs:
     return MegatronKnobs(number)
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> MegatronKnobs:
-    """The size that forms ``plan``; where none does, the one with the earliest end of communication."""
-    try:
-        return exact(plan, workload)
-    except PlanError:
-        require_plain(plan, workload, "Megatron")
+def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> MegatronKnobs:
+    """The size with the earliest end of communication. Raises PlanError for a plan that needs an executor."""
+    require_plain(plan, workload, "Megatron")
     number = best_number(workload, pricing.cost(), AT_LEAST, limits)
     if number is None:
         raise PlanError("no --ddp-bucket-size keeps the limits for this workload: raise them")
     return MegatronKnobs(number)
+
+
+project = exact_or(exact, nearest)
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -134,12 +134,12 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    "Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
-    MegatronKnobs,
-    project,
-    realise,
-    config,
-    render,
+    meaning="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
+    default_knobs=MegatronKnobs,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     caveats=caveats,
     exact=exact,
 )

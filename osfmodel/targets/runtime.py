@@ -40,12 +40,12 @@ def render(knobs: Plan | None, workload: Workload) -> str:
 
 
 TARGET = Target(
-    "an executor for any plan; by default PyTorch DDP's buckets",
-    lambda: None,
-    project,
-    realise,
-    config,
-    render,
+    meaning="an executor for any plan; by default PyTorch DDP's buckets",
+    default_knobs=lambda: None,
+    project=project,
+    realise=realise,
+    config=config,
+    render=render,
     conditions=EXECUTED,
     executes=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
@@ -14,8 +14,10 @@ from osfmodel.pricing import Pricing
 from osfmodel.solve import Case, Limits
 from osfmodel.workload import Workload
 
+Knobs = TypeVar("Knobs")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A framework whose knobs decide the plan.
 
@@ -43,6 +45,7 @@ class Target:
     objective:     the rules under which the framework works; an executor works under any
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
+    launcher:      what starts its workers, in a sentence, where torchrun does not
     """
 
     meaning: str
@@ -63,6 +66,7 @@ class Target:
     objective: Objective = PLAIN
     dialect_of: str = ""
     compared: bool = False
+    launcher: str = ""
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
         """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
@@ -83,6 +87,20 @@ UNPRICED = Pricing.of(FREE, workers=2)
 def whatever_it_costs(realise: Callable[[Any, Workload], Plan]) -> Callable[[Any, Workload, Pricing], Plan]:
     """For a framework that forms the same plan at any price."""
     return lambda knobs, workload, pricing: realise(knobs, workload)
+
+
+def exact_or(
+    exact: Callable[[Plan, Workload], Knobs], nearest: Callable[[Plan, Workload, Pricing, Limits], Knobs]
+) -> Callable[..., Knobs]:
+    """A ``project`` that gives the knobs that form a plan exactly; where none do, the nearest ones."""
+
+    def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Knobs:
+        try:
+            return exact(plan, workload)
+        except PlanError:
+            return nearest(plan, workload, pricing, limits)
+
+    return project
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:

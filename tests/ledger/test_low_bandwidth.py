@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from osfmodel import profiles
+from osfmodel.compression import compressed
 from osfmodel.ledger import low_bandwidth
 from osfmodel.measurements import load_measurements
 
@@ -47,6 +48,6 @@ def test_a_ring_of_four_sends_half_as_much_again():
 
 def test_half_precision_halves_the_message_and_not_the_time():
     workload = profiles.load_workload("resnet50-v100")
-    half = workload.in_fp16()
+    half = compressed(workload, "fp16")
     assert 2 * half.gradient_bytes == workload.gradient_bytes
     assert half.compute_time == workload.compute_time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,6 +17,7 @@ from osfmodel.cost import cost_of, nccl
 from osfmodel.cost.layout import layout_of
 from osfmodel.errors import UsageError
 from osfmodel.snippets import SNIPPETS
+from osfmodel.targets import ddp
 
 
 @cache
@@ -71,6 +73,13 @@ def test_the_batch_script_is_bash_and_says_the_same_to_slurm(tmp_path):
 def test_what_torchrun_cannot_start_is_refused(name, made, why):
     with pytest.raises(UsageError, match=why):
         SNIPPETS[name].write(tuned(**made))
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_a_new_target_says_itself_what_starts_it(name, monkeypatch):
+    monkeypatch.setitem(osf.CONFIG_TARGETS, "new", replace(ddp.TARGET, launcher="New is started by newrun"))
+    with pytest.raises(UsageError, match="torchrun does not start new: New is started by newrun"):
+        SNIPPETS[name].write(tuned(target="new"))
 
 
 def matching(text, size, nodes, ranks):
