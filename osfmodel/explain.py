@@ -51,7 +51,7 @@ def explain(
     given. Raises DataError for files that are no traces, too.
     """
     if not isinstance(trace, Trace):
-        from osfmodel.formats.kineto import load_trace
+        from osfmodel.formats import load_trace
 
         paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
         trace = load_trace([Path(path) for path in paths])

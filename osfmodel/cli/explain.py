@@ -11,7 +11,7 @@ from osfmodel.cli.app import CLUSTER, WORKLOAD, emit, output_options, warn
 from osfmodel.errors import UsageError
 from osfmodel.explain import explain
 from osfmodel.explain_output import Explained
-from osfmodel.formats.kineto import load_trace
+from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Hints, Text
 from osfmodel.progress import progress_bar
 from osfmodel.trace import Trace

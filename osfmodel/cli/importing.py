@@ -13,15 +13,26 @@ from typing import Any
 import click
 
 from osfmodel import documents, measurements, profiles
-from osfmodel.cli.app import print_text, warn
+from osfmodel.cli.app import line, print_text, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
 from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.formats import IMPORT_FORMATS, Files, Hints, Noun, import_content, import_file, merged, opener
+from osfmodel.formats import (
+    IMPORT_FORMATS,
+    Hints,
+    Noun,
+    holds_traces,
+    import_content,
+    import_file,
+    load_trace,
+    merged,
+    nouns_of,
+)
 from osfmodel.formats.packed import unpacked
 from osfmodel.formats.source_text import Text
+from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
 from osfmodel.output import summary
 from osfmodel.progress import progress_bar
@@ -88,15 +99,16 @@ def import_command(
     """
     check_output(output, files)
     hints = Hints("", workers, gpus_per_node, batch_size, collective, *hints_of_traces(ddp_logging, workload, steps))
-    together = None if "-" in files else opener([Path(file) for file in files], form)
-    if together is None:
+    paths = [Path(file) for file in files]
+    if "-" in files or not holds_traces(paths, form):
         title = name or "-".join(stem(file) for file in files)
         nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
     else:
         title = name or shared_stem(files)
         with progress_bar("reading") as progress:
-            nouns = together(Files(tuple(map(Path, files)), warn, progress), replace(hints, name=title))
-        nouns = of_kind(nouns, kind, files[0])
+            trace = load_trace(paths, replace(hints, name=title), warn, progress, form)
+        line(found_in(trace))
+        nouns = of_kind(nouns_of(trace, batch_size, warn), kind, files[0])
     if model is not None:
         nouns = [fitted(noun, model) for noun in wires(nouns)]
     else:

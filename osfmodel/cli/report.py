@@ -138,7 +138,7 @@ def _job(files: Sequence[str]) -> tuple[Trace, ...]:
     """What the traces of all ranks show; none without files. Raises DataError for what is no trace."""
     if not files:
         return ()
-    from osfmodel.formats.kineto import load_trace
+    from osfmodel.formats import load_trace
     from osfmodel.progress import progress_bar
 
     with progress_bar("reading") as progress:

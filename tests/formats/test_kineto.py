@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from osfmodel import Cluster, predict
 from osfmodel.cli import main
 from osfmodel.errors import DataError, OsfError
-from osfmodel.formats import Files, Hints, kineto
-from osfmodel.formats.kineto import load_trace
-from osfmodel.formats.source_text import Text
+from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
+from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
 from osfmodel.trace_buckets import carried, usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
@@ -385,7 +384,8 @@ def test_events_that_make_no_sense_are_errors_or_left_out(changes):
 def sane(document):
     """Whether it is read as nouns, or refused on one line."""
     try:
-        nouns = kineto.read(Files((Text("odd.json", json.dumps(document)),)), Hints("odd"))
+        files = Files((Text("odd.json", json.dumps(document)),))
+        nouns = nouns_of(kineto.trace_of(files, Hints("odd")), None, silent)
     except OsfError as error:
         return "\n" not in str(error)
     return all(isinstance(noun, Workload | Cluster | Measurement) for noun in nouns)
