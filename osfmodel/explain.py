@@ -212,6 +212,6 @@ def _unknown(one: Explanation) -> tuple[str, ...]:
         worst = max(one.steps, key=lambda step: step.time)
         found.append(
             f"steps differ: a usual one takes {show_time(one.step_time)}, the mean {show_time(average)}, step "
-            f"{worst.number} {show_time(worst.time)}; --step looks at one, --format json has all"
+            f"{worst.number} {show_time(worst.time)}; --steps looks at some, --format json has all"
         )
     return tuple(found)

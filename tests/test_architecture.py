@@ -157,7 +157,7 @@ FLOORS = [
     ("runtime.driving", "runtime.callbacks", "runtime.choice", "runtime.session"),
     ("runtime.live",),
     ("cli.app",),
-    ("cli.subject",),
+    ("cli.subject", "cli.trace_options"),
     ("cli.tune_live", "cli.tune_memory", "cli.predict"),
     ("plot_pictures",),
     ("cli.report",),
@@ -172,7 +172,7 @@ SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_li
 SCREENS |= {"memory_screen", "list_screen", "check_screen", "memory_output", "check_output", "cli.subject"}
 SCREENS |= {"progress"}
 SCREENS |= {"picture_screen", "cli.report"}
-SCREENS |= {"explain_screen", "explain_output", "cli.explain"}
+SCREENS |= {"explain_screen", "explain_output", "cli.explain", "cli.trace_options"}
 
 
 def modules() -> dict[str, Path]:
