@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.formats import load_trace
+from osfmodel.formats.source_text import Text
 from tests.formats import traces
 from tests.live.explained import EXPECTED, STORED, paths_of
 
@@ -136,6 +138,15 @@ def test_all_commands_are_told_the_same_of_traces(reader, tmp_path, monkeypatch)
         code, output = told(*words)
         assert code in (1, 2)
         assert said in output
+
+
+def test_a_trace_says_whether_its_host_computes():
+    """Recorded over gloo on CPUs; a job on GPUs is none, whatever its library is called."""
+    assert [rank.host_computes for rank in load_trace(paths_of("healthy")).ranks] == [True, True]
+    made = traces.trace(traces.Job(late=(0, 0), clocks=(0, 0)))
+    made["distributedInfo"] = {**made.get("distributedInfo", {}), "backend": "gloo"}
+    (rank,) = load_trace([Text("a.json", json.dumps(made))]).ranks
+    assert (rank.backend, rank.host_computes) == ("gloo", False)
 
 
 def test_what_a_report_is_told_of_a_trace_needs_one():

@@ -122,6 +122,7 @@ def _rank(file: _File, place: int, count: int, origin: float, remarks: list[str]
         device=_device(file),
         backend=str(file.distributed.get("backend") or _backend(file.kept)),
         file=file.path,
+        host_computes=not file.kept.on_device,
     )
 
 
