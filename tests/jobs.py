@@ -75,7 +75,8 @@ def trace_of(job: Job) -> Trace:
     if len(known) == 1:
         steps = [[_alone(step) for step in row] for row in steps]
     ranks = tuple(
-        RankTrace(rank, tuple(steps[rank]), len(starts), "cpu", job.backend, host_computes=True) for rank in known
+        RankTrace(rank, tuple(steps[rank]), len(starts), "cpu", job.backend, host_computes=job.backend == "gloo")
+        for rank in known
     )
     return Trace("made-up", ranks)
 
