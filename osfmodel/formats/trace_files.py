@@ -19,6 +19,8 @@ LARGEST_TRACE = 2**35
 TOO_LARGE = "which no trace is"
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 MOST_FILES = 20_000
+MOST_TOLD = 5
+"""Files that are left out by name; of more, how many they are."""
 
 Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
@@ -36,6 +38,25 @@ class Meter:
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.done, self.total))
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Tells of the first few files that are left out, and at the end how many more there were."""
+
+    tell: Callable[[str], None]
+    count: int = 0
+
+    def add(self, message: str) -> None:
+        """One more."""
+        self.count += 1
+        if self.count <= MOST_TOLD:
+            self.tell(message)
+
+    def end(self) -> None:
+        """No more."""
+        if self.count > MOST_TOLD:
+            self.tell(f"and {self.count - MOST_TOLD:,} more are left out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +77,13 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
     """
     listed = [(path, [] if isinstance(path, Text) else _listed(path, endings)) for path in files.paths]
     meter = Meter((file for _, inside in listed for file, _ in inside), files.progress)
+    left = LeftOut(files.tell)
     for path, inside in listed:
         if isinstance(path, Text):
             yield path.file, iter((path.content.encode("utf-8", "surrogatepass"),))
         for file, found in inside:
-            yield from _checked(file, _in_file(file, found, Sifting(known, files.tell, meter)))
+            yield from _checked(file, _in_file(file, found, Sifting(known, left.add, meter)))
+    left.end()
 
 
 def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings: Sequence[str]) -> str | None:

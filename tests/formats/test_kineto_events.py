@@ -476,9 +476,20 @@ def test_entries_of_archives_that_are_left_out(tmp_path):
     path.write_bytes(tar(entries))
     told = []
     assert [name for name, _, _ in on_disk(path, tell=told.append)] == [f"{path}:fine.json"]
-    assert len(told) == 8
+    assert len(told) == 6
     assert told[0] == f"{path}: 0.json: left out: it is a symbolic link"
-    assert told[5] == f"{path}: ../up.json: left out: its name leads out of the archive"
+    assert told[5] == "and 3 more are left out"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["job.tar"]
+
+
+def test_names_that_lead_out_of_an_archive_are_left_out(tmp_path):
+    path = tmp_path / "job.tar"
+    names = ("../up.json", "a/../../up.json", "/etc/cron.json", "fine.json")
+    path.write_bytes(tar([(name, rank(0).encode()) for name in names]))
+    told = []
+    assert [name for name, _, _ in on_disk(path, tell=told.append)] == [f"{path}:fine.json"]
+    assert len(told) == 3
+    assert told[0] == f"{path}: ../up.json: left out: its name leads out of the archive"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["job.tar"]
 
 
