@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.errors import DataError
-from osfmodel.formats.kineto import load_trace
+from osfmodel.formats import load_trace
 from osfmodel.trace import Trace
 from osfmodel.trace_buckets import usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of

@@ -21,14 +21,12 @@ from osfmodel.diagnosis.replays import Replays, Startup
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
-from osfmodel.trace import RankTrace, Trace
+from osfmodel.trace import Trace
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 WORTH = 0.05
 """The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
-HOSTS = ("gloo", "mpi")
-"""Libraries of jobs whose computation is the host's own."""
 SEVERAL_SIZES = 2.0
 """Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
 REPLAY_ERROR = 0.1
@@ -52,7 +50,7 @@ def explain(
     given. Raises DataError for files that are no traces, too.
     """
     if not isinstance(trace, Trace):
-        from osfmodel.formats.kineto import load_trace
+        from osfmodel.formats import load_trace
 
         paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
         trace = load_trace([Path(path) for path in paths])
@@ -111,7 +109,7 @@ def _seen(trace: Trace, wanted: Sequence[int]) -> Steps:
         there = ", ".join(map(str, shared)) or "none that all ranks have"
         raise DataError(f"the trace {trace.name!r} has no such step: it has {there}")
     return {
-        number: [Seen.of(steps[number], _host_computes(rank)) for rank, steps in zip(trace.ranks, by_rank, strict=True)]
+        number: [Seen.of(steps[number], rank.host_computes) for rank, steps in zip(trace.ranks, by_rank, strict=True)]
         for number in numbers
     }
 
@@ -127,10 +125,6 @@ def _middle(items: Sequence[Item], times: Sequence[float]) -> list[Item]:
     order = sorted(range(len(items)), key=lambda place: times[place])
     cut = len(items) // 3
     return [items[place] for place in sorted(order[cut : len(items) - cut])]
-
-
-def _host_computes(rank: RankTrace) -> bool:
-    return rank.backend in HOSTS or rank.device.lower().startswith("cpu")
 
 
 def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startup, tuple[str, ...]]:
@@ -213,6 +207,6 @@ def _unknown(one: Explanation) -> tuple[str, ...]:
         worst = max(one.steps, key=lambda step: step.time)
         found.append(
             f"steps differ: a usual one takes {show_time(one.step_time)}, the mean {show_time(average)}, step "
-            f"{worst.number} {show_time(worst.time)}; --step looks at one, --format json has all"
+            f"{worst.number} {show_time(worst.time)}; --steps looks at some, --format json has all"
         )
     return tuple(found)

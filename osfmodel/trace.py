@@ -202,7 +202,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; empty where the trace does not say."""
+    """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; empty where the trace does not say.
+
+    ``host_computes``: whether what computes is the host itself, which then has no device that runs behind it.
+    """
 
     rank: int
     steps: tuple[Step, ...]
@@ -210,6 +213,7 @@ class RankTrace:
     device: str = ""
     backend: str = ""
     file: str = ""
+    host_computes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

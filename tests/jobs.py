@@ -74,7 +74,10 @@ def trace_of(job: Job) -> Trace:
     known = job.traced or tuple(range(len(starts)))
     if len(known) == 1:
         steps = [[_alone(step) for step in row] for row in steps]
-    ranks = tuple(RankTrace(rank, tuple(steps[rank]), len(starts), "cpu", job.backend) for rank in known)
+    ranks = tuple(
+        RankTrace(rank, tuple(steps[rank]), len(starts), "cpu", job.backend, host_computes=job.backend == "gloo")
+        for rank in known
+    )
     return Trace("made-up", ranks)
 
 

@@ -53,7 +53,7 @@ FLOORS = [
         "bands",
     ),
     ("formats.nccl_log", "formats.horovod_events", "formats.trace_files"),
-    ("formats.kineto_events", "formats.kineto_ranks", "formats.kineto_sizes"),
+    ("formats.kineto_events", "formats.trace_ranks", "formats.trace_sizes", "formats.traces"),
     ("formats.kineto_recorded",),
     ("formats.kineto_collectives",),
     ("formats.kineto_windows",),
@@ -158,7 +158,7 @@ FLOORS = [
     ("runtime.driving", "runtime.callbacks", "runtime.choice", "runtime.session"),
     ("runtime.live",),
     ("cli.app",),
-    ("cli.subject",),
+    ("cli.subject", "cli.trace_options"),
     ("cli.tune_live", "cli.tune_memory", "cli.predict"),
     ("plot_pictures",),
     ("cli.report",),
@@ -173,7 +173,7 @@ SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_li
 SCREENS |= {"memory_screen", "list_screen", "check_screen", "memory_output", "check_output", "cli.subject"}
 SCREENS |= {"progress"}
 SCREENS |= {"picture_screen", "cli.report"}
-SCREENS |= {"explain_screen", "explain_output", "cli.explain"}
+SCREENS |= {"explain_screen", "explain_output", "cli.explain", "cli.trace_options"}
 
 
 def modules() -> dict[str, Path]:

@@ -296,9 +296,7 @@ def anything(draw):
         compute, copies, inputs = (merged(draw(SPANS)) for _ in range(3))
         backward = draw(st.none() | st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))))
         step = Step(0, 0.0, 10.0, compute, tuple(collectives), tuple(gradients), copies, inputs, None, backward)
-        ranks.append(
-            RankTrace(rank, (step,), draw(st.none() | st.integers(1, 4)), "", draw(st.sampled_from(["", "gloo"])))
-        )
+        ranks.append(RankTrace(rank, (step,), draw(st.none() | st.integers(1, 4)), host_computes=draw(st.booleans())))
     return Trace("anything", tuple(ranks))
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.formats import load_trace
+from osfmodel.formats.source_text import Text
+from tests.formats import traces
 from tests.live.explained import EXPECTED, STORED, paths_of
 
 
@@ -99,10 +104,55 @@ def test_a_cluster_says_what_the_network_could_do():
 
 
 def test_one_step_can_be_asked_for():
-    assert [step["step"] for step in document(*paths_of("healthy"), "--step", 4)["steps"]] == [4]
-    result = explained(*paths_of("healthy"), "--step", 99)
+    assert [step["step"] for step in document(*paths_of("healthy"), "--steps", 4)["steps"]] == [4]
+    assert [step["step"] for step in document(*paths_of("healthy"), "--steps", "4..9")["steps"]] == [4, 5]
+    result = explained(*paths_of("healthy"), "--steps", 99)
     assert result.exit_code == 1
-    assert "it has 3, 4, 5" in result.output
+    assert "it has 3..5" in result.output
+
+
+REPORT = ["report", "resnet50-v100", "--cluster", "ring:50us,10Gbps", "--workers", 2]
+READERS = [["import"], ["explain"], [*REPORT, "-o", "out.json", "--trace"]]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=["import", "explain", "report"])
+def test_all_commands_are_told_the_same_of_traces(reader, tmp_path, monkeypatch):
+    """The log packed with gzip, steps as a range, the model by name, and what is wrong with them."""
+    monkeypatch.chdir(tmp_path)
+    Path("rank0.json").write_text(traces.text(traces.Job(sizes="nowhere", shapes=False, late=(0, 0), clocks=(0, 0))))
+    Path("ddp.json.gz").write_bytes(gzip.compress(b'{"rebuilt_bucket_sizes": "1200, 1200, 720", "dtypes": "float"}'))
+
+    def told(*words):
+        result = CliRunner().invoke(main, list(map(str, [*reader, "rank0.json", *words])))
+        return result.exit_code, result.output
+
+    code, output = told("--ddp-logging", "ddp.json.gz", "--steps", "5..6")
+    assert code == 0, output
+    for words, said in (
+        (["--steps", "last"], "--steps last: give the first and the last, such as 5..7"),
+        (["--steps", "7..5"], "--steps 7..5: give the first and the last, such as 5..7"),
+        (["--steps", "90..91"], "rank 0 has no steps 90..91: it has 5..7"),
+        (["--ddp-logging", "missing.json"], "missing.json cannot be read"),
+        (["--model", "resnet50-v100"], "the model has 161 gradients, a step of the trace 3 all-reduces of gradients"),
+    ):
+        code, output = told(*words)
+        assert code in (1, 2)
+        assert said in output
+
+
+def test_a_trace_says_whether_its_host_computes():
+    """Recorded over gloo on CPUs; a job on GPUs is none, whatever its library is called."""
+    assert [rank.host_computes for rank in load_trace(paths_of("healthy")).ranks] == [True, True]
+    made = traces.trace(traces.Job(late=(0, 0), clocks=(0, 0)))
+    made["distributedInfo"] = {**made.get("distributedInfo", {}), "backend": "gloo"}
+    (rank,) = load_trace([Text("a.json", json.dumps(made))]).ranks
+    assert (rank.backend, rank.host_computes) == ("gloo", False)
+
+
+def test_what_a_report_is_told_of_a_trace_needs_one():
+    result = CliRunner().invoke(main, [*map(str, REPORT), "--steps", "5"])
+    assert result.exit_code == 2
+    assert "give --trace FILE" in result.output
 
 
 @pytest.mark.parametrize(
@@ -111,7 +161,7 @@ def test_one_step_can_be_asked_for():
         ([], 2, "TRACE"),
         (["nowhere.json"], 1, "nowhere.json"),
         ([str(STORED / "healthy-0.json.gz")] * 2, 1, "one rank"),
-        ([str(STORED / "healthy-0.json.gz"), "--ddp-logging", "nowhere.json"], 2, "nowhere.json"),
+        ([str(STORED / "healthy-0.json.gz"), "--ddp-logging", "nowhere.json"], 1, "nowhere.json"),
         ([str(STORED / "healthy-0.json.gz"), "--cluster", "nowhere"], 2, "no cluster named"),
         ([str(STORED / "healthy-0.json.gz"), "--format", "code"], 2, "--format code"),
     ],

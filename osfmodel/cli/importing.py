@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,23 +12,30 @@ from typing import Any
 import click
 
 from osfmodel import documents, measurements, profiles
-from osfmodel.cli.app import print_text, warn
+from osfmodel.cli.app import line, print_text, warn
+from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.jumps import in_words
 from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.formats import IMPORT_FORMATS, Files, Hints, Noun, import_content, import_file, merged, opener
-from osfmodel.formats.packed import unpacked
-from osfmodel.formats.source_text import Text
+from osfmodel.formats import (
+    IMPORT_FORMATS,
+    Hints,
+    Noun,
+    holds_traces,
+    import_content,
+    import_file,
+    merged,
+    nouns_of,
+)
+from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
 from osfmodel.output import summary
-from osfmodel.progress import progress_bar
 from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 KINDS = list(TYPES)
-STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 
 
 @click.command(name="import")
@@ -40,7 +46,7 @@ STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 )
 @click.option(
     "--fit",
-    "model",
+    "cost_model",
     type=click.Choice(list(COST_MODELS)),
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
@@ -51,23 +57,19 @@ STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
 @click.option("--collective", type=click.Choice(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
-@click.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without the sizes of buckets.")
-@click.option("--model", "workload", metavar="WORKLOAD", help="Its workload, for a trace without sizes of gradients.")
-@click.option("--steps", metavar="N..M", help="Only these steps of a trace.")
+@trace_options
 def import_command(
     files: tuple[str, ...],
     output: str | None,
     form: str | None,
-    model: str | None,
+    cost_model: str | None,
     kind: str | None,
     name: str | None,
     workers: int | None,
     gpus_per_node: int | None,
     batch_size: int | None,
     collective: str | None,
-    ddp_logging: str | None,
-    workload: str | None,
-    steps: str | None,
+    hints: Hints,
 ) -> None:
     """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
 
@@ -87,36 +89,20 @@ def import_command(
       osf import rank0.json rank1.json --kind workload -o traced.json
     """
     check_output(output, files)
-    hints = Hints("", workers, gpus_per_node, batch_size, collective, *hints_of_traces(ddp_logging, workload, steps))
-    together = None if "-" in files else opener([Path(file) for file in files], form)
-    if together is None:
+    hints = replace(hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective)
+    if "-" in files or not holds_traces([Path(file) for file in files], form):
         title = name or "-".join(stem(file) for file in files)
         nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
     else:
         title = name or shared_stem(files)
-        with progress_bar("reading") as progress:
-            nouns = together(Files(tuple(map(Path, files)), warn, progress), replace(hints, name=title))
-        nouns = of_kind(nouns, kind, files[0])
-    if model is not None:
-        nouns = [fitted(noun, model) for noun in wires(nouns)]
+        trace = load_job(files, replace(hints, name=title), form)
+        line(found_in(trace))
+        nouns = of_kind(nouns_of(trace, batch_size, warn), kind, files[0])
+    if cost_model is not None:
+        nouns = [fitted(noun, cost_model) for noun in wires(nouns)]
     else:
         tell_jumps(nouns)
     write(nouns, output, files, title)
-
-
-def hints_of_traces(
-    ddp_logging: str | None, workload: str | None, steps: str | None
-) -> tuple[Text | None, Workload | None, tuple[int, int] | None]:
-    """What a trace may lack. Raises UsageError for steps that are none, DataError for a file that cannot be read."""
-    if steps is not None and not (found := STEPS.fullmatch(steps)):
-        raise UsageError(f"--steps {steps}: give the first and the last, such as 5..7")
-    log = None
-    if ddp_logging is not None:
-        log = profiles.read(
-            Path(ddp_logging), lambda content: Text(ddp_logging, unpacked(content).decode(errors="replace"))
-        )
-    model = None if workload is None else profiles.load_workload(workload)
-    return log, model, (int(found[1]), int(found[2] or found[1])) if steps is not None and found else None
 
 
 def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None, kind: str | None) -> Sequence[Noun]:

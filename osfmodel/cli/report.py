@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from osfmodel import __version__, profiles
 from osfmodel.cli.app import PLAN, line, parse_workers, print_text, require_writable, warn
 from osfmodel.cli.predict import named_or_file, warn_of_batches
 from osfmodel.cli.subject import Subject, load_subject, subject_options
+from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.errors import UsageError
+from osfmodel.formats.source_text import Hints
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.plans import STOCK_PLANS
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.trace import Trace
 
 
 def _page(drawn: Pictures, path: str) -> None:
@@ -75,6 +76,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     metavar="FILE",
     help="torch.profiler trace of the job, measured beside predicted; repeatable: the files of its ranks.",
 )
+@trace_options
 @click.option("--evidence", is_flag=True, help="Also show the measured runs that the error band stands on.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not the profile's.")
 @click.option(
@@ -91,6 +93,7 @@ def report_command(
     plan_names: tuple[str, ...],
     target: str,
     traces: tuple[str, ...],
+    hints: Hints,
     evidence: bool,
     batch_size: int | None,
     outputs: tuple[str, ...],
@@ -109,6 +112,8 @@ def report_command(
     """
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
     what_if = replace(subject.what_if, batch_size=batch_size)
+    if not traces and hints != Hints(""):
+        raise UsageError("--ddp-logging, --model and --steps are of a trace: give --trace FILE")
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
     warn_of_batches(workload, what_if, counts[-1:])
@@ -119,7 +124,7 @@ def report_command(
         tuple(counts),
         target,
         tuple(map(named_or_file, plan_names or STOCK_PLANS)),
-        _job(traces),
+        (load_job(traces, hints),) if traces else (),
         evidence,
         _inputs(click.get_current_context()),
         what_if,
@@ -132,17 +137,6 @@ def report_command(
         _show(drawn)
     for note in drawn.tuning.warnings:
         warn(note)
-
-
-def _job(files: Sequence[str]) -> tuple[Trace, ...]:
-    """What the traces of all ranks show; none without files. Raises DataError for what is no trace."""
-    if not files:
-        return ()
-    from osfmodel.formats.kineto import load_trace
-    from osfmodel.progress import progress_bar
-
-    with progress_bar("reading") as progress:
-        return (load_trace(tuple(map(Path, files)), tell=warn, progress=progress),)
 
 
 def _form(output: str) -> Callable[[Pictures, str], None]:

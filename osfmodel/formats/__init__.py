@@ -1,7 +1,8 @@
 """Formats of others: IMPORT_FORMATS maps a name to how a file of that format is recognised and read.
 
 To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Where files may be larger than
-any log, lie in archives, or belong to one job together, it is ``read(files, hints)``, and a line with ``of_files``.
+any log, lie in archives, or belong to one job together, what a profiler saw of its ranks, it is ``trace_of(files,
+hints)``, which gives a Trace, and a line with ``of_traces``; the nouns are made of the Trace, as for all such formats.
 Sniffing is exclusive: no file is recognised by two, which tests/conformance checks over samples of all.
 """
 
@@ -28,16 +29,19 @@ from osfmodel.formats import (
 )
 from osfmodel.formats.layout import merged
 from osfmodel.formats.packed import unpacked
-from osfmodel.formats.source_text import Files, Hints, Noun, Text
-from osfmodel.formats.trace_files import may_hold
+from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, silent
+from osfmodel.formats.trace_files import recognised
+from osfmodel.formats.traces import nouns_of
 from osfmodel.formats.unknown import explained
 from osfmodel.profiles import read
+from osfmodel.trace import Trace
 
 __all__ = [
-    "IMPORT_FORMATS", "Files", "Format", "Hints", "Noun", "import_content", "import_file", "merged", "of_files",
-    "opener", "recognise",
+    "IMPORT_FORMATS", "Files", "Format", "Hints", "Noun", "holds_traces", "import_content", "import_file", "load_trace",
+    "merged", "nouns_of", "of_traces", "recognise",
 ]  # fmt: skip
 
+NO_HINTS = Hints("")
 HEAD = 65_536
 
 
@@ -45,18 +49,26 @@ class Format(NamedTuple):
     """sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
     meaning: half a line for a person
-    open:    (files, hints) -> the nouns in all of them together, which belong to one job; None where a file is a job
+    trace:   (files, hints) -> what they show together, the ranks of one job; None where a file is a job
+    endings: how the names of such files end, by which they are found in a folder
     """
 
     sniff: Callable[[str], bool]
     read: Callable[[Text, Hints], Sequence[Noun]]
     meaning: str
-    open: Callable[[Files, Hints], Sequence[Noun]] | None = None
+    trace: Callable[[Files, Hints], Trace] | None = None
+    endings: tuple[str, ...] = ()
 
 
-def of_files(sniff: Callable[[str], bool], read: Callable[[Files, Hints], Sequence[Noun]], meaning: str) -> Format:
-    """A format of which a job may have several files, each of any size, also in archives and folders."""
-    return Format(sniff, lambda text, hints: read(Files((text,), text.tell), hints), meaning, read)
+def of_traces(
+    sniff: Callable[[str], bool], trace: Callable[[Files, Hints], Trace], meaning: str, endings: tuple[str, ...]
+) -> Format:
+    """A format of traces: a job may have several files, each of any size, also in archives and folders."""
+
+    def read(text: Text, hints: Hints) -> Sequence[Noun]:
+        return nouns_of(trace(Files((text,), text.tell), hints), hints.batch_size, text.tell)
+
+    return Format(sniff, read, meaning, trace, endings)
 
 
 IMPORT_FORMATS: Mapping[str, Format] = {
@@ -88,10 +100,11 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     "horovod-autotune": Format(
         horovod_autotune.sniff, horovod_autotune.read, "HOROVOD_AUTOTUNE_LOG: says what its tuner found"
     ),
-    "kineto": of_files(
+    "kineto": of_traces(
         kineto.sniff,
-        kineto.read,
+        kineto.trace_of,
         "torch.profiler's traces, of one rank or of all: the model, the wires and the steps as they were",
+        kineto.ENDINGS,
     ),
     "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }
@@ -105,29 +118,59 @@ def import_file(
     ``tell`` hears what is odd but no fault, a test that was cut off, say, on one line; without it, it is a Python
     warning. Raises UsageError for an unknown format, DataError for a bad file.
     """
-    together = opener([path], form)
-    if together is not None:
-        return together(Files((path,), tell or _as_warning), hints)
+    tell = tell or _as_warning
+    if holds_traces([path], form):
+        return nouns_of(load_trace([path], hints, tell, form=form), hints.batch_size, tell)
     return read(path, lambda content: import_content(content, path.name, hints, form, tell))
 
 
-def opener(paths: Sequence[Path], form: str | None = None) -> Callable[[Files, Hints], Sequence[Noun]] | None:
-    """What reads ``paths`` as the files of one job; None where each is one of its own.
+def load_trace(
+    paths: Sequence[Path | Text],
+    hints: Hints = NO_HINTS,
+    tell: Callable[[str], None] = silent,
+    progress: Progress | None = None,
+    form: str | None = None,
+) -> Trace:
+    """The job that the traces of its ranks show: files, tars or folders of them, of the format that knows them.
 
-    Raises UsageError for an unknown format, DataError where some are of such a format and others are not.
+    ``hints`` give a name, and what traces may lack; ``tell`` hears of files that are left out. Raises DataError for
+    what is no trace of a known format, or of several, and as the format does.
     """
-    if form is not None:
-        return _entry(form).open
-    found = [_format_of_files(path) for path in paths]
+    chosen = form or _shared_format(paths)
+    trace = None if chosen is None else _entry(chosen).trace
+    if trace is None:
+        file = paths[0].file if isinstance(paths[0], Text) else paths[0]
+        raise DataError(f"{file}: is no trace of a profiler that is known here: {', '.join(_sniffs())}")
+    return trace(Files(tuple(paths), tell, progress), hints)
+
+
+def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
+    """Whether ``paths`` are what :func:`load_trace` reads, all of one job; if not, each is one of its own.
+
+    Raises UsageError for an unknown format, DataError where some are traces and others are not.
+    """
+    return (_entry(form).trace if form is not None else _shared_format(paths)) is not None
+
+
+def _shared_format(paths: Sequence[Path | Text]) -> str | None:
+    """The format of traces that all are of; None where they are of none."""
+    found = [_format_of(path) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
         raise DataError(f"{paths[0]} and {other} are not of one format: import them apart")
-    return None if found[0] is None else IMPORT_FORMATS[found[0]].open
+    return found[0]
 
 
-def _format_of_files(path: Path) -> str | None:
-    formats = {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.open is not None}
-    return next((name for name, sniff in formats.items() if may_hold(path, sniff)), None)
+def _format_of(path: Path | Text) -> str | None:
+    sniffs = _sniffs()
+    if isinstance(path, Text):
+        return next((name for name, sniff in sniffs.items() if sniff(path.content[:HEAD])), None)
+    return recognised(path, sniffs, [ending for name in sniffs for ending in IMPORT_FORMATS[name].endings])
+
+
+def _sniffs() -> Mapping[str, Callable[[str], bool]]:
+    """Of the formats of traces."""
+    return {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.trace is not None}
 
 
 def _entry(form: str) -> Format:

@@ -1,33 +1,26 @@
-"""PyTorch profiler traces (Kineto), of one rank or of all: what happened in each step, and the nouns in it."""
+"""PyTorch profiler traces (Kineto), of one rank or of all: what happened in each step."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import collectives, groups
-from osfmodel.formats.kineto_events import TraceFile, is_trace, read_events
-from osfmodel.formats.kineto_ranks import joined
+from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
-from osfmodel.formats.kineto_sizes import chosen, sized
 from osfmodel.formats.kineto_steps import counted, steps_of
-from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, silent
+from osfmodel.formats.source_text import Files, Hints
+from osfmodel.formats.trace_ranks import joined
+from osfmodel.formats.trace_sizes import chosen, sized
 from osfmodel.trace import RankTrace, Step, Trace
-from osfmodel.trace_buckets import usual_steps
-from osfmodel.trace_nouns import cluster_of, measurement_of, workload_of
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
 
-__all__ = ["load_trace", "read", "sniff"]
+__all__ = ["ENDINGS", "sniff", "trace_of"]
 
-NO_HINTS = Hints("")
-MOST_SHOWN = 12
 RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
@@ -57,73 +50,34 @@ class _File:
         return self.kept.first + self.base
 
 
-def load_trace(
-    paths: Sequence[Path | Text],
-    hints: Hints = NO_HINTS,
-    tell: Callable[[str], None] = silent,
-    progress: Progress | None = None,
-) -> Trace:
-    """The job that the traces of its ranks show: files, tars or folders of them.
+def trace_of(files: Files, hints: Hints) -> Trace:
+    """The job that the traces of its ranks show.
 
     ``hints`` give a name, that of the first file where they have none, and what traces may lack: workers, sizes from
     DDP's log or a model. What they still lack is in the remarks of the trace. Raises DataError, naming the file, for
     one that is no trace or has no steps.
     """
-    files = _files(paths, tell, progress)
-    if not files:
+    found = _files(files)
+    if not found:
         raise DataError("holds no trace of torch.profiler")
-    origin = min(file.first for file in files)
-    title = hints.name or Path(files[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
+    origin = min(file.first for file in found)
+    title = hints.name or Path(found[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
     remarks: list[str] = []
-    ranks = [_rank(file, place, len(files), origin, remarks) for place, file in enumerate(files)]
+    ranks = [_rank(file, place, len(found), origin, remarks) for place, file in enumerate(found)]
     order = sorted(range(len(ranks)), key=lambda place: ranks[place].rank)
-    hosts_of = [str(files[place].header.get("host_name") or "") for place in order]
-    found: tuple[RankTrace, ...] = tuple(ranks[place] for place in order)
-    if len({rank.rank for rank in found}) < len(found):
+    hosts_of = [str(found[place].header.get("host_name") or "") for place in order]
+    job: tuple[RankTrace, ...] = tuple(ranks[place] for place in order)
+    if len({rank.rank for rank in job}) < len(job):
         raise DataError("two of the files are of one rank: give one file a rank of one run")
-    if len(found) > 1:
-        found, said = joined(found, _numbered(files), hosts_of)
+    if len(job) > 1:
+        job, said = joined(job, _numbered(found), hosts_of)
         remarks += said
-    found = tuple(
-        replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or hints.workers) for rank in found
-    )
-    trace = sized(chosen(Trace(title, found), hints.steps), hints)
+    job = tuple(replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or hints.workers) for rank in job)
+    trace = sized(chosen(Trace(title, job), hints.steps), hints)
     return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *_missing(trace)])))
 
 
-def read(files: Files, hints: Hints) -> Sequence[Noun]:
-    """The workload, what collectives took and the times of steps, as far as the traces hold them.
-
-    ``files.tell`` hears what was found, what is missing and how to record it.
-    """
-    trace = load_trace(files.paths, hints, files.tell, files.progress)
-    for said in (found_in(trace), *trace.remarks):
-        files.tell(said)
-    nouns: list[Noun] = []
-    for make in (workload_of, cluster_of, measurement_of):
-        try:
-            nouns.append(make(trace))
-        except DataError as error:
-            files.tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
-    batch = hints.batch_size
-    return [replace(noun, batch_size=batch) if batch and isinstance(noun, Workload) else noun for noun in nouns]
-
-
-def found_in(trace: Trace) -> str:
-    """One line on it: ranks, steps, collectives and buckets of a step."""
-    pace, steps = trace.pace, usual_steps(trace)
-    ranks = f"{len(trace.ranks)} of {trace.workers} ranks" if trace.workers else f"{len(trace.ranks)} rank"
-    collectives = f"{len(steps[0].collectives)} collectives a step"
-    sizes = [one.elements for one in steps[0].reductions]
-    shown = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN]) + " ..." * (
-        len(sizes) > MOST_SHOWN
-    )
-    buckets = f", of gradients {len(sizes)}: {shown} elements" if sizes else ""
-    time = show_time(median(step.time for step in pace.steps))
-    return f"{ranks}, {len(pace.steps)} steps of {time}, {collectives}{buckets}"
-
-
-def _files(paths: Sequence[Path | Text], tell: Callable[[str], None], progress: Progress | None) -> list[_File]:
+def _files(files: Files) -> list[_File]:
     """Each rank's file; operators of the host, which are most of a trace, only of those without devices."""
     hosts = False
 
@@ -131,7 +85,7 @@ def _files(paths: Sequence[Path | Text], tell: Callable[[str], None], progress: 
         return wanted_of_host(cat, name) if hosts else wanted(cat, name)
 
     found = []
-    for file in read_events(paths, keep, tell, progress):
+    for file in read_events(files.paths, keep, files.tell, files.progress):
         hosts = not file.header.get("deviceProperties")
         found.append(_file(file, record(file.events, hosts)))
     return found
@@ -168,6 +122,7 @@ def _rank(file: _File, place: int, count: int, origin: float, remarks: list[str]
         device=_device(file),
         backend=str(file.distributed.get("backend") or _backend(file.kept)),
         file=file.path,
+        host_computes=not file.kept.on_device,
     )
 
 

@@ -38,6 +38,8 @@ COUNTS = ("in_elements", "out_elements", "group_size")
 """Args without which a collective cannot be priced: what is no count in them is an error."""
 WORDS = ("collective", "dtype", "group_name", "group_description", "group_ranks", "name", "labels")
 ANYTHING = ("input_dims", "input_types", "concrete_inputs", "in_split", "out_split")
+ENDINGS = (".json", ".json.gz")
+"""Of the names of traces in a folder."""
 NAMES = {spelling: name for name, spelling in SPELLINGS.items()}
 METADATA = "M"
 NO_RAW = msgspec.Raw()
@@ -156,7 +158,7 @@ def read_events(
 
     Take the events of one trace to their end before the next. Raises DataError, which names file and event.
     """
-    for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace):
+    for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace, ENDINGS):
         stream = ArrayStream(pieces, "traceEvents", _decoded, entry_of)
         batches = _begun(name, stream)
         yield TraceFile(name, stream.header, _events(name, batches, _Choice(keep)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,14 +11,16 @@ from typing import BinaryIO
 from osfmodel.errors import DataError
 from osfmodel.formats import tar_stream
 from osfmodel.formats.packed import STEP, limited, streamed
-from osfmodel.formats.source_text import Files, Progress, Text
+from osfmodel.formats.source_text import Files, Progress, Text, silent
 
 HEAD = 65_536
 LARGEST_TRACE = 2**35
 """Bytes of a file, unpacked."""
 TOO_LARGE = "which no trace is"
-ENDINGS = (".json", ".json.gz", ".tar", ".tar.gz", ".tgz")
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
 MOST_FILES = 20_000
+MOST_TOLD = 5
+"""Files that are left out by name; of more, how many they are."""
 
 Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
@@ -38,6 +40,25 @@ class Meter:
             self.progress(self.done, max(self.done, self.total))
 
 
+@dataclass(slots=True)
+class LeftOut:
+    """Tells of the first few files that are left out, and at the end how many more there were."""
+
+    tell: Callable[[str], None]
+    count: int = 0
+
+    def add(self, message: str) -> None:
+        """One more."""
+        self.count += 1
+        if self.count <= MOST_TOLD:
+            self.tell(message)
+
+    def end(self) -> None:
+        """No more."""
+        if self.count > MOST_TOLD:
+            self.tell(f"and {self.count - MOST_TOLD:,} more are left out")
+
+
 @dataclass(frozen=True, slots=True)
 class Sifting:
     """What of archives and folders is wanted (``known``, by its beginning), who hears of the rest, who counts bytes."""
@@ -47,44 +68,51 @@ class Sifting:
     meter: Meter
 
 
-def opened(files: Files, known: Callable[[str], bool]) -> Opened:
+def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -> Opened:
     """(name for a person, content) of each trace in ``files``.
 
-    In archives and folders those that ``known`` says are traces by their beginning; ``files.tell`` hears of others.
-    Take each to its end before the next. Raises DataError, with the path, for what cannot be read, and where there is
-    no trace.
+    In folders those whose names end in one of ``endings`` or as archives do. In archives and folders those that
+    ``known`` says are traces by their beginning; ``files.tell`` hears of others. Take each to its end before the next.
+    Raises DataError, with the path, for what cannot be read, and where there is no trace.
     """
-    listed = [(path, [] if isinstance(path, Text) else _listed(path)) for path in files.paths]
+    listed = [(path, [] if isinstance(path, Text) else _listed(path, endings)) for path in files.paths]
     meter = Meter((file for _, inside in listed for file, _ in inside), files.progress)
+    left = LeftOut(files.tell)
     for path, inside in listed:
         if isinstance(path, Text):
             yield path.file, iter((path.content.encode("utf-8", "surrogatepass"),))
         for file, found in inside:
-            yield from _checked(file, _in_file(file, found, Sifting(known, files.tell, meter)))
+            yield from _checked(file, _in_file(file, found, Sifting(known, left.add, meter)))
+    left.end()
 
 
-def may_hold(path: Path, known: Callable[[str], bool]) -> bool:
-    """Whether a file begins as ``known`` says; archives and folders may hold anything, and reading them says what."""
+def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings: Sequence[str]) -> str | None:
+    """Which of ``formats``, sniffs by name, knows a file, or the first that any knows in an archive or a folder.
+
+    None for a file that none knows. Raises DataError, with the path, for what cannot be read, and for an archive or a
+    folder that holds nothing they know.
+    """
+    sifting = Sifting(lambda head: any(sniff(head) for sniff in formats.values()), silent, Meter((), None))
+    for file, _ in _listed(path, endings):
+        for _, pieces in _checked(file, _in_file(file, True, sifting)):
+            head = _text(_peeked(pieces, HEAD)[0])
+            return next(name for name, sniff in formats.items() if sniff(head))
     if path.is_dir():
-        return True
-    try:
-        with _open(path) as file:
-            content, _ = _peeked(streamed(_read(file, Meter((), None))), HEAD)
-    except DataError:
-        return False
-    return tar_stream.is_tar(content) or known(_text(content))
+        raise DataError(f"{path}: is a folder without traces: none is of {' or '.join(formats)}")
+    return None
 
 
-def _listed(path: Path) -> list[tuple[Path, bool]]:
+def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
     """(file, whether it was found in a folder) of what a path names."""
     if not path.is_dir():
         return [(path, False)]
+    wanted = (*endings, *ARCHIVES)
     try:
-        inside = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS) and file.is_file())
+        inside = sorted(file for file in path.iterdir() if file.name.endswith(wanted) and file.is_file())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if not inside:
-        raise DataError(f"{path}: is a folder without traces: none ends in {', '.join(ENDINGS)}")
+        raise DataError(f"{path}: is a folder without traces: none ends in {', '.join(wanted)}")
     if len(inside) > MOST_FILES:
         raise DataError(f"{path}: is a folder of {len(inside):,} traces, more than any job has")
     return [(file, True) for file in inside]

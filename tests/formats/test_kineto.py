@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from osfmodel import Cluster, predict
 from osfmodel.cli import main
 from osfmodel.errors import DataError, OsfError
-from osfmodel.formats import Files, Hints, kineto
-from osfmodel.formats.kineto import load_trace
-from osfmodel.formats.source_text import Text
+from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
+from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
 from osfmodel.trace_buckets import carried, usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
@@ -347,22 +346,6 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
     assert source["worst_abs_error"] < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--steps", "last"], "--steps last: give the first and the last, such as 5..7"),
-        (["--steps", "90..91"], "rank 0 has no steps 90..91: it has 5..7"),
-        (["--ddp-logging", "missing.json"], "missing.json cannot be read"),
-        (["--model", "resnet50-v100"], "the model has 161 gradients, a step of the trace 3 all-reduces of gradients"),
-    ],
-)
-def test_hints_that_do_not_fit(tmp_path, words, said):
-    (tmp_path / "rank0.json").write_text(traces.text(Job(sizes="nowhere", shapes=False)))
-    result = CliRunner().invoke(main, ["import", str(tmp_path / "rank0.json"), *words])
-    assert result.exit_code in (1, 2)
-    assert said in result.output
-
-
 ODD = [
     None, 0, -1, 1e18, -5.5, 10**30, "x", "", [], [[]], [[1, [2]]], [[[[[1]]]]], {}, True, "allreduce", "\0",
     [[10**18] * 2], [[2, 3]], ["float"], "kernel", "torch::autograd::AccumulateGrad", "gloo:all_reduce",
@@ -385,7 +368,8 @@ def test_events_that_make_no_sense_are_errors_or_left_out(changes):
 def sane(document):
     """Whether it is read as nouns, or refused on one line."""
     try:
-        nouns = kineto.read(Files((Text("odd.json", json.dumps(document)),)), Hints("odd"))
+        files = Files((Text("odd.json", json.dumps(document)),))
+        nouns = nouns_of(kineto.trace_of(files, Hints("odd")), None, silent)
     except OsfError as error:
         return "\n" not in str(error)
     return all(isinstance(noun, Workload | Cluster | Measurement) for noun in nouns)

@@ -11,19 +11,30 @@ import sys
 import tarfile
 import tracemalloc
 import zlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from osfmodel import explain
 from osfmodel.errors import DataError, OsfError
-from osfmodel.formats import IMPORT_FORMATS, Format, Hints, import_file, json_stream, of_files, opener, trace_files
+from osfmodel.formats import (
+    IMPORT_FORMATS,
+    Hints,
+    holds_traces,
+    import_content,
+    import_file,
+    json_stream,
+    load_trace,
+    of_traces,
+    trace_files,
+)
 from osfmodel.formats.kineto_events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.packed import streamed
-from osfmodel.formats.source_text import Files, Text
+from osfmodel.formats.source_text import Text
 from osfmodel.profiles import load_workload
-from tests.formats import samples
+from osfmodel.trace import RankTrace, Step, Trace
+from tests.formats import samples, traces
 
 NCCL = {
     "External id": 12346, "device": 0, "stream": 40, "correlation": 57465, "Collective name": "allreduce",
@@ -165,7 +176,7 @@ def test_the_fast_and_the_slow_way_agree_wherever_chunks_end(monkeypatch, size):
     assert slowly(content) == expected
     monkeypatch.setattr(json_stream, "CHUNK", max(size, 16))
     pieces = [content.encode()[start : start + size] for start in range(0, len(content.encode()), size)]
-    monkeypatch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known: [("x", iter(pieces))])
+    monkeypatch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known, endings: [("x", iter(pieces))])
     assert read(content) == expected
     assert slowly(content) == expected
 
@@ -362,7 +373,9 @@ def test_characters_of_several_bytes_at_the_ends_of_pieces(monkeypatch):
     content = json.dumps(json.loads(content), ensure_ascii=False).encode()
     for size in (1, 2, 3, 5):
         pieces = [content[start : start + size] for start in range(0, len(content), size)]
-        monkeypatch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known, p=pieces: [("x", iter(p))])
+        monkeypatch.setattr(
+            "osfmodel.formats.kineto_events.opened", lambda files, known, endings, p=pieces: [("x", iter(p))]
+        )
         assert {event.name for event in read("")[1]} == {"é\u20ac\U0001f600"}
 
 
@@ -463,9 +476,20 @@ def test_entries_of_archives_that_are_left_out(tmp_path):
     path.write_bytes(tar(entries))
     told = []
     assert [name for name, _, _ in on_disk(path, tell=told.append)] == [f"{path}:fine.json"]
-    assert len(told) == 8
+    assert len(told) == 6
     assert told[0] == f"{path}: 0.json: left out: it is a symbolic link"
-    assert told[5] == f"{path}: ../up.json: left out: its name leads out of the archive"
+    assert told[5] == "and 3 more are left out"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["job.tar"]
+
+
+def test_names_that_lead_out_of_an_archive_are_left_out(tmp_path):
+    path = tmp_path / "job.tar"
+    names = ("../up.json", "a/../../up.json", "/etc/cron.json", "fine.json")
+    path.write_bytes(tar([(name, rank(0).encode()) for name in names]))
+    told = []
+    assert [name for name, _, _ in on_disk(path, tell=told.append)] == [f"{path}:fine.json"]
+    assert len(told) == 3
+    assert told[0] == f"{path}: ../up.json: left out: its name leads out of the archive"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["job.tar"]
 
 
@@ -612,7 +636,7 @@ def test_events_of_megabytes_are_not_parsed_over_and_over(tmp_path):
     pieces = (content[start : start + 1000] for start in range(0, len(content), 1000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "DECODER", Counting(strict=False))
-        patch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known: [("x", pieces)])
+        patch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known, endings: [("x", pieces)])
         (_, events) = read("")
     assert [len(events[0].args.input_dims[0]), events[1].cat] == [100_000, "kernel"]
     assert sum(given) < 8 * len(content)
@@ -729,21 +753,23 @@ def test_what_a_trace_begins_with():
         assert not is_trace(content)
 
 
+def seen_in(files, hints):
+    """A trace with a rank for each file, and its headers as remarks."""
+    found = [one.header for one in read_events(files.paths, None, files.tell, files.progress) if list(one.events)]
+    ranks = tuple(RankTrace(number, (Step(0, 0.0, 1.0, ((0.0, 1.0),)),)) for number in range(len(found)))
+    return Trace(hints.name or "job", ranks, tuple(str(header["distributedInfo"]["rank"]) for header in found))
+
+
 @pytest.fixture
 def counting(monkeypatch):
-    """A format of files in the table, under a name of its own; gives the headers that it was asked to read."""
-
-    def read_all(files, hints):
-        return [one.header for one in read_events(files.paths, None, files.tell, files.progress) if list(one.events)]
-
+    """A format of traces in the table in the place of ours, under a name of its own."""
+    entry = of_traces(is_trace, seen_in, "counts", (".json", ".json.gz"))
     table = {name: entry for name, entry in IMPORT_FORMATS.items() if name != "kineto"}
-    monkeypatch.setattr(
-        "osfmodel.formats.IMPORT_FORMATS", {**table, "counting": of_files(is_trace, read_all, "counts")}
-    )
+    monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", {**table, "counting": entry})
 
 
 @pytest.mark.usefixtures("counting")
-def test_formats_of_files_are_opened_where_they_lie(tmp_path):
+def test_traces_are_read_where_they_lie(tmp_path):
     hints = Hints("mine")
     plain, packed, archive = tmp_path / "a.json", tmp_path / "b.json.gz", tmp_path / "c.tar"
     plain.write_text(rank(0))
@@ -751,28 +777,81 @@ def test_formats_of_files_are_opened_where_they_lie(tmp_path):
     archive.write_bytes(tar([("0.json", rank(0).encode()), ("1.json", rank(1).encode())]))
     other = tmp_path / "layers.csv"
     other.write_text(samples.LAYERS_CSV)
-    for path, form, count in ((plain, None, 1), (packed, None, 1), (archive, None, 2), (plain, "counting", 1)):
-        assert len(import_file(path, hints, form)) == count
+    for path, form, said in ((plain, None, "0"), (packed, None, "1"), (archive, None, "01"), (plain, "counting", "0")):
+        told = []
+        (measured,) = import_file(path, hints, form, told.append)
+        assert (measured.workload, "".join(told[: len(said)])) == ("mine", said)
     assert import_file(other, hints)[0].name == "mine"
-    together = opener([plain, packed, archive])
-    assert len(together(Files((plain, packed, archive)), hints)) == 4
-    assert opener([other, other]) is None
-    assert opener([plain], "csv-layers") is None
+    assert load_trace([plain, packed, archive], hints).remarks == ("0", "1", "0", "1")
+    assert holds_traces([plain, packed, archive])
+    assert not holds_traces([other, other])
+    assert not holds_traces([plain], "csv-layers")
     with pytest.raises(DataError, match="are not of one format: import them apart"):
-        opener([plain, other])
+        holds_traces([plain, other])
     with pytest.raises(OsfError, match="unknown format"):
-        opener([plain], "none")
+        holds_traces([plain], "none")
+    with pytest.raises(DataError, match=r"layers.csv: is no trace of a profiler that is known here: counting"):
+        load_trace([other])
 
 
 @pytest.mark.usefixtures("counting")
-def test_formats_of_files_read_what_is_in_memory_too():
-    from osfmodel.formats import import_content
+def test_traces_in_memory_are_read_too():
+    told = []
+    assert len(import_content(rank(0).encode(), "standard input", Hints("mine"), tell=told.append)) == 1
+    assert told[0] == "0"
 
-    assert len(import_content(rank(0).encode(), "standard input", Hints("mine"))) == 1
-    assert isinstance(of_files(is_trace, lambda files, hints: [], "nothing"), Format)
+
+TOY = "toy trace\n"
 
 
-def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch, small_workload):
+@pytest.fixture
+def toy(monkeypatch):
+    """A second format of traces, after ours: a line, in files whose names end in .toy; gives what it was asked for."""
+    asked = []
+
+    def sniff(head):
+        return head.startswith(TOY)
+
+    def trace_of(files, hints):
+        asked.append([name for name, pieces in trace_files.opened(files, sniff, (".toy",)) if b"".join(pieces)])
+        return Trace("toy", (RankTrace(0, (Step(0, 0.0, 1.0, ((0.0, 1.0),)),)),))
+
+    table = {**IMPORT_FORMATS, "toy": of_traces(sniff, trace_of, "toys", (".toy",))}
+    monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", table)
+    return asked
+
+
+@pytest.mark.parametrize("place", ["folder", "a.tar", "folder/a.tgz", "a.toy"])
+def test_traces_go_to_the_format_that_knows_what_is_in_them(tmp_path, toy, place):
+    """Whatever stands first in the table; import, explain and report ask in the same way."""
+    where = tmp_path / place
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.json").write_text("{}")
+    if ".t" in place and "toy" not in place:
+        packed = "w:gz" if place.endswith("gz") else "w"
+        where.write_bytes(tar([("notes.json", b"{}"), ("a.toy", TOY.encode())], packed))
+        name = f"{where}:a.toy"
+    else:
+        name = where / "a.toy" if where.is_dir() else where
+        name.write_text(TOY)
+    given = tmp_path / place.partition("/")[0]
+    assert load_trace([given]).name == "toy"
+    assert import_file(given, Hints("mine"), tell=lambda message: None)[0].samples == (1.0,)
+    assert explain(given).name == "toy"
+    assert toy == [[str(name)]] * 3
+
+
+@pytest.mark.usefixtures("toy")
+def test_ours_are_still_ours_beside_another_format(tmp_path):
+    (tmp_path / "a.json").write_text(traces.text(traces.Job(late=(0, 0), clocks=(0, 0))))
+    (tmp_path / "b.toy").write_text("nothing")
+    assert len(load_trace([tmp_path], Hints("mine")).ranks) == 1
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(DataError, match="is a folder without traces: none is of kineto or toy"):
+        load_trace([tmp_path])
+
+
+def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
     """One call for all ranks; its warnings, its name, and what cannot be mixed."""
     from click.testing import CliRunner
 
@@ -780,13 +859,12 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch, small_workl
 
     seen = []
 
-    def read_all(files, hints):
-        seen.append(
-            (hints.name, [one.header["distributedInfo"]["rank"] for one in read_events(files.paths, tell=files.tell)])
-        )
-        return [replace(small_workload, name=hints.name)]
+    def noted(files, hints):
+        trace = seen_in(files, hints)
+        seen.append((hints.name, list(map(int, trace.remarks))))
+        return trace
 
-    entry = of_files(is_trace, read_all, "counts")
+    entry = of_traces(is_trace, noted, "counts", (".json",))
     monkeypatch.setattr("osfmodel.formats.IMPORT_FORMATS", {"osfmodel": IMPORT_FORMATS["osfmodel"], "counting": entry})
     for number in range(2):
         (tmp_path / f"run_rank{number}.json").write_text(rank(number))
@@ -835,7 +913,7 @@ def test_traces_of_others(data_folder):
         (one,) = ((found.header, sum(1 for _ in found.events)) for found in read_events([path]))
         assert one[0]["schemaVersion"] == 1
         assert one[1] == count
-        assert trace_files.may_hold(path, is_trace)
+        assert holds_traces([path])
 
 
 def test_the_ranks_of_a_job_in_an_archive(data_folder):

@@ -9,8 +9,7 @@ from functools import cache
 import pytest
 
 from osfmodel import predict
-from osfmodel.formats import Hints
-from osfmodel.formats.kineto import load_trace
+from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.source_text import Text
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
 from tests.live.launching import found

@@ -1,0 +1,67 @@
+"""--ddp-logging, --model and --steps: what commands that read traces are told of them, and how they read them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osfmodel import profiles
+from osfmodel.cli.app import WORKLOAD, warn
+from osfmodel.errors import UsageError
+from osfmodel.formats import Hints, load_trace
+from osfmodel.formats.packed import unpacked
+from osfmodel.formats.source_text import Text
+from osfmodel.progress import progress_bar
+from osfmodel.trace import Trace
+
+STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
+OPTIONS = (
+    click.option("--steps", metavar="N[..M]", help="Only these steps of a trace."),
+    click.option(
+        "--model", metavar="WORKLOAD", type=WORKLOAD, help="Its workload, for a trace without sizes of gradients."
+    ),
+    click.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without sizes of buckets."),
+)
+
+
+def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options, the same everywhere: a command is handed what they say as its ``hints``, without a name."""
+
+    @functools.wraps(command)
+    def gathered(ddp_logging: str | None, model: str | None, steps: str | None, **others: Any) -> Any:
+        hints = Hints(
+            "",
+            ddp_logging=None if ddp_logging is None else read_log(ddp_logging),
+            model=None if model is None else profiles.load_workload(model),
+            steps=None if steps is None else parse_steps(steps),
+        )
+        return command(hints=hints, **others)
+
+    wrapped: Callable[..., Any] = gathered
+    for option in OPTIONS:
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """``5..7`` or ``5`` as the first and the last. Raises UsageError."""
+    found = STEPS.fullmatch(text)
+    if not found or int(found[2] or found[1]) < int(found[1]):
+        raise UsageError(f"--steps {text}: give the first and the last, such as 5..7")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def read_log(file: str) -> Text:
+    """DDP's log, which may be packed with gzip. Raises DataError where it cannot be read."""
+    return profiles.read(Path(file), lambda content: Text(file, unpacked(content).decode(errors="replace")))
+
+
+def load_job(files: Sequence[str], hints: Hints, form: str | None = None) -> Trace:
+    """The job that the traces show, as :func:`load_trace`; warnings on stderr, a bar on a terminal while it lasts."""
+    with progress_bar("reading") as progress:
+        return load_trace([Path(file) for file in files], hints, warn, progress, form)
