@@ -157,10 +157,10 @@ FLOORS = [
     ("runtime.driving", "runtime.callbacks", "runtime.choice", "runtime.session"),
     ("runtime.live",),
     ("cli.app",),
-    ("cli.subject",),
-    ("cli.tune_live", "cli.tune_memory", "cli.predict"),
+    ("cli.subject", "cli.options"),
+    ("cli.tune_live", "cli.tune_memory"),
     ("plot_pictures",),
-    ("cli.report",),
+    ("cli.predict", "cli.report"),
     ("cli.memory", "cli.tune", "cli.check", "cli.listing", "cli.importing", "cli.profile", "cli.bench", "cli.run"),
     ("cli.explain",),
     ("cli",),
@@ -170,7 +170,7 @@ HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = {"screen", "output", "render", "cli", "cli.app", "cli.predict", "cli.tune", "cli.check", "cli.listing"}
 SCREENS |= {"cli.importing", "cli.profile", "cli.bench", "cli.run", "cli.tune_live", "cli.tune_memory", "cli.memory"}
 SCREENS |= {"memory_screen", "list_screen", "check_screen", "memory_output", "check_output", "cli.subject"}
-SCREENS |= {"progress"}
+SCREENS |= {"progress", "cli.options"}
 SCREENS |= {"picture_screen", "cli.report"}
 SCREENS |= {"explain_screen", "explain_output", "cli.explain"}
 
