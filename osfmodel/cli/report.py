@@ -102,14 +102,14 @@ def report_command(
     request = Request(
         workload,
         cluster,
-        counts[-1],
-        tuple(counts),
-        target,
-        tuple(map(named_or_file, plan_names or STOCK_PLANS)),
-        _job(traces),
-        evidence,
-        _inputs(click.get_current_context()),
-        what_if,
+        workers=counts[-1],
+        counts=tuple(counts),
+        target=target,
+        plans=tuple(map(named_or_file, plan_names or STOCK_PLANS)),
+        traces=_job(traces),
+        evidence=evidence,
+        inputs=_inputs(click.get_current_context()),
+        what_if=what_if,
     )
     drawn = pictures(request)
     for output, write in writers.items():
