@@ -74,7 +74,7 @@ def _event(bar: Bar, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _name(bar: Bar) -> str:
-    if bar.ready is None and bar.bytes is None:
+    if not bar.sends:
         return f"{bar.kind} {bar.layers[0]}" if bar.layers else bar.kind
     return bar.kind if bar.bucket is None else f"{bar.kind} {bar.bucket + 1}"
 
@@ -82,7 +82,7 @@ def _name(bar: Bar) -> str:
 def _args(bar: Bar) -> dict[str, Any]:
     """What is known; times in microseconds, like the trace's own."""
     known: dict[str, Any] = {"bytes": bar.bytes, "layers": list(bar.layers) or None}
-    if bar.bytes is not None or bar.ready is not None:
+    if bar.sends:
         known["bucket"] = None if bar.bucket is None else bar.bucket + 1
         known["ready_us"] = None if bar.ready is None else bar.ready * MICROSECONDS
         known["exposed_us"] = bar.exposed_time * MICROSECONDS

@@ -8,9 +8,9 @@ from typing import Any
 
 from osfmodel.picture import Pictures
 from osfmodel.picture.curves import Scaling, Sweep
-from osfmodel.picture.gantt import Bar, Gantt, Lane
+from osfmodel.picture.gantt import KINDS, Bar, Gantt, Lane, kinds_of
 from osfmodel.picture.scatter import Scatter
-from osfmodel.ticks import even_ticks
+from osfmodel.ticks import even_ticks, time_unit
 from osfmodel.units import show_bytes, show_time
 
 GLYPHS = {
@@ -22,7 +22,7 @@ GLYPHS = {
     "spread": ("▓", "magenta"),
     "input": ("▓", "magenta"),
 }
-"""What stands for computation of each kind, and its colour."""
+"""What stands for each of KINDS, and its colour."""
 HIDDEN, EXPOSED = ("▄", "yellow"), ("█", "red")
 """What stands for communication beside computation, and without."""
 LEAST, MOST = 12, 160
@@ -90,7 +90,7 @@ def _cells(lane: Lane, width: int, end: float) -> list[tuple[str, str]]:
                 cells[place] = _glyph(bar, place * column, (place + 1) * column)
     cells = [cell if part >= column / 3 else (" ", "") for cell, part in zip(cells, busy, strict=True)]
     for bar in lane.bars:
-        if bar.bucket is not None and bar.ready is not None:
+        if bar.sends and bar.bucket is not None:
             _number(cells, str(bar.bucket + 1), round(bar.start / column), math.floor(bar.end / column))
     return cells
 
@@ -100,7 +100,7 @@ def _overlap(start: float, end: float, left: float, right: float) -> float:
 
 
 def _glyph(bar: Bar, left: float, right: float) -> tuple[str, str]:
-    if bar.kind in GLYPHS:
+    if not bar.sends:
         return GLYPHS[bar.kind]
     alone = sum(_overlap(start, end, left, right) for start, end in bar.exposed)
     return EXPOSED if 2 * alone >= _overlap(bar.start, bar.end, left, right) else HIDDEN
@@ -115,9 +115,7 @@ def _number(cells: list[tuple[str, str]], text: str, first: int, last: int) -> N
 def _axis(width: int, end: float) -> str:
     """Times below their columns; the last one has its unit."""
     row = [" "] * (width + 12)
-    unit, factor = next(
-        ((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if end * factor >= 2), ("us", 1e6)
-    )
+    unit, factor = time_unit(end)
     ticks = even_ticks(0, end * factor, max(2, width // 10))
     for tick in ticks:
         text = f"{tick:g}" + (f" {unit}" if tick == ticks[-1] else "")
@@ -129,11 +127,9 @@ def _axis(width: int, end: float) -> str:
 def _legend(console: Any, gantts: Sequence[Gantt]) -> None:
     from rich.text import Text
 
-    kinds = dict.fromkeys(bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars)
     line = Text()
-    for kind in kinds:
-        if kind in GLYPHS:
-            line.append(GLYPHS[kind][0], style=GLYPHS[kind][1]).append(f" {kind}   ")
+    for kind in kinds_of(gantts):
+        line.append(GLYPHS[kind][0], style=GLYPHS[kind][1]).append(f" {KINDS[kind]}   ")
     line.append(HIDDEN[0], style=HIDDEN[1]).append(" communication, hidden   ")
     line.append(EXPOSED[0], style=EXPOSED[1]).append(" exposed: nothing computes meanwhile")
     console.print(line)

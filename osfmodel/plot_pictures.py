@@ -7,9 +7,10 @@ from typing import Any
 
 from osfmodel.picture import Pictures
 from osfmodel.picture.curves import Scaling, Sweep
-from osfmodel.picture.gantt import Gantt
+from osfmodel.picture.gantt import KINDS, Gantt, kinds_of
 from osfmodel.picture.scatter import Scatter
 from osfmodel.plot import COLOURS, figure_of, save, show_scatter
+from osfmodel.ticks import time_unit
 from osfmodel.units import MIB, show_time
 
 FILLS = {
@@ -21,7 +22,7 @@ FILLS = {
     "spread": "#b86f9b",
     "input": "#8a8f9c",
 }
-"""Colours of computation by kind; adjacent ones also differ in lightness."""
+"""Colours of KINDS; adjacent ones also differ in lightness."""
 WIRE = "#f0b133"
 WIDTH, LANE, CURVES = 10.0, 0.36, 3.6
 """Inches: of the figure, of a lane, and of the row of curves."""
@@ -56,25 +57,26 @@ def plot_pictures(pictures: Pictures, path: str) -> None:
 
 
 def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
-    """Lanes from the top down over milliseconds; exposed parts are hatched."""
+    """Lanes from the top down over time; exposed parts are hatched."""
+    unit, factor = time_unit(longest)
     for place, lane in enumerate(reversed(gantt.lanes)):
         for bar in lane.bars:
-            spot = [(bar.start * 1e3, bar.duration * 1e3)]
+            spot = [(bar.start * factor, bar.duration * factor)]
             edge = {"edgecolor": "white", "lw": 0.3 if bar.duration > EDGED * longest else 0}
-            axes.broken_barh(spot, (place - 0.4, 0.8), facecolors=FILLS.get(bar.kind, WIRE), **edge)
-            parts = [(start * 1e3, (end - start) * 1e3) for start, end in bar.exposed]
+            axes.broken_barh(spot, (place - 0.4, 0.8), facecolors=WIRE if bar.sends else FILLS[bar.kind], **edge)
+            parts = [(start * factor, (end - start) * factor) for start, end in bar.exposed]
             axes.broken_barh(parts, (place - 0.4, 0.8), facecolors="none", edgecolor="#7a2e00", hatch="////", lw=0)
-            if bar.ready is not None and bar.bucket is not None and bar.duration > NUMBERED * longest:
-                middle = (bar.start + bar.end) / 2 * 1e3
+            if bar.sends and bar.bucket is not None and bar.duration > NUMBERED * longest:
+                middle = (bar.start + bar.end) / 2 * factor
                 box = {"facecolor": WIRE, "edgecolor": "none", "pad": 1}
                 axes.text(middle, place, str(bar.bucket + 1), ha="center", va="center", fontsize=8, bbox=box)
     if gantt.alone is not None:
-        axes.axvline(gantt.alone * 1e3, color="black", linestyle=":", linewidth=1)
+        axes.axvline(gantt.alone * factor, color="black", linestyle=":", linewidth=1)
     axes.set_yticks(range(len(gantt.lanes)), [lane.name for lane in reversed(gantt.lanes)])
-    axes.set(xlim=(0, longest * 1e3), ylim=(-0.6, len(gantt.lanes) - 0.4))
+    axes.set(xlim=(0, longest * factor), ylim=(-0.6, len(gantt.lanes) - 0.4))
     words = f"{'measured, ' if gantt.measured else ''}{gantt.name}: {show_time(gantt.end)}"
     axes.set_title(f"{words}, {show_time(gantt.exposed_time)} exposed", loc="left", fontsize=10)
-    axes.set_xlabel("ms", loc="right", labelpad=-10, fontsize=8)
+    axes.set_xlabel(unit, loc="right", labelpad=-10, fontsize=8)
     _plain(axes)
 
 
@@ -82,10 +84,7 @@ def _patches(gantts: Sequence[Gantt]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    kinds = dict.fromkeys(
-        bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars if bar.kind in FILLS
-    )
-    patches = [Patch(facecolor=FILLS[kind], label=kind) for kind in kinds]
+    patches = [Patch(facecolor=FILLS[kind], label=KINDS[kind]) for kind in kinds_of(gantts)]
     patches.append(Patch(facecolor=WIRE, label="collective"))
     patches.append(Patch(facecolor=WIRE, edgecolor="#7a2e00", hatch="////", linewidth=0, label="exposed"))
     return [*patches, Line2D([], [], color="black", linestyle=":", linewidth=1, label="one worker alone ends")]
@@ -115,13 +114,16 @@ def draw_scaling(axes: Any, curve: Scaling) -> None:
 def draw_sweep(axes: Any, sweep: Sweep) -> None:
     """Iteration time over one limit for all buckets."""
     caps = [cap / MIB for cap in sweep.caps]
-    axes.plot(caps, [time * 1e3 for time in sweep.times], color=COLOURS[0], linewidth=1.4, label="one limit for all")
+    unit, factor = time_unit(max(*sweep.times, sweep.default))
+    axes.plot(caps, [time * factor for time in sweep.times], color=COLOURS[0], linewidth=1.4, label="one limit for all")
     best = f"best: {sweep.best_cap / MIB:.4g} MiB"
-    axes.plot([caps[sweep.best]], [sweep.best_time * 1e3], "o", color=COLOURS[0], markeredgecolor="black", label=best)
-    axes.axhline(sweep.default * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label="DDP's default")
-    axes.axhline(sweep.bound * 1e3, color="black", linestyle=(0, (5, 4)), linewidth=1, label="lower bound")
+    axes.plot(
+        [caps[sweep.best]], [sweep.best_time * factor], "o", color=COLOURS[0], markeredgecolor="black", label=best
+    )
+    axes.axhline(sweep.default * factor, color=COLOURS[3], linestyle="--", linewidth=1.2, label="DDP's default")
+    axes.axhline(sweep.bound * factor, color="black", linestyle=(0, (5, 4)), linewidth=1, label="lower bound")
     axes.set_xscale("log")
-    axes.set(xlabel="bucket_cap_mb (MiB)", ylabel="iteration time (ms)")
+    axes.set(xlabel="bucket_cap_mb (MiB)", ylabel=f"iteration time ({unit})")
     axes.xaxis.set_major_formatter("{x:g}")
     _finish(axes)
 

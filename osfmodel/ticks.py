@@ -1,4 +1,4 @@
-"""Round numbers along an axis."""
+"""Round numbers along an axis, and the unit of one of times."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def decade_ticks(low: float, high: float, most: int) -> list[float]:
     if len(ticks) > most:
         return ticks[:: math.ceil(len(ticks) / most)]
     return even_ticks(low, high, most)
+
+
+def time_unit(end: float) -> tuple[str, float]:
+    """In which unit times up to ``end`` seconds are written, and how many of it a second has."""
+    return next(((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if end * factor >= 2), ("µs", 1e6))
 
 
 def _in_decades(low: float, high: float, factors: tuple[int, ...]) -> list[float]:

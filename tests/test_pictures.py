@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ import osfmodel as osf
 from osfmodel.check import check
 from osfmodel.picture import TUNED, Request, pictures
 from osfmodel.picture.curves import counts_around, sweep
-from osfmodel.picture.gantt import Bar, Lane, measured, middle_step, outside, predicted
+from osfmodel.picture.gantt import Bar, Lane, kinds_of, measured, middle_step, outside, predicted
 from osfmodel.picture.scatter import scatter
 from osfmodel.ticks import decade_ticks, even_ticks
 from osfmodel.trace import RankTrace, Trace, length, merged
@@ -108,6 +109,22 @@ def test_a_bar_cannot_end_before_it_begins():
     with pytest.raises(osf.DataError, match="ends before it begins"):
         Bar("all_reduce", 2.0, 1.0)
     assert Lane("compute", ()).bars == ()
+
+
+def test_a_bar_is_a_collective_or_one_of_the_kinds():
+    assert Bar("reduce_scatter", 1.0, 2.0, sends=True).words == "reduce-scatter"
+    assert Bar("spread", 1.0, 2.0).words == "spreading sparse entries"
+    with pytest.raises(osf.DataError, match=r"one of forward, .*, not all_reduce"):
+        Bar("all_reduce", 1.0, 2.0)
+
+
+def test_a_collective_of_unknown_size_and_time_of_readiness_is_one_as_well():
+    """What sends is said by whoever draws the bar, not guessed from what is known of it."""
+    whole = step()
+    bare = [replace(one, elements=None, dtype=None, issued=None) for one in whole.collectives]
+    gantt = measured(replace(whole, collectives=tuple(bare)), "job").coarse()
+    assert [(bar.kind, bar.bytes, bar.ready) for bar in gantt.collectives] == [("all_reduce", None, None)] * 2
+    assert kinds_of([gantt]) == ["forward", "backward", "compute", "input"]
 
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=8)

@@ -18,12 +18,14 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel import chrome_trace
+from osfmodel import chrome_trace, picture_screen, plot_pictures
 from osfmodel.cli import main
+from osfmodel.picture.gantt import KINDS
 from osfmodel.picture.scatter import Cloud, Scatter
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
 from osfmodel.report.curves import scatter_plot
+from tests.conftest import ROOT
 from tests.formats import traces
 from tests.reports import HOSTILE, hostile, resnet50
 
@@ -194,8 +196,6 @@ def test_each_suffix_has_its_form(tmp_path):
 def test_a_picture_has_a_panel_for_each_part(tmp_path, monkeypatch):
     """The axes of the figure, their titles, and as many bars as the charts have."""
     pytest.importorskip("matplotlib")
-    from osfmodel import plot_pictures
-
     figures = []
     monkeypatch.setattr(plot_pictures, "save", lambda figure, path: figures.append(figure))
     plot_pictures.plot_pictures(resnet50(), "x.png")
@@ -274,6 +274,19 @@ def test_what_if_something_were_otherwise(tmp_path):
     shown = run(*REPORT, *changes, "--plan", "wfbp").stdout
     assert "bandwidth x2" in shown.splitlines()[0]
     assert re.search(rf"^ +64  ddp .* {row['scaling_factor']:.3f} ", shown, re.MULTILINE)
+
+
+def styled(style: str) -> set[str]:
+    """The classes that the style gives a fill."""
+    rules = re.findall(r"([^{}]*)\{([^{}]*)\}", style)
+    return {name for selector, rule in rules if "fill:" in rule for name in re.findall(r"\.(\w+)", selector)}
+
+
+def test_every_form_draws_every_kind_of_bar():
+    style = (ROOT / "osfmodel/report/report.css").read_text(encoding="utf-8")
+    assert set(picture_screen.GLYPHS) == set(plot_pictures.FILLS) == set(KINDS)
+    assert set(KINDS) - styled(style) == set()
+    assert styled(".a, .b.odd { fill: red; } .c { cursor: pointer; }") == {"a", "b", "odd"}  # it can fail
 
 
 def test_sources_differ_by_more_than_colour():

@@ -144,10 +144,7 @@ def test_a_table_has_no_bandwidth_to_set():
     asked = ["predict", "resnet50-v100", "--cluster", "azure-a100-hdr", "--workers", "8", "--bandwidth"]
     result = run(*asked, "200Gbps")
     assert result.exit_code == 2
-    assert (
-        "is not described by a bandwidth of a link: change it by a factor, such as --bandwidth x2"
-        in result.stderr
-    )
+    assert "is not described by a bandwidth of a link: change it by a factor, such as --bandwidth x2" in result.stderr
     assert "what larger ones take beyond it" in " ".join(run(*asked, "x2").stdout.split())
 
 

@@ -8,8 +8,8 @@ import click
 
 from osfmodel import profiles
 from osfmodel.batches import at_batch
-from osfmodel.cli.app import PLAN, emit, output_options, parse_workers
-from osfmodel.cli.predict import named_or_file
+from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
@@ -25,9 +25,7 @@ from osfmodel.units import parse_room
 @click.command(name="memory")
 @subject_options(cluster_required=False)
 @click.option("--workers", metavar="N", help="Worker count; with --cluster. Default: one worker alone.")
-@click.option(
-    "--plan", "plan_names", multiple=True, metavar="NAME|FILE", type=PLAN, help="Named plan or plan file; repeatable."
-)
+@plan_option("Named plan or plan file; repeatable.")
 @click.option(
     "--keeper",
     type=click.Choice(list(KEEPERS)),

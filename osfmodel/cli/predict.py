@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import PLAN, emit, output_options, parse_workers, warn
-from osfmodel.cli.subject import Subject, load_subject, subject_options
+from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.options import named_or_file, plan_option
+from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.economics import Economics, economics
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN
 from osfmodel.output import Predicted
-from osfmodel.plan import Plan
-from osfmodel.plans import NAMED_PLANS, named_plan, plans_for
+from osfmodel.plans import plans_for
 from osfmodel.predict import Comparison, compare
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
@@ -28,14 +27,7 @@ from osfmodel.workload import Workload
 @click.command(name="predict")
 @subject_options()
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see above.")
-@click.option(
-    "--plan",
-    "plan_names",
-    multiple=True,
-    metavar="NAME|FILE",
-    type=PLAN,
-    help="Named plan or plan file; repeatable. Default: those that fit the rules asked for.",
-)
+@plan_option("Named plan or plan file; repeatable. Default: those that fit the rules asked for.")
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
@@ -128,23 +120,6 @@ def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
     if what_if.batch_size is None and what_if.global_batch is None:
         raise UsageError("--also is for --batch-size or --global-batch: without, the profile is taken as it is")
     return profiles.load_workload(path)
-
-
-def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
-    """Say where times of one batch size are taken for another in proportion."""
-    sizes = dict.fromkeys(what_if.share(count) for count in counts)
-    others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
-    if workload.batch_size is not None and other is None and others:
-        warn(f"times in proportion to the batch, from {workload.batch_size} samples to {', '.join(others)}")
-
-
-def named_or_file(name: str) -> str | tuple[str, Plan]:
-    """The name of a plan, or that of a file and the plan in it. Raises UsageError, DataError."""
-    path = Path(name)
-    if name not in NAMED_PLANS and (path.is_file() or path.name != name or path.suffix == ".json"):
-        return name, profiles.load_plan(path)
-    named_plan(name)
-    return name
 
 
 def _economics(comparisons: Sequence[Comparison], samples: str | None, price: float | None) -> list[list[Economics]]:

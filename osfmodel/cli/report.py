@@ -9,15 +9,14 @@ from pathlib import Path
 import click
 
 from osfmodel import __version__, profiles
-from osfmodel.cli.app import PLAN, line, parse_workers, print_text, require_writable, warn
-from osfmodel.cli.predict import named_or_file, warn_of_batches
-from osfmodel.cli.subject import Subject, load_subject, subject_options
+from osfmodel.cli.app import line, parse_workers, print_text, require_writable, warn
+from osfmodel.cli.options import named_or_file, plan_option, target_option
+from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.errors import UsageError
 from osfmodel.formats.source_text import Hints
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.plans import STOCK_PLANS
-from osfmodel.targets import CONFIG_TARGETS
 
 
 def _page(drawn: Pictures, path: str) -> None:
@@ -53,22 +52,10 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
 @click.option(
     "--workers", required=True, metavar="N[,N...|A..B]", help="Of several, the iteration is that of the last."
 )
-@click.option(
-    "--plan",
-    "plan_names",
-    multiple=True,
-    metavar="NAME|FILE",
-    type=PLAN,
-    help="Named plan or plan file to stand beside the default and the tuned one; repeatable. Default: the stock plans.",
+@plan_option(
+    "Named plan or plan file to stand beside the default and the tuned one; repeatable. Default: the stock plans."
 )
-@click.option(
-    "--for",
-    "target",
-    type=click.Choice(list(CONFIG_TARGETS)),
-    default="ddp",
-    show_default=True,
-    help="Framework whose default and tuned plans are compared.",
-)
+@target_option("Framework whose default and tuned plans are compared.")
 @click.option(
     "--trace",
     "traces",
@@ -120,14 +107,14 @@ def report_command(
     request = Request(
         workload,
         cluster,
-        counts[-1],
-        tuple(counts),
-        target,
-        tuple(map(named_or_file, plan_names or STOCK_PLANS)),
-        (load_job(traces, hints),) if traces else (),
-        evidence,
-        _inputs(click.get_current_context()),
-        what_if,
+        workers=counts[-1],
+        counts=tuple(counts),
+        target=target,
+        plans=tuple(map(named_or_file, plan_names or STOCK_PLANS)),
+        traces=(load_job(traces, hints),) if traces else (),
+        evidence=evidence,
+        inputs=_inputs(click.get_current_context()),
+        what_if=what_if,
     )
     drawn = pictures(request)
     for output, write in writers.items():

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, WORKLOAD
+from osfmodel.cli.app import CLUSTER, WORKLOAD, warn
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.effects import EFFECTS, Effects, effects_of
@@ -146,3 +146,11 @@ def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
         cluster = replace(cluster, cost_model=subject.cost_model)
     chosen = parse_effects(subject.effects)
     return workload, subject.what_if.of_cluster(cluster if chosen is None else replace(cluster, effects=chosen))
+
+
+def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
+    """Say where times of one batch size are taken for another in proportion."""
+    sizes = dict.fromkeys(what_if.share(count) for count in counts)
+    others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
+    if workload.batch_size is not None and other is None and others:
+        warn(f"times in proportion to the batch, from {workload.batch_size} samples to {', '.join(others)}")

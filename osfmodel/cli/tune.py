@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.options import target_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
 from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
@@ -24,14 +25,7 @@ from osfmodel.units import parse_bytes
 @click.command(name="tune")
 @subject_options(cluster_required=False)
 @click.option("--workers", metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them.")
-@click.option(
-    "--for",
-    "target",
-    type=click.Choice(list(CONFIG_TARGETS)),
-    default="ddp",
-    show_default=True,
-    help="Framework, or runtime: any plan.",
-)
+@target_option("Framework, or runtime: any plan.")
 @click.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
 @click.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
 @click.option(

@@ -15,6 +15,16 @@ from osfmodel.trace import Collective, Interval, RankTrace, Step, common, length
 
 COMPUTE = "compute"
 """The lane of the compute stream."""
+KINDS = {
+    "forward": "forward",
+    "backward": "backward",
+    "compute": "computation",
+    "update": "update",
+    "copy": "copying",
+    "spread": "spreading sparse entries",
+    "input": "waiting for input",
+}
+"""What bars other than collectives show, in words. Every form of a picture draws each of them in its own way."""
 TOUCHING = 1e-9
 """Part of the iteration below which two bars of one kind have no gap between them."""
 SEEN = 1e-3
@@ -25,7 +35,8 @@ SEEN = 1e-3
 class Bar:
     """Something that keeps a lane busy. Times in seconds since the iteration began.
 
-    kind:    as in Span; ``compute`` where a trace does not tell forward from backward
+    kind:    out of KINDS, ``compute`` where a trace does not tell forward from backward; or which collective
+    sends:   whether it is a collective
     layers:  the layers concerned, where they are known
     bytes:   of the gradients that a collective carries, where they are known
     bucket:  number in the plan, from 0 on, of the bucket that a collective carries or that backward makes ready;
@@ -37,6 +48,7 @@ class Bar:
     kind: str
     start: float
     end: float
+    sends: bool = False
     layers: tuple[str, ...] = ()
     bytes: int | None = None
     bucket: int | None = None
@@ -46,6 +58,13 @@ class Bar:
     def __post_init__(self) -> None:
         if self.end < self.start:
             raise DataError(f"a bar ({self.kind}) ends before it begins")
+        if not self.sends and self.kind not in KINDS:
+            raise DataError(f"a bar that sends nothing is one of {', '.join(KINDS)}, not {self.kind}")
+
+    @property
+    def words(self) -> str:
+        """What it is, for a person."""
+        return self.kind.replace("_", "-") if self.sends else KINDS[self.kind]
 
     @property
     def duration(self) -> float:
@@ -86,9 +105,8 @@ class Gantt:
 
     @property
     def collectives(self) -> tuple[Bar, ...]:
-        """The bars of all channels in the order in which they start."""
-        bars = [bar for lane in self.lanes if lane.name.startswith("channel") for bar in lane.bars]
-        return tuple(sorted(bars, key=lambda bar: (bar.start, bar.end)))
+        """The bars that send in the order in which they start."""
+        return _in_order(bar for lane in self.lanes for bar in lane.bars if bar.sends)
 
     @property
     def exposed_time(self) -> float:
@@ -99,6 +117,12 @@ class Gantt:
         """The same with bars of one kind and bucket that follow each other made one: what a picture can show."""
         gap = self.end * (SEEN if self.measured else TOUCHING)
         return replace(self, lanes=tuple(replace(lane, bars=_joined(lane.bars, gap)) for lane in self.lanes))
+
+
+def kinds_of(gantts: Iterable[Gantt]) -> list[str]:
+    """What bars other than collectives show in any of the charts, for one legend of all."""
+    found = {bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars if not bar.sends}
+    return [kind for kind in KINDS if kind in found]
 
 
 def predicted(prediction: Prediction) -> Gantt:
@@ -194,7 +218,7 @@ def _collective(
     there = max((ready[layer] for layer in span.layers if layer in ready), default=None)
     size = None if bucket is None else bucket.size
     exposed = outside(span.start, span.end, busy)
-    return Bar(span.kind, span.start, span.end, span.layers, size, number, there, exposed)
+    return Bar(span.kind, span.start, span.end, True, span.layers, size, number, there, exposed)
 
 
 def _computed(spans: Sequence[Span], makes: Mapping[str, int]) -> tuple[Bar, ...]:
@@ -205,7 +229,7 @@ def _computed(spans: Sequence[Span], makes: Mapping[str, int]) -> tuple[Bar, ...
         bucket = makes.get(span.layers[0]) if span.layers and span.kind != "forward" else None
         if span.kind == "backward":
             bucket = follows = follows if bucket is None else bucket
-        bars.append(Bar(span.kind, span.start, span.end, span.layers, bucket=bucket))
+        bars.append(Bar(span.kind, span.start, span.end, layers=span.layers, bucket=bucket))
     return tuple(reversed(bars))
 
 
@@ -221,7 +245,7 @@ def _kernels(step: Step) -> Iterable[Bar]:
 def _seen(one: Collective, number: int, origin: float, busy: Sequence[Interval]) -> Bar:
     start, end = one.start - origin, one.end - origin
     issued = None if one.issued is None else one.issued - origin
-    return Bar(one.kind, start, end, (), one.bytes, number, issued, outside(start, end, busy))
+    return Bar(one.kind, start, end, True, (), one.bytes, number, issued, outside(start, end, busy))
 
 
 def _in_order(bars: Iterable[Bar]) -> tuple[Bar, ...]:
@@ -233,13 +257,12 @@ def _joined(bars: Sequence[Bar], gap: float) -> tuple[Bar, ...]:
     found: list[Bar] = []
     for bar in bars:
         last = found[-1] if found else None
-        if last is None or last.ready is not None or not _alike(last, bar) or bar.start - last.end > gap:
+        if last is None or not _alike(last, bar) or bar.start - last.end > gap:
             found.append(bar)
             continue
         found[-1] = replace(last, end=bar.end, layers=last.layers + bar.layers)
-    return tuple(bar for bar in found if bar.duration or bar.bytes is not None)
+    return tuple(bar for bar in found if bar.duration or bar.sends)
 
 
 def _alike(one: Bar, other: Bar) -> bool:
-    sent = one.bytes is not None or other.bytes is not None
-    return not sent and (one.kind, one.bucket) == (other.kind, other.bucket)
+    return not (one.sends or other.sends) and (one.kind, one.bucket) == (other.kind, other.bucket)

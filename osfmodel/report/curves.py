@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from osfmodel.picture import Pictures
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.scatter import Scatter
-from osfmodel.report.iteration import time_unit
 from osfmodel.report.markup import Markup, element, percent
-from osfmodel.ticks import decade_ticks, even_ticks
+from osfmodel.ticks import decade_ticks, even_ticks, time_unit
 from osfmodel.units import MIB, show_bytes, show_time
 
 HEIGHT, TOP, BOTTOM = 240, 12, 44

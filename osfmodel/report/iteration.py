@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osfmodel.picture.gantt import COMPUTE, Bar, Gantt, Lane
+from osfmodel.picture.gantt import KINDS, Bar, Gantt, kinds_of
 from osfmodel.report.markup import Markup, element, percent
-from osfmodel.ticks import even_ticks
+from osfmodel.ticks import even_ticks, time_unit
 from osfmodel.units import show_bytes, show_time
 
 LANE, GAP, TOP = 30, 10, 6
@@ -17,17 +17,6 @@ NUMBERED = 0.06
 """Part of the width of the page from which a bar carries its number."""
 TICKS = 5
 """On the axis of an iteration before anybody zooms."""
-KINDS = {
-    "forward": "forward",
-    "backward": "backward",
-    "compute": "computation",
-    "update": "update",
-    "copy": "copying",
-    "spread": "spreading sparse entries",
-    "input": "waiting for input",
-}
-"""What the lanes other than channels do, in words."""
-WORDS = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
 
 
 def lanes(gantt: Gantt, key: str, width: float) -> Markup:
@@ -39,7 +28,7 @@ def lanes(gantt: Gantt, key: str, width: float) -> Markup:
         drawn.append(element("rect", x="0", y=y, width="100%", height=LANE, class_="lane"))
         for bar in lane.bars:
             part = width * bar.duration / gantt.end
-            drawn.append(_collective(bar, y, gantt, f"{key}-{rows[bar]}", part) if bar in rows else _bar(bar, y, gantt))
+            drawn.append(_collective(bar, y, gantt, f"{key}-{rows[bar]}", part) if bar.sends else _bar(bar, y, gantt))
     title = element("title", f"{_kind(gantt)} iteration, {gantt.name}: {show_time(gantt.end)}")
     desc = element("desc", description(gantt))
     inner = element("svg", *drawn, *_marks(gantt), width=percent(width), height=height(gantt), class_="span")
@@ -68,11 +57,6 @@ def axis(end: float) -> Markup:
         drawn.append(element("line", x1=at, x2=at, y1=0, y2=5))
         drawn.append(element("text", f"{tick:g} {unit}" if tick else "0", x=at, y=19))
     return element("svg", *drawn, class_="axis", width="100%", height=AXIS, aria_hidden="true")
-
-
-def time_unit(end: float) -> tuple[str, float]:
-    """In which unit times up to ``end`` seconds are written, and how many of it a second has."""
-    return next(((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if end * factor >= 2), ("µs", 1e6))
 
 
 def height(gantt: Gantt) -> int:
@@ -166,7 +150,7 @@ def _marks(gantt: Gantt) -> list[Markup]:
 
 def _sentence(bar: Bar) -> str:
     when = f"{show_time(bar.start)} to {show_time(bar.end)} ({show_time(bar.duration)})"
-    if bar.bytes is None and bar.ready is None and bar.kind in KINDS:
+    if not bar.sends:
         return f"{_what(bar)}{_of(bar.layers)}: {when}"
     which = "" if bar.bucket is None else f" {bar.bucket + 1}"
     size = "" if bar.bytes is None else f", {show_bytes(bar.bytes)}"
@@ -181,27 +165,16 @@ def _of(layers: Sequence[str]) -> str:
 
 
 def _what(bar: Bar) -> str:
-    words = KINDS.get(bar.kind) or WORDS.get(bar.kind, bar.kind.replace("_", " "))
-    return words[:1].upper() + words[1:]
+    return bar.words[:1].upper() + bar.words[1:]
 
 
 def _kind(gantt: Gantt) -> str:
     return "Measured" if gantt.measured else "Predicted"
 
 
-def kinds(gantts: Sequence[Gantt]) -> list[str]:
-    """What lanes other than channels show, for the legend."""
-    found = dict.fromkeys(bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars if _plain(lane))
-    return [kind for kind in KINDS if kind in found]
-
-
-def _plain(lane: Lane) -> bool:
-    return lane.name == COMPUTE or not lane.name.startswith("channel")
-
-
 def legend(gantts: Sequence[Gantt]) -> Markup:
     """What colours and hatching mean."""
-    entries = [_entry(f"bar {kind}", KINDS[kind]) for kind in kinds(gantts)]
+    entries = [_entry(f"bar {kind}", KINDS[kind]) for kind in kinds_of(gantts)]
     entries += [_entry("fill", "collective beside computation"), _entry("fill", "exposed: nothing computes", True)]
     entries.append(
         element("li", element("svg", element("line", x1=8, x2=8, y1=0, y2=14, class_="alone"), width=16, height=14),

@@ -1,0 +1,37 @@
+"""Options that several commands have, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from osfmodel import profiles
+from osfmodel.cli.app import PLAN
+from osfmodel.plan import Plan
+from osfmodel.plans import NAMED_PLANS, named_plan
+from osfmodel.targets import CONFIG_TARGETS
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def plan_option(said: str) -> Decorator:
+    """--plan, repeatable: a command is handed ``plan_names``, for :func:`named_or_file`."""
+    return click.option("--plan", "plan_names", multiple=True, metavar="NAME|FILE", type=PLAN, help=said)
+
+
+def target_option(said: str) -> Decorator:
+    """--for: a command is handed ``target``, a key of CONFIG_TARGETS."""
+    names = click.Choice(list(CONFIG_TARGETS))
+    return click.option("--for", "target", type=names, default="ddp", show_default=True, help=said)
+
+
+def named_or_file(name: str) -> str | tuple[str, Plan]:
+    """The name of a plan, or that of a file and the plan in it. Raises UsageError, DataError."""
+    path = Path(name)
+    if name not in NAMED_PLANS and (path.is_file() or path.name != name or path.suffix == ".json"):
+        return name, profiles.load_plan(path)
+    named_plan(name)
+    return name
