@@ -179,3 +179,17 @@ def test_the_library_takes_paths_or_a_trace():
     assert found.remedies[0].name == "balance"
     alone = osf.explain(str(paths_of("slow-rank")[0]))
     assert alone.straggler is None
+
+
+def test_no_trace_is_written_over(tmp_path):
+    """By what is said of it, or by a picture of it, named as a file or lying in a folder."""
+    trace = tmp_path / "rank0.json.gz"
+    trace.write_bytes((STORED / "slow-link-0.json.gz").read_bytes())
+    before = trace.read_bytes()
+    report = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "2"]
+    for given in (trace, tmp_path):
+        for words in (["explain", given, "-o", trace], [*report, "--trace", given, "-o", trace]):
+            result = CliRunner().invoke(main, [str(word) for word in words])
+            assert result.exit_code == 2
+            assert "is the file that is read: give another name" in result.output
+            assert trace.read_bytes() == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -228,6 +228,17 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
         click.echo(f"osf: wrote {output} ({chosen})", err=True)
     for warning in result.warnings():
         warn(warning)
+
+
+def require_other(output: str | None, files: Sequence[str]) -> None:
+    """Raise UsageError where ``output`` is one of the files that are read, or in a folder of them by the same name."""
+    if output in (None, "-"):
+        return
+    target = Path(str(output))
+    held = [inner for file in files if Path(file).is_dir() for inner in Path(file).iterdir()]
+    for file in [*map(Path, files), *held]:
+        if str(file) != "-" and target.is_file() and file.is_file() and target.samefile(file):
+            raise UsageError(f"-o {output}: is the file that is read: give another name")
 
 
 def require_writable(output: str | os.PathLike[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, emit, output_options
+from osfmodel.cli.app import CLUSTER, emit, output_options, require_other
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.explain import explain
 from osfmodel.explain_output import Explained
@@ -43,6 +43,7 @@ def explain_command(
       osf explain traces/ --cluster v100-10gbe
       osf explain traces/ --format json -o why.json
     """
+    require_other(output, traces)
     cluster = None if cluster_name is None else profiles.load_cluster(cluster_name)
     trace = load_job(traces, hints)
     emit(style, as_json, output, Explained(explain(trace, cluster)))

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from osfmodel import documents, measurements, profiles
-from osfmodel.cli.app import line, print_text, warn
+from osfmodel.cli.app import line, print_text, require_other, warn
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
@@ -149,12 +149,10 @@ def shared_stem(files: Sequence[str]) -> str:
 
 def check_output(output: str | None, files: Sequence[str]) -> None:
     """Raise UsageError where ``output`` is one of the files that are read, or is named as something else than JSON."""
+    require_other(output, files)
     if output in (None, "-"):
         return
     target = Path(str(output))
-    for file in files:
-        if file != "-" and target.is_file() and Path(file).exists() and target.samefile(file):
-            raise UsageError(f"-o {output}: is the file that is read: give another name")
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
         raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")
 

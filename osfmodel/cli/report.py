@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from osfmodel import __version__, profiles
-from osfmodel.cli.app import line, parse_workers, print_text, require_writable, warn
+from osfmodel.cli.app import line, parse_workers, print_text, require_other, require_writable, warn
 from osfmodel.cli.options import named_or_file, plan_option, target_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.trace_options import load_job, trace_options
@@ -98,6 +98,8 @@ def report_command(
       osf report model.json --cluster cluster.json --workers 8 --trace rank0.json.gz -o report.html
     """
     writers = {output: _form(output) for output in dict.fromkeys(outputs)}
+    for output in writers:
+        require_other(output, traces)
     what_if = replace(subject.what_if, batch_size=batch_size)
     if not traces and hints != Hints(""):
         raise UsageError("--ddp-logging, --model and --steps are of a trace: give --trace FILE")
