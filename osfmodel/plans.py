@@ -31,6 +31,7 @@ class NamedPlan(NamedTuple):
     chooses:   whether it may use less than the rules permit
     on_request: whether it is shown only where asked for
     conditions: of runs under it, on which depends what it pays (``Pricing.under``)
+    unpriced:  whether it can be carried out without knowing what a message costs
     """
 
     rule: Rule
@@ -40,6 +41,7 @@ class NamedPlan(NamedTuple):
     chooses: bool = False
     on_request: bool = False
     conditions: Mapping[str, str] = MappingProxyType({})
+    unpriced: bool = False
 
     def make(self, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
         """The plan for ``workload``, under the rules it was made for unless others are given."""
@@ -85,13 +87,15 @@ def by_scheduler(scheduler: Scheduler) -> NamedPlan:
 def _table() -> dict[str, NamedPlan]:
     wait_free = "one collective per tensor, as soon as it is ready (wait-free backpropagation)"
     table = {
-        "wfbp": NamedPlan(_whatever_it_costs(one_by_one), wait_free),
-        "single": NamedPlan(_whatever_it_costs(in_one), "all gradients in one collective after backward"),
+        "wfbp": NamedPlan(_whatever_it_costs(one_by_one), wait_free, unpriced=True),
+        "single": NamedPlan(
+            _whatever_it_costs(in_one), "all gradients in one collective after backward", unpriced=True
+        ),
     }
     for name, target in STOCK_TARGETS.items():
         table[name] = NamedPlan(
             _by_default(target), target.meaning, target.caveats, target.objective,
-            on_request=not target.compared, conditions=target.conditions,
+            on_request=not target.compared, conditions=target.conditions, unpriced=target.unpriced,
         )  # fmt: skip
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
@@ -132,7 +136,8 @@ def _capped(name: str) -> NamedPlan:
         cap = best_cap(workload, pricing.cost()) if limit is None else limit
         return ddp.realise(ddp.DdpKnobs((cap,)), workload)
 
-    return NamedPlan(make, f"PyTorch DDP with a bucket_cap_mb {which}", ddp.TARGET.caveats)
+    meaning = f"PyTorch DDP with a bucket_cap_mb {which}"
+    return NamedPlan(make, meaning, ddp.TARGET.caveats, unpriced=limit is not None)
 
 
 def _with_settings(name: str) -> NamedPlan:
@@ -143,7 +148,10 @@ def _with_settings(name: str) -> NamedPlan:
         return horovod.realise(find(workload, pricing), workload, pricing)
 
     meaning, rules = f"Horovod with {said}", Objective(streams)
-    return NamedPlan(make, meaning, horovod.caveats, rules, chooses=streams > 1, conditions=horovod.TARGET.conditions)
+    return NamedPlan(
+        make, meaning, horovod.caveats, rules, chooses=streams > 1,
+        conditions=horovod.TARGET.conditions, unpriced=name != horovod.BEST,
+    )  # fmt: skip
 
 
 def _by_fusion(name: str) -> NamedPlan:
@@ -212,7 +220,7 @@ def _sparse(name: str) -> NamedPlan:
     said = "".join(f", {SPARSE_OPTIONS[option]}" for option in options)
     return NamedPlan(
         make, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", _changes_training,
-        entry.objective, entry.chooses, conditions=EXECUTED,
+        entry.objective, entry.chooses, conditions=EXECUTED, unpriced=entry.unpriced and FALLBACK not in options,
     )  # fmt: skip
 
 

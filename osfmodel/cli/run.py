@@ -18,17 +18,15 @@ from osfmodel.compression import FP16, NONE, compressed
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
 from osfmodel.errors import UsageError
-from osfmodel.loop_settings import PREFIX as SETTINGS
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import save_measurements
 from osfmodel.plan import Plan
-from osfmodel.plans import FALLBACK, make_plan, named_plan, single_cap, sparse_name
+from osfmodel.plans import make_plan, named_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.runtime import words
 from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
 from osfmodel.runtime.subjects import is_factory
 from osfmodel.simulator import without_priority
-from osfmodel.targets.horovod import BEST
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
@@ -37,10 +35,8 @@ if TYPE_CHECKING:
     from osfmodel.runtime.trainees import Subject
     from osfmodel.runtime.training import Settings
 
-UNPRICED = ("wfbp", "single", "ddp", HOROVOD)
-"""Plans that can be made without knowing what a message costs."""
 UNMEASURED = Pricing.of(FREE, workers=2)
-"""For those."""
+"""For plans that can be carried out without knowing what a message costs."""
 PREFIX = f"{RUNTIME}:"
 """What a plan begins with that the executor is to carry out, and its label in the file."""
 FIXED = " (fixed order)"
@@ -191,10 +187,10 @@ def _require_sensible(asked: Asked) -> None:
         raise UsageError(f"-o {asked.output}: measurements are JSON, so its name must end in .json")
     for name in (plan.removeprefix(PREFIX) for plan in asked.plans):
         if not _is_file(name):
-            named_plan(name)
-            if asked.cluster is None and not _unpriced(name):
+            unpriced = named_plan(name).unpriced
+            if asked.cluster is None and not unpriced:
                 raise UsageError(f"plan {name!r} needs prices: give --cluster FILE, as osf bench writes it")
-            if asked.real and asked.workload is None and not _unpriced(name):
+            if asked.real and asked.workload is None and not unpriced:
                 raise UsageError(f"plan {name!r} needs gradient times: give --workload FILE, as osf profile writes it")
 
 
@@ -204,13 +200,6 @@ def _executed(plan: str) -> bool:
 
 def _is_file(plan: str) -> bool:
     return plan.endswith(".json")
-
-
-def _unpriced(plan: str) -> bool:
-    parts = sparse_name(plan)
-    if parts is not None:
-        return FALLBACK not in parts.options and _unpriced(parts.plan)
-    return plan in UNPRICED or (plan.startswith(SETTINGS) and plan != BEST) or single_cap(plan) is not None
 
 
 def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:

@@ -273,4 +273,5 @@ TARGET = Target(
     caveats=caveats,
     exact=exact,
     compared=True,
+    unpriced=True,
 )

@@ -135,4 +135,5 @@ TARGET = Target(
     render=render,
     caveats=caveats,
     exact=exact,
+    unpriced=True,
 )

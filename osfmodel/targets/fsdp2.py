@@ -216,4 +216,5 @@ TARGET = Target(
     exact=exact,
     conditions=EXECUTED,
     objective=RULES,
+    unpriced=True,
 )

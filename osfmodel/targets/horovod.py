@@ -227,5 +227,6 @@ TARGET = Target(
     conditions={"executor": HOROVOD},
     clock=True,
     compared=True,
+    unpriced=True,  # its loop has the settings, and forms the batches itself
     launcher="Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
 )

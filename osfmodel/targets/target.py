@@ -45,6 +45,7 @@ class Target:
     objective:     the rules under which the framework works; an executor works under any
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
+    unpriced:      whether what its default does can be carried out without knowing what a message costs
     launcher:      what starts its workers, in a sentence, where torchrun does not
     """
 
@@ -66,6 +67,7 @@ class Target:
     objective: Objective = PLAIN
     dialect_of: str = ""
     compared: bool = False
+    unpriced: bool = False
     launcher: str = ""
 
     def forms(self, plan: Plan, workload: Workload) -> bool:

@@ -7,11 +7,15 @@ import re
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel import CONFIG_TARGETS, PlanError, cost_of
+from osfmodel.cli import main
+from osfmodel.cost.curves import FREE
 from osfmodel.engine import predict_timeline
 from osfmodel.plan import Block, Bucket, Plan, in_one, one_by_one
+from osfmodel.plans import FAMILIES, NAMED_PLANS, named_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 
@@ -142,3 +146,26 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
     assert target.forms(wild, workload)
     with pytest.raises(PlanError):
         target.project(Plan("another", wild.buckets), workload, pricing, Limits())
+
+
+PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]
+NEED_NONE = {
+    "wfbp", "single", "ddp", "horovod", "deepspeed", "fsdp2", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"
+}  # fmt: skip
+
+
+def test_osf_run_asks_for_prices_where_a_plan_needs_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    needing = {}
+    for name in PLANS:
+        result = CliRunner().invoke(main, ["run", "googlenet-k80", "--plan", name, "-o", str(tmp_path / "r.json")])
+        needing[name] = "needs prices" in result.output
+        assert needing[name] or "RANK, WORLD_SIZE" in result.output
+    assert {name for name in PLANS if not needing[name]} == NEED_NONE
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name in NEED_NONE and not name.startswith("horovod")])
+def test_a_plan_that_needs_no_prices_is_the_same_at_any(name, case):
+    workload, pricing, _ = case
+    assert named_plan(name).unpriced
+    assert named_plan(name).make(workload, pricing) == named_plan(name).make(workload, Pricing.of(FREE, workers=2))
