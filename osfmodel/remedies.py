@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
+from types import MappingProxyType
 
 from osfmodel.cluster import AlphaBeta, Cluster, Table
 from osfmodel.compression import compressed
@@ -34,8 +35,6 @@ POWER_SGD_RANK = 4
 ONE_SIZE = (
     "all-reduces are priced in proportion to their bytes, since all have one size: with --cluster start-ups count too"
 )
-Outcome = tuple[float, float]
-"""Seconds of a step by the model, and samples in it as a multiple of now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,79 @@ def carried_over(plan: Plan, workload: Workload) -> Plan:
     return replace(plan, workload=workload.name, buckets=buckets)
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A remedy that the model prices.
+
+    what:    what it is, with ``{workers}``, ``{half}`` of them and ``{network}`` (as stated) of the job
+    price:   seconds of a step with it, by the model. Raises OsfError, saying why, where that cannot be priced
+    note:    what that leaves out
+    samples: those of a step of the job, as a multiple of now
+    applies: whether the job may take it
+    """
+
+    what: str
+    price: Callable[[Job], float]
+    note: str = ""
+    samples: Callable[[Job], float] = lambda job: 1.0
+    applies: Callable[[Job], bool] = lambda job: True
+
+
+def _tuned(job: Job) -> float:
+    return tune(job.workload, job.cluster, job.workers).outcomes[0].tuned_time
+
+
+def _sent(how: str) -> Callable[[Job], float]:
+    return lambda job: job.step(compressed(job.workload, how), job.cluster)
+
+
+def _together(count: int) -> Callable[[Job], float]:
+    return lambda job: job.step(accumulating(job.workload, count), job.cluster)
+
+
+def _faster(factor: float) -> Callable[[Job], float]:
+    return lambda job: job.step(job.workload, faster_network(job.cluster, Change(factor)))
+
+
+def _accumulated(count: int) -> Measure:
+    what = f"{count} micro-batches a step (no_sync)"
+    return Measure(what, _together(count), "a larger global batch", samples=lambda job: float(count))
+
+
+REMEDIES: Mapping[str, Measure] = MappingProxyType(
+    {
+        "plan": Measure("the best buckets for DDP (osf tune)", _tuned),
+        "half": Measure("gradients sent as fp16 or bf16 (comm hook)", _sent("fp16"), "casting is left out"),
+        "powersgd": Measure(
+            f"PowerSGD hook, rank {POWER_SGD_RANK}",
+            _sent(f"powersgd:{POWER_SGD_RANK}"),
+            "at its best: square gradients; its computation is left out",
+        ),
+        "accumulate-2": _accumulated(2),
+        "accumulate-4": _accumulated(4),
+        "network-2": Measure("a network 2 times as fast", _faster(2)),
+        "network-10": Measure("a network 10 times as fast", _faster(10)),
+        "stated-network": Measure(
+            "the network as {network} has it",
+            lambda job: job.step(job.workload, job.stated or job.cluster),
+            applies=lambda job: job.stated is not None,
+        ),
+        "workers-half": Measure(
+            "{half} of {workers} workers",
+            lambda job: job.step(job.workload, job.cluster, job.workers // 2),
+            samples=lambda job: job.workers // 2 / job.workers,
+            applies=lambda job: job.workers >= 4,  # of fewer, half are one
+        ),
+        "workers-1": Measure(
+            "1 of {workers} workers",
+            lambda job: job.step(job.workload, job.cluster, 1),
+            samples=lambda job: 1 / job.workers,
+        ),
+    }
+)
+"""By name, what the model prices; what the replay prices stands with its cause."""
+
+
 def remedies(
     trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None
 ) -> tuple[tuple[Remedy, ...], tuple[str, ...]]:
@@ -96,7 +168,7 @@ def remedies(
         for name, cause in CAUSES.items()
         if cause.stays and found.part(name) >= SMALL
     ]
-    return _ranked((*faults, *(_priced(found, job, *one) for one in _changes(job)))), tuple(said)
+    return _ranked((*faults, *_priced(found, job))), tuple(said)
 
 
 def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None) -> Job:
@@ -146,49 +218,19 @@ def _faults(found: Explanation) -> Iterator[Remedy]:
             yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY)
 
 
-def _changes(job: Job) -> Iterator[tuple[str, str, Callable[[], Outcome], str]]:
-    """(name, what it is, what it gives, what that leaves out) of everything that the model prices."""
-    workload, cluster, workers = job.workload, job.cluster, job.workers
-
-    def tuned() -> Outcome:
-        return tune(workload, cluster, workers).outcomes[0].tuned_time, 1.0
-
-    def sent(how: str) -> Callable[[], Outcome]:
-        return lambda: (job.step(compressed(workload, how), cluster), 1.0)
-
-    def together(count: int) -> Callable[[], Outcome]:
-        return lambda: (job.step(accumulating(workload, count), cluster), float(count))
-
-    def network(factor: float) -> Callable[[], Outcome]:
-        return lambda: (job.step(workload, faster_network(cluster, Change(factor))), 1.0)
-
-    def among(count: int) -> Callable[[], Outcome]:
-        return lambda: (job.step(workload, cluster, count), count / workers)
-
-    yield "plan", "the best buckets for DDP (osf tune)", tuned, ""
-    yield "half", "gradients sent as fp16 or bf16 (comm hook)", sent("fp16"), "casting is left out"
-    rank = f"powersgd:{POWER_SGD_RANK}"
-    note = "at its best: square gradients; its computation is left out"
-    yield "powersgd", f"PowerSGD hook, rank {POWER_SGD_RANK}", sent(rank), note
-    for count in (2, 4):
-        yield f"accumulate-{count}", f"{count} micro-batches a step (no_sync)", together(count), "a larger global batch"
-    for factor in (2, 10):
-        yield f"network-{factor}", f"a network {factor} times as fast", network(factor), ""
-    stated = job.stated
-    if stated is not None:
-        yield "stated-network", f"the network as {stated.name} has it", lambda: (job.step(workload, stated), 1.0), ""
-    for count in dict.fromkeys((max(1, workers // 2), 1)):
-        yield f"workers-{count}", f"{count} of {workers} workers", among(count), ""
-
-
-def _priced(found: Explanation, job: Job, name: str, what: str, price: Callable[[], Outcome], note: str) -> Remedy:
-    try:
-        seconds, samples = price()
-    except OsfError as error:
-        return Remedy(name, what, None, None, MODEL, f"not priced: {error}")
-    scale = min(1.0, found.step_time / job.now)
-    step = found.step_time + scale * (seconds - job.now)
-    return Remedy(name, what, step, samples * found.step_time / step, MODEL, note)
+def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
+    for name, measure in REMEDIES.items():
+        if not measure.applies(job):
+            continue
+        network = job.cluster if job.stated is None else job.stated
+        what = measure.what.format(workers=job.workers, half=job.workers // 2, network=network.name)
+        try:
+            seconds = measure.price(job)
+        except OsfError as error:
+            yield Remedy(name, what, None, None, MODEL, f"not priced: {error}")
+            continue
+        step = found.step_time + min(1.0, found.step_time / job.now) * (seconds - job.now)
+        yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, measure.note)
 
 
 def _ranked(found: tuple[Remedy, ...]) -> tuple[Remedy, ...]:

@@ -1,4 +1,4 @@
-"""What every cause has to be, whatever it is: the tests run over the table."""
+"""What every cause and every remedy has to be, whatever it is: the tests run over their tables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+import osfmodel as osf
 from osfmodel.diagnosis import CAUSES, COMPUTE
 from osfmodel.diagnosis.replay import Seen
 from osfmodel.diagnosis.replays import Replays
 from osfmodel.explain import explain_trace
+from osfmodel.remedies import REMEDIES
 from tests.jobs import PLANTED, trace_of
 
 GRAIN = 1e-9
@@ -61,8 +63,21 @@ def test_it_is_described(name):
 
 
 def test_remedies_have_names_of_their_own():
-    names = [cause.remedy[0] for cause in CAUSES.values() if cause.remedy]
+    names = [*(cause.remedy[0] for cause in CAUSES.values() if cause.remedy), *REMEDIES]
     assert sorted(names) == sorted(set(names))
+    assert all(re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", name) for name in names)
+
+
+def test_every_remedy_is_listed_and_described():
+    """For four workers of a stated network, all of them; a remedy without a price says why."""
+    four = replace(PLANTED["bandwidth"], slowness=(1.0,) * 4, stalls=(0.0,) * 4)
+    found = {one.name: one for one in osf.explain(trace_of(four), osf.load_cluster("ring:100us,1Gbps")).remedies}
+    assert set(REMEDIES) <= set(found)
+    for name in REMEDIES:
+        assert found[name].what
+        assert "{" not in found[name].what
+        assert found[name].step_time or found[name].note.startswith("not priced: ")
+    assert "workers-half" not in {one.name for one in osf.explain(trace_of(PLANTED["bandwidth"])).remedies}
 
 
 @pytest.mark.parametrize("name", [name for name, cause in CAUSES.items() if cause.needs_all_ranks])
