@@ -183,17 +183,6 @@ class Step:
         """Seconds in which the device computed."""
         return length(self.compute)
 
-    @property
-    def exposed_communication(self) -> float:
-        """Seconds in which a collective was under way and nothing computed, waiting for other ranks included."""
-        return length(self.communication) - length(common(self.communication, self.compute))
-
-    @property
-    def idle(self) -> float:
-        """Seconds in which the device did nothing: no computation, no collective, no copy."""
-        busy = [*self.compute, *self.communication, *self.copies]
-        return self.time - length(common(busy, [(self.start, self.end)]))
-
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
