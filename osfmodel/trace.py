@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name, require_time
@@ -43,6 +44,16 @@ def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval
 def length(intervals: Iterable[Interval]) -> float:
     """Seconds in their union."""
     return sum(end - start for start, end in merged(intervals))
+
+
+def places(keys: Iterable[Hashable]) -> list[int]:
+    """For each key how many equal ones came before it: the place of a collective among those of its group, say."""
+    seen: Counter[Hashable] = Counter()
+    found = []
+    for key in keys:
+        found.append(seen[key])
+        seen[key] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
