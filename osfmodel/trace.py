@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name, require_time
@@ -43,6 +44,16 @@ def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval
 def length(intervals: Iterable[Interval]) -> float:
     """Seconds in their union."""
     return sum(end - start for start, end in merged(intervals))
+
+
+def places(keys: Iterable[Hashable]) -> list[int]:
+    """For each key how many equal ones came before it: the place of a collective among those of its group, say."""
+    seen: Counter[Hashable] = Counter()
+    found = []
+    for key in keys:
+        found.append(seen[key])
+        seen[key] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +198,6 @@ class Step:
     def compute_time(self) -> float:
         """Seconds in which the device computed."""
         return length(self.compute)
-
-    @property
-    def exposed_communication(self) -> float:
-        """Seconds in which a collective was under way and nothing computed, waiting for other ranks included."""
-        return length(self.communication) - length(common(self.communication, self.compute))
-
-    @property
-    def idle(self) -> float:
-        """Seconds in which the device did nothing: no computation, no collective, no copy."""
-        busy = [*self.compute, *self.communication, *self.copies]
-        return self.time - length(common(busy, [(self.start, self.end)]))
 
 
 @dataclass(frozen=True, slots=True)

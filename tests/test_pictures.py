@@ -89,7 +89,7 @@ def test_a_measured_step():
     assert first.exposed == ()
     assert second.exposed == ((pytest.approx(0.09), pytest.approx(0.13)),)
     assert second.ready == pytest.approx(0.069)
-    assert gantt.exposed_time == pytest.approx(step().exposed_communication)
+    assert gantt.exposed_time == pytest.approx(0.04)
     assert gantt.end == pytest.approx(0.14)
 
 

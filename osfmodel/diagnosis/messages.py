@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from osfmodel.diagnosis.parts import GRAIN, LocalClock
-from osfmodel.trace import Collective, GradientReady, Step
+from osfmodel.trace import Collective, GradientReady, Step, places
 from osfmodel.trace_buckets import carried
 from osfmodel.workload import holds_gradients
 
@@ -81,12 +81,12 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
 
 def _keyed(step: Step) -> list[tuple[Key, Collective]]:
     """The collectives in the order in which they started, each with what it is called on every rank."""
-    seen: dict[str, int] = {}
-    found = []
-    for one in sorted(step.collectives, key=lambda one: (one.start, one.sequence or 0)):
-        number = seen[one.group] = seen.get(one.group, -1) + 1
-        found.append(((one.group, number if one.sequence is None else one.sequence), one))
-    return found
+    ordered = sorted(step.collectives, key=lambda one: (one.start, one.sequence or 0))
+    numbers = places(one.group for one in ordered)
+    return [
+        ((one.group, number if one.sequence is None else one.sequence), one)
+        for one, number in zip(ordered, numbers, strict=True)
+    ]
 
 
 def _held(step: Step) -> dict[int, Sequence[GradientReady]]:

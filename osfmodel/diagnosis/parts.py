@@ -36,11 +36,6 @@ class Parts:
     idle: float
 
     @property
-    def total(self) -> float:
-        """Seconds of the step."""
-        return sum(getattr(self, field.name) or 0 for field in fields(self))
-
-    @property
     def exposed(self) -> float:
         """Seconds for which the device waited for a collective."""
         return self.transfer + (self.waiting or 0) + self.held

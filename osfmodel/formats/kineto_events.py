@@ -22,22 +22,17 @@ from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.trace_files import opened
 
 SPELLINGS: Mapping[str, str] = {
-    "external_id": "External id", "older_external_id": "external id", "ev_idx": "Ev Idx", "correlation": "correlation",
-    "stream": "stream", "device": "device", "bytes": "bytes", "collective": "Collective name", "dtype": "dtype",
-    "in_elements": "In msg nelems", "out_elements": "Out msg nelems", "group_size": "Group size",
-    "group_name": "Process Group Name", "group_description": "Process Group Description",
-    "group_ranks": "Process Group Ranks", "rank": "Rank", "src_rank": "Src Rank", "dst_rank": "Dst Rank",
-    "rank_start": "Global rank start", "rank_stride": "Global rank stride", "seq": "Seq", "comms_id": "Comms Id",
-    "input_dims": "Input Dims", "input_types": "Input type", "concrete_inputs": "Concrete Inputs",
-    "record_function_id": "Record function id", "forward_thread": "Fwd thread id",
-    "sequence_number": "Sequence number", "in_split": "In split size", "out_split": "Out split size",
-    "iteration": "Trace iteration", "name": "name", "labels": "labels",
+    "external_id": "External id", "older_external_id": "external id", "correlation": "correlation", "stream": "stream",
+    "collective": "Collective name", "dtype": "dtype", "in_elements": "In msg nelems",
+    "out_elements": "Out msg nelems", "group_size": "Group size", "group_name": "Process Group Name", "seq": "Seq",
+    "input_dims": "Input Dims", "input_types": "Input type", "forward_thread": "Fwd thread id",
+    "sequence_number": "Sequence number", "name": "name",
 }  # fmt: skip
 """How args are spelled in a trace."""
 COUNTS = ("in_elements", "out_elements", "group_size")
 """Args without which a collective cannot be priced: what is no count in them is an error."""
-WORDS = ("collective", "dtype", "group_name", "group_description", "group_ranks", "name", "labels")
-ANYTHING = ("input_dims", "input_types", "concrete_inputs", "in_split", "out_split")
+WORDS = ("collective", "dtype", "group_name", "name")
+ANYTHING = ("input_dims", "input_types")
 ENDINGS = (".json", ".json.gz")
 """Of the names of traces in a folder."""
 NAMES = {spelling: name for name, spelling in SPELLINGS.items()}
@@ -58,37 +53,20 @@ class Args(msgspec.Struct, gc=False, rename=SPELLINGS):
 
     external_id: int | None = None
     older_external_id: int | None = None
-    ev_idx: int | None = None
     correlation: int | None = None
     stream: int | None = None
-    device: int | None = None
-    bytes: int | None = None
     collective: str | None = None
     dtype: str | None = None
     in_elements: int | None = None
     out_elements: int | None = None
     group_size: int | None = None
     group_name: str | None = None
-    group_description: str | None = None
-    group_ranks: str | None = None
-    rank: int | None = None
-    src_rank: int | None = None
-    dst_rank: int | None = None
-    rank_start: int | None = None
-    rank_stride: int | None = None
     seq: int | None = None
-    comms_id: int | str | None = None
     input_dims: Any = None
     input_types: Any = None
-    concrete_inputs: Any = None
-    record_function_id: int | None = None
     forward_thread: int | None = None
     sequence_number: int | None = None
-    in_split: Any = None
-    out_split: Any = None
-    iteration: int | None = None
     name: str | None = None
-    labels: str | None = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -288,14 +266,14 @@ def _word(value: Any) -> str | None:
     return None if isinstance(value, bool | dict) else str(value)
 
 
-def _whole(name: str, spelling: str, value: Any) -> int | str | None:
-    """A whole number; of what is not checked None where it is none, and of names made of numbers the name."""
+def _whole(name: str, spelling: str, value: Any) -> int | None:
+    """A whole number; of what is not checked None where it is none."""
     number = _number(value)
     if number == number // 1 and (number >= 0 or name not in COUNTS):
         return value if isinstance(value, int) else int(number)
     if name in COUNTS:
         raise DataError(f"{spelling!r} is {value!r:.60}, which is no count")
-    return value if name == "comms_id" and isinstance(value, str) else None
+    return None
 
 
 def _number(value: Any) -> float:

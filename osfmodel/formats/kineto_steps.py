@@ -18,7 +18,7 @@ from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found, tensor_of
 from osfmodel.formats.kineto_recorded import Recorded, Span, unite
 from osfmodel.formats.kineto_windows import OPTIMIZER_STEP, Device, Window, bounds_of, device_of, windows_of
-from osfmodel.trace import Collective, GradientReady, Interval, Step
+from osfmodel.trace import Collective, GradientReady, Interval, Step, places
 
 LOADER = "enumerate(DataLoader)"
 
@@ -224,12 +224,10 @@ def _undefined(span: Span) -> bool:
 
 def counted(steps: Sequence[Step]) -> list[Step]:
     """The same with a sequence number for collectives that have none: their place in their group, from 0 on."""
-    seen: dict[str, int] = {}
-    found = []
-    for step in steps:
-        numbered = []
-        for one in step.collectives:
-            place = seen[one.group] = seen.get(one.group, -1) + 1
-            numbered.append(one if one.sequence is not None else replace(one, sequence=place))
-        found.append(replace(step, collectives=tuple(numbered)))
-    return found
+    numbers = iter(places(one.group for step in steps for one in step.collectives))
+
+    def numbered(one: Collective) -> Collective:
+        place = next(numbers)
+        return one if one.sequence is not None else replace(one, sequence=place)
+
+    return [replace(step, collectives=tuple(map(numbered, step.collectives))) for step in steps]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from osfmodel.trace import Collective, GradientReady, Interval, RankTrace, Step
+from osfmodel.trace import Collective, GradientReady, Interval, RankTrace, Step, places
 from osfmodel.units import show_time
 
 TOLD = 1e-3
@@ -24,17 +24,11 @@ Key = tuple[object, ...]
 
 def keyed(rank: RankTrace, by_sequence: bool) -> dict[Key, Collective]:
     """The collectives of a rank by what they have in common with those of others."""
-    found: dict[Key, Collective] = {}
-    for step in rank.steps:
-        seen: dict[Key, int] = {}
-        for one in step.collectives:
-            if by_sequence:
-                found[one.group, one.sequence] = one
-            else:
-                kind = (step.number, one.group, one.kind)
-                place = seen[kind] = seen.get(kind, -1) + 1
-                found[(*kind, place)] = one
-    return found
+    collectives = [(step.number, one) for step in rank.steps for one in step.collectives]
+    if by_sequence:
+        return {(one.group, one.sequence): one for _, one in collectives}
+    kinds = [(number, one.group, one.kind) for number, one in collectives]
+    return {(*kind, place): one for kind, place, (_, one) in zip(kinds, places(kinds), collectives, strict=True)}
 
 
 def joined(
