@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from osfmodel.picture import Pictures
+from osfmodel.picture import Curve, Pictures
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.gantt import KINDS, Bar, Gantt, Lane, kinds_of
 from osfmodel.picture.scatter import Scatter
@@ -45,14 +45,9 @@ def show_pictures(console: Any, pictures: Pictures) -> None:
     _legend(console, gantts)
     console.print()
     _show_plans(console, pictures)
-    console.print()
-    show_scaling(console, pictures.scaling)
-    if pictures.sweep is not None:
+    for curve in pictures.curves:
         console.print()
-        show_sweep(console, pictures.sweep)
-    if pictures.scatter is not None and pictures.scatter.clouds:
-        console.print()
-        show_scatter(console, pictures.scatter)
+        CURVES[type(curve)](console, curve)
 
 
 def show_gantt(console: Any, gantt: Gantt, end: float) -> None:
@@ -232,6 +227,14 @@ def show_scatter(console: Any, picture: Scatter) -> None:
     for number, cloud in enumerate(picture.clouds):
         error = "" if cloud.median_abs_error is None else f", median error {cloud.median_abs_error:.1%}"
         console.print(f"  {MARKS[number % len(MARKS)]} {cloud.source}: {len(cloud.points)} runs{error}", markup=False)
+
+
+CURVES: Mapping[type[Curve], Callable[[Any, Any], None]] = {
+    Scaling: show_scaling,
+    Sweep: show_sweep,
+    Scatter: show_scatter,
+}
+"""What draws each type of curve."""
 
 
 def _width(console: Any, margin: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from osfmodel.picture import Pictures
+from osfmodel.picture import Curve, Pictures
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.gantt import KINDS, Gantt, kinds_of
 from osfmodel.picture.scatter import Scatter
@@ -24,7 +24,7 @@ FILLS = {
 }
 """Colours of KINDS; adjacent ones also differ in lightness."""
 WIRE = "#f0b133"
-WIDTH, LANE, CURVES = 10.0, 0.36, 3.6
+WIDTH, LANE, TALL = 10.0, 0.36, 3.6
 """Inches: of the figure, of a lane, and of the row of curves."""
 NUMBERED = 0.03
 """Part of the width from which a bar carries its number."""
@@ -40,17 +40,14 @@ def plot_pictures(pictures: Pictures, path: str) -> None:
     Raises UsageError where matplotlib is missing, DataError where the file cannot be written.
     """
     gantts = [gantt.coarse() for gantt in (*pictures.predicted[:2], *pictures.measured)]
-    curves: list[tuple[Callable[..., None], object]] = [(draw_scaling, pictures.scaling)]
-    curves += [(draw_sweep, pictures.sweep)] if pictures.sweep is not None else []
-    curves += [(draw_scatter, pictures.scatter)] if pictures.scatter is not None else []
     rows = [LANE * (len(gantt.lanes) + 2.2) for gantt in gantts]
-    figure = figure_of((WIDTH, sum(rows) + CURVES + 0.9))
-    grid = figure.add_gridspec(len(rows) + 1, len(curves), height_ratios=[*rows, CURVES])
+    figure = figure_of((WIDTH, sum(rows) + TALL + 0.9))
+    grid = figure.add_gridspec(len(rows) + 1, len(pictures.curves), height_ratios=[*rows, TALL])
     longest = max(gantt.end for gantt in gantts)
     for row, gantt in enumerate(gantts):
         draw_gantt(figure.add_subplot(grid[row, :]), gantt, longest)
-    for column, (draw, curve) in enumerate(curves):
-        draw(figure.add_subplot(grid[-1, column]), curve)
+    for column, curve in enumerate(pictures.curves):
+        CURVES[type(curve)](figure.add_subplot(grid[-1, column]), curve)
     figure.suptitle(pictures.title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.legend(handles=_patches(gantts), loc="outside lower left", ncols=8, fontsize=8, frameon=False)
     save(figure, path)
@@ -132,6 +129,14 @@ def draw_scatter(axes: Any, picture: Scatter) -> None:
     """Predicted over measured time, the legend below, as narrow as it is here."""
     show_scatter(axes, picture, inside=False)
     _plain(axes)
+
+
+CURVES: Mapping[type[Curve], Callable[[Any, Any], None]] = {
+    Scaling: draw_scaling,
+    Sweep: draw_sweep,
+    Scatter: draw_scatter,
+}
+"""What draws each type of curve."""
 
 
 def _finish(axes: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TypeVar
 
 import osfmodel as osf
 from osfmodel.picture import Pictures, Request, pictures
@@ -41,6 +42,15 @@ def many(count: int = 400, name: str = "many", layer: str = "block{}.weight") ->
     """A workload of so many tensors."""
     layers = [osf.Layer(layer.format(number), 1e-4, 2e-4, 4000 * (1 + number % 50)) for number in range(count)]
     return osf.Workload(name, tuple(layers), batch_size=8, update_time=1e-3)
+
+
+Shown = TypeVar("Shown")
+
+
+def curve(shown: Pictures, kind: type[Shown]) -> Shown:
+    """The one of that type."""
+    (found,) = [one for one in shown.curves if isinstance(one, kind)]
+    return found
 
 
 @cache

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.check import check
 from osfmodel.picture import TUNED, Request, pictures
-from osfmodel.picture.curves import counts_around, sweep
+from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
 from osfmodel.picture.gantt import Bar, Lane, kinds_of, measured, middle_step, outside, predicted
 from osfmodel.picture.scatter import scatter
 from osfmodel.ticks import decade_ticks, even_ticks
 from osfmodel.trace import RankTrace, Trace, length, merged
-from tests.reports import many, resnet50, step, trace
+from tests.reports import curve, many, resnet50, step, trace
 
 RULES = {"forward_overlap": True, "channels": 2, "split": True}
 
@@ -153,30 +153,30 @@ def test_the_tuned_chart_is_what_tuning_says(target, cluster):
 
 def test_curves_are_predictions():
     shown = resnet50()
-    curve = shown.scaling
-    assert curve.counts == (2, 4, 8, 16, 32, 64, 128, 256)
-    place = curve.counts.index(16)
+    found = curve(shown, Scaling)
+    assert found.counts == (2, 4, 8, 16, 32, 64, 128, 256)
+    place = found.counts.index(16)
     workload, cluster = shown.request.workload, shown.request.cluster
-    assert [line.name for line in curve.lines] == ["ddp", TUNED, "optimal"]
-    for line, plan in ((curve.lines[0], "ddp"), (curve.lines[2], "optimal")):
+    assert [line.name for line in found.lines] == ["ddp", TUNED, "optimal"]
+    for line, plan in ((found.lines[0], "ddp"), (found.lines[2], "optimal")):
         assert line.factors[place] == osf.predict(workload, cluster, plan, 16).scaling_factor
-    assert curve.lines[1].factors[place] == osf.predict(workload, cluster, shown.tuned.plan, 16).scaling_factor
-    for line in curve.lines:
-        assert all(factor <= bound * (1 + 1e-9) for factor, bound in zip(line.factors, curve.bounds, strict=True))
+    assert found.lines[1].factors[place] == osf.predict(workload, cluster, shown.tuned.plan, 16).scaling_factor
+    for line in found.lines:
+        assert all(factor <= bound * (1 + 1e-9) for factor, bound in zip(line.factors, found.bounds, strict=True))
 
 
 def test_a_cluster_that_was_measured_with_some_counts_is_drawn_at_these():
     assert counts_around(osf.load_cluster("emulated-4x1gbit"), 4) == (1, 4)
     assert counts_around(osf.load_cluster("v100-10gbe"), 3) == (2, 3, 4, 8)
     shown = pictures(Request(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=()))
-    assert shown.scaling.counts == (1, 4)  # nothing is known of two workers
+    assert curve(shown, Scaling).counts == (1, 4)  # nothing is known of two workers
     with pytest.raises(osf.CostError):
         pictures(Request(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=()))
 
 
 def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
     shown = resnet50()
-    found = shown.sweep
+    found = curve(shown, Sweep)
     workload, cluster = shown.request.workload, shown.request.cluster
     for place in (0, 40, found.best, len(found.caps) - 1):
         plan = f"cap:{found.caps[place]}B"
@@ -205,6 +205,7 @@ def test_nothing_to_send_is_no_sweep():
     assert sweep(workload, cluster, 4) is None
     shown = pictures(Request(workload, cluster, 4))
     assert shown.predicted[0].collectives == ()
+    assert [type(one) for one in shown.curves] == [Scaling]
     alone = pictures(Request(many(3), cluster, 1))
     assert alone.tuned.iteration_time == alone.default.alone
 

@@ -10,8 +10,10 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -20,14 +22,16 @@ from rich.console import Console
 import osfmodel as osf
 from osfmodel import chrome_trace, picture_screen, plot_pictures
 from osfmodel.cli import main
+from osfmodel.picture import Curve, Request, pictures
+from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.gantt import KINDS
 from osfmodel.picture.scatter import Cloud, Scatter
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
-from osfmodel.report.curves import scatter_plot
+from osfmodel.report.curves import CURVES, scatter_plot
 from tests.conftest import ROOT
 from tests.formats import traces
-from tests.reports import HOSTILE, hostile, resnet50
+from tests.reports import HOSTILE, curve, hostile, many, resnet50
 
 REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
 VOID = {"meta", "link", "br", "input"}
@@ -193,20 +197,43 @@ def test_each_suffix_has_its_form(tmp_path):
     assert again.read_text() == (tmp_path / "r.svg").read_text()
 
 
+def drawn_panels(shown, monkeypatch):
+    """The axes of the figure."""
+    figures = []
+    monkeypatch.setattr(plot_pictures, "save", lambda figure, path: figures.append(figure))
+    plot_pictures.plot_pictures(shown, "x.png")
+    return figures[0].axes
+
+
 def test_a_picture_has_a_panel_for_each_part(tmp_path, monkeypatch):
     """The axes of the figure, their titles, and as many bars as the charts have."""
     pytest.importorskip("matplotlib")
-    figures = []
-    monkeypatch.setattr(plot_pictures, "save", lambda figure, path: figures.append(figure))
-    plot_pictures.plot_pictures(resnet50(), "x.png")
-    axes = figures[0].axes
+    axes = drawn_panels(resnet50(), monkeypatch)
     assert len(axes) == 4
     assert axes[0].get_title(loc="left") == "ddp: 130.9 ms, 35.35 ms exposed"
     assert [tick.get_text() for tick in axes[0].get_yticklabels()] == ["channel 0", "compute"]
     numbers = [text.get_text() for text in axes[0].texts]
     assert numbers == ["1", "2", "3", "4", "5"]
-    assert list(axes[2].lines[0].get_xdata()) == list(resnet50().scaling.counts)
-    assert list(axes[3].lines[0].get_ydata()) == pytest.approx([time * 1e3 for time in resnet50().sweep.times])
+    assert list(axes[2].lines[0].get_xdata()) == list(curve(resnet50(), Scaling).counts)
+    assert list(axes[3].lines[0].get_ydata()) == pytest.approx([time * 1e3 for time in curve(resnet50(), Sweep).times])
+
+
+def test_every_form_draws_every_type_of_curve():
+    assert set(picture_screen.CURVES) == set(plot_pictures.CURVES) == set(CURVES) == set(get_args(Curve))
+
+
+def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
+    """One worker alone sends nothing: no error band, and no runs behind it."""
+    pytest.importorskip("matplotlib")
+    request = Request(many(3), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), evidence=True)
+    banded = pictures(request)
+    assert [type(one) for one in banded.curves] == [Scaling, Sweep, Scatter]
+    assert len(drawn_panels(banded, monkeypatch)) == 2 + 3
+    bare = pictures(replace(request, workers=1))
+    assert [type(one) for one in bare.curves] == [Scaling, Sweep]
+    assert len(drawn_panels(bare, monkeypatch)) == 2 + 2
+    assert "Runs behind the error band" in page(banded, "1")
+    assert "Runs behind the error band" not in page(bare, "1")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from osfmodel.workload import Workload
 
 TUNED = "tuned"
 """The name of the plan that tuning finds."""
+Curve = Scaling | Sweep | Scatter
+"""What a form of a picture draws below the iterations; each form has a table by these types."""
 BEST = "optimal"
 """What is best at each worker count, beside what is tuned for one."""
 
@@ -65,16 +67,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """All pictures of a request. ``predicted`` has a chart for each prediction of ``comparison``, in its order."""
+    """All pictures of a request.
+
+    predicted: a chart for each prediction of ``comparison``, in its order
+    curves:    those that have something to show, one of a type at most
+    """
 
     request: Request
     tuning: Tuning = field(repr=False)
     comparison: Comparison = field(repr=False)
     predicted: tuple[Gantt, ...] = field(repr=False)
     measured: tuple[Gantt, ...] = field(repr=False)
-    scaling: Scaling = field(repr=False)
-    sweep: Sweep | None = field(repr=False)
-    scatter: Scatter | None = field(repr=False)
+    curves: tuple[Curve, ...] = field(repr=False)
 
     @property
     def title(self) -> str:
@@ -128,15 +132,19 @@ def pictures(request: Request) -> Pictures:
     others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
     comparison = request.compared([*both, *others], workers)
     counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
+    bands = [one.band for one in comparison.predictions]
+    curves: tuple[Curve | None, ...] = (
+        scaling(partial(request.compared, [*both, BEST]), counts, workers),
+        sweep(workload, cluster, workers),
+        _evidence(bands) if request.evidence else None,
+    )
     return Pictures(
         request,
         tuning,
         comparison,
-        tuple(map(predicted, comparison.predictions)),
-        tuple(chart for trace in request.traces for chart in _measured(trace)),
-        scaling(partial(request.compared, [*both, BEST]), counts, workers),
-        sweep(workload, cluster, workers),
-        _evidence([one.band for one in comparison.predictions]) if request.evidence else None,
+        predicted=tuple(map(predicted, comparison.predictions)),
+        measured=tuple(chart for trace in request.traces for chart in _measured(trace)),
+        curves=tuple(curve for curve in curves if curve is not None),
     )
 
 
@@ -148,6 +156,8 @@ def _measured(trace: Trace) -> list[Gantt]:
     return [measured(step, f"{trace.name}, rank {rank}, step {step.number}") for rank, step in shown.items()]
 
 
-def _evidence(bands: Sequence[Band | None]) -> Scatter:
+def _evidence(bands: Sequence[Band | None]) -> Scatter | None:
+    """None where no band stands on runs."""
     sources = sorted({source for band in bands if band is not None for source in band.sources})
-    return scatter(check(sources) if sources else ())
+    found = scatter(check(sources) if sources else ())
+    return found if found.clouds else None

@@ -1,125 +1,22 @@
-"""Curves and clouds of points as SVG: widths in percent, so that they fit any page, heights and text in pixels."""
+"""The curves of a report: each as a plot with its legend and its table, under a heading of its own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from osfmodel.picture import Pictures
+from osfmodel.picture import BEST, TUNED, Curve
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.scatter import Scatter
-from osfmodel.report.markup import Markup, element, percent
+from osfmodel.report.axes import ACROSS, HEIGHT, SHAPES, TOP, UP, Axis, Scale, curve, down, key, level, mark, plot
+from osfmodel.report.markup import Markup, element, figure_words, folded, percent, table
 from osfmodel.ticks import decade_ticks, even_ticks, time_unit
 from osfmodel.units import MIB, show_bytes, show_time
 
-HEIGHT, TOP, BOTTOM = 240, 12, 44
-"""Pixels of a plot, above it, and below it for its axis."""
-ACROSS, UP = 6, 5
-"""Most ticks of either axis."""
-SHAPES = ("circle", "square", "diamond", "triangle")
-"""Markers, so that lines differ by more than colour."""
 MOST_POINTS = 250
 """Points of a source that are drawn: more hide each other. They are taken evenly out of their order."""
-LONGEST = 13
-"""Characters of a plan's name beside its bar; the table has all."""
-PLANS_LANE = 26
-"""Height of a plan's bar in the comparison of plans, in pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """An axis: ``place`` maps a value to a part between 0 and 1."""
-
-    low: float
-    high: float
-    logarithmic: bool = False
-
-    def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high end, also beyond."""
-        if not self.high > self.low:
-            return 0.5
-        if self.logarithmic:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
-    def ticks(self, most: int) -> list[float]:
-        """Round numbers."""
-        return decade_ticks(self.low, self.high, most) if self.logarithmic else even_ticks(self.low, self.high, most)
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A scale, where its numbers are, how they are written, and what is measured along it."""
-
-    scale: Scale
-    ticks: Sequence[float]
-    write: Callable[[float], str]
-    title: str
-
-
-def plot(across: Axis, up: Axis, drawn: Sequence[Markup], title: str, description: str) -> Markup:
-    """Axes with ``drawn`` on them; positions of that are from :func:`at`."""
-    grid = []
-    for tick in up.ticks:
-        y = _y(up.scale.place(tick))
-        grid.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
-    for tick in across.ticks:
-        x = percent(across.scale.place(tick))
-        grid.append(element("line", x1=x, x2=x, y1=TOP + HEIGHT, y2=TOP + HEIGHT + 4, class_="tick"))
-        grid.append(element("text", across.write(tick), x=x, y=TOP + HEIGHT + 18, class_="across"))
-    grid.append(element("text", across.title, x="50%", y=TOP + HEIGHT + 38, class_="across title"))
-    numbers = [element("text", up.write(tick), x="100%", y=_y(up.scale.place(tick)) + 4) for tick in up.ticks]
-    chart = element(
-        "svg", element("title", title), element("desc", description), *grid, *drawn, width="100%",
-        height=TOP + HEIGHT + BOTTOM, role="group", aria_label=f"{title}. {description}", class_="plot",
-    )  # fmt: skip
-    margin = element("svg", *numbers, width="100%", height=TOP + HEIGHT + BOTTOM, class_="up", aria_hidden="true")
-    head = element("div", up.title, class_="uptitle", aria_hidden="true")
-    return head + element("div", margin, chart, class_="axes")
-
-
-def curve(points: Sequence[tuple[float, float]], across: Axis, up: Axis, style: str) -> Markup:
-    """A line through (x, y); drawn in a box that stretches, with a stroke that does not."""
-    places = " ".join(
-        f"{1000 * across.scale.place(x):.5g},{HEIGHT - HEIGHT * up.scale.place(y):.5g}" for x, y in points
-    )
-    line = element("polyline", points=places, class_=f"line {style}", vector_effect="non-scaling-stroke")
-    return element(
-        "svg", line, x="0", y=TOP, width="100%", height=HEIGHT, viewBox=f"0 0 1000 {HEIGHT}",
-        preserveAspectRatio="none", class_="stretch",
-    )  # fmt: skip
-
-
-def mark(x: float, y: float, shape: str, style: str, say: str | None) -> Markup:
-    """A marker at parts of the plot; with words it can be pointed at and reached by the keyboard."""
-    drawn = element("path", d=_SHAPES[shape], class_=f"mark {style}")
-    box = element("svg", drawn, x=percent(x), y=_y(y), width=1, height=1, class_="stretch")
-    if say is None:
-        return box
-    return element("g", box, class_="point", tabindex="0", role="img", aria_label=say, data_say=say)
-
-
-_SHAPES = {
-    "circle": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",
-    "square": "M-4-4H4V4H-4Z",
-    "diamond": "M0-5.5L5.5 0L0 5.5L-5.5 0Z",
-    "triangle": "M0-5L5 4H-5Z",
-    "dot": "M-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0Z",
-}
-
-
-def key(entries: Sequence[tuple[str, str | None, str]]) -> Markup:
-    """A legend of lines: (style, marker or None, words)."""
-    items = []
-    for style, shape, words in entries:
-        line = element("line", x1=0, x2=28, y1=8, y2=8, class_=f"line {style}")
-        marker = (
-            [element("path", d=_SHAPES[shape], transform="translate(14 8)", class_=f"mark {style}")] if shape else []
-        )
-        parts = [*marker] if style == "cloud" else [line, *marker]
-        items.append(element("li", element("svg", *parts, width=28, height=16, aria_hidden="true"), words))
-    return element("ul", *items, class_="legend")
 
 
 def scaling_plot(curve_: Scaling) -> Markup:
@@ -140,10 +37,10 @@ def scaling_plot(curve_: Scaling) -> Markup:
     return plot(across, up, drawn, "Scaling factor over workers", "The table below has every value.")
 
 
-def scaling_key(curve_: Scaling, tuned: str) -> Markup:
-    """Its legend; ``tuned``: the plan that is the same one at every count."""
-    words = {tuned: f"{tuned} for {curve_.chosen} workers, the same at every count"}
-    best = {"optimal": "optimal, another plan at each count"}
+def scaling_key(curve_: Scaling) -> Markup:
+    """Its legend."""
+    words = {TUNED: f"{TUNED} for {curve_.chosen} workers, the same at every count"}
+    best = {BEST: f"{BEST}, another plan at each count"}
     entries = [
         (f"s{number}", SHAPES[number % 4], (words | best).get(line.name, line.name))
         for number, line in enumerate(curve_.lines)
@@ -174,8 +71,8 @@ def sweep_plot(sweep: Sweep) -> Markup:
     up = Axis(scale, scale.ticks(UP), lambda tick: f"{tick:g}", f"iteration time ({unit})")
     points = [(cap / MIB, time * factor) for cap, time in zip(sweep.caps, sweep.times, strict=True)]
     drawn = [
-        _level(sweep.bound * factor, up, "bound"),
-        _level(sweep.default * factor, up, "s0"),
+        level(sweep.bound * factor, up, "bound"),
+        level(sweep.default * factor, up, "s0"),
         curve(points, across, up, "s1"),
     ]
     for place, (cap, time) in enumerate(points):
@@ -205,11 +102,6 @@ def _cap_words(sweep: Sweep, place: int) -> str:
     )
 
 
-def _level(value: float, up: Axis, style: str) -> Markup:
-    y = _y(up.scale.place(value))
-    return element("line", x1="0", x2="100%", y1=y, y2=y, class_=f"line {style}")
-
-
 def scatter_plot(picture: Scatter) -> Markup:
     """Predicted over measured time; on the diagonal they agree."""
     low, high = picture.ends
@@ -222,7 +114,7 @@ def scatter_plot(picture: Scatter) -> Markup:
         step = math.ceil(len(cloud.points) / MOST_POINTS)
         for measured, predicted in cloud.points[::step]:
             x, y = scale.place(measured), scale.place(predicted)
-            drawn.append(_dot(number, percent(x), _y(y), 2.5))
+            drawn.append(_dot(number, percent(x), down(y), 2.5))
     words = "; ".join(_cloud_words(cloud.source, len(cloud.points), cloud.median_abs_error) for cloud in picture.clouds)
     return plot(across, up, drawn, "Predicted over measured iteration time", words)
 
@@ -250,33 +142,53 @@ def _cloud_words(source: str, count: int, error: float | None) -> str:
     return f"{source}: {count} runs" + ("" if error is None else f", median error {error:.1%}")
 
 
-def plans_plot(pictures: Pictures) -> Markup:
-    """A bar for each plan: computation, what communication adds, and a line at the bound."""
-    predictions = pictures.comparison.predictions
-    longest = max(one.iteration_time for one in predictions)
-    rows, names = [], []
-    for place, one in enumerate(predictions):
-        y, first = 2 + place * PLANS_LANE, min(one.timeline.compute_time, one.iteration_time)
-        say = f"{one.name}: {show_time(one.iteration_time)}, {show_time(one.iteration_time - first)} of it exposed"
-        bars = [element("rect", x="0", y=y, width=percent(first / longest), height=18, class_="bar backward")]
-        rest = {"x": percent(first / longest), "y": y, "width": percent((one.iteration_time - first) / longest)}
-        bars += [element("rect", **rest, height=18, class_=style) for style in ("fill", "exposed")]
-        rows.append(element("g", *bars, role="img", aria_label=say, tabindex="0", data_say=say, class_="point"))
-        names.append(element("text", _short(one.name), x="0", y=y + 14))
-        names.append(element("text", show_time(one.iteration_time), x="100%", y=y + 14, class_="right"))
-    tall = 4 + len(predictions) * PLANS_LANE
-    at = percent(pictures.bound / longest)
-    rows.append(element("line", x1=at, x2=at, y1=0, y2=tall - 4, class_="line bound"))
-    label = "Iteration time of each plan: computation, and what communication adds"
-    chart = element("svg", element("title", label), *rows, width="100%", height=tall, role="group", aria_label=label)
-    margin = element("svg", *names, width="100%", height=tall, class_="plannames", aria_hidden="true")
-    return element("div", margin, chart, class_="plans")
+def workers(curve_: Scaling) -> Iterable[Markup]:
+    """Scaling factors over worker counts."""
+    place = curve_.counts.index(curve_.chosen)
+    factors = ", ".join(f"{line.name} {line.factors[place]:.3f}" for line in curve_.lines)
+    words = f"Scaling factors at {curve_.chosen} workers: {factors}, no schedule above {curve_.bounds[place]:.3f}."
+    yield element("figure", scaling_plot(curve_), figure_words(words))
+    yield scaling_key(curve_)
+    heads = ("workers", *(line.name for line in curve_.lines), "bound")
+    rows = [
+        (str(count), *(f"{show_time(line.times[place])}, {line.factors[place]:.3f}" for line in curve_.lines),
+         f"{curve_.bounds[place]:.3f}")
+        for place, count in enumerate(curve_.counts)
+    ]  # fmt: skip
+    yield folded("Workers as a table", table("Iteration time and scaling factor", heads, rows))
 
 
-def _short(name: str) -> str:
-    """Its end, where it is long: a file's name says more than its folder."""
-    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
+def sizes(sweep: Sweep) -> Iterable[Markup]:
+    """Iteration time over bucket size."""
+    words = f"The best limit is {show_bytes(sweep.best_cap)}. Point at the curve for other sizes."
+    yield element("figure", sweep_plot(sweep), figure_words(words))
+    yield sweep_key(sweep)
+    rows = [
+        (f"{cap / MIB:.4g}", show_time(time), str(count), "best" if place == sweep.best else "")
+        for place, (cap, time, count) in enumerate(zip(sweep.caps, sweep.times, sweep.buckets, strict=True))
+    ]
+    every = table("One limit for all buckets", ("limit (MiB)", "iteration", "buckets", ""), rows)
+    yield folded("Bucket sizes as a table", every)
 
 
-def _y(part: float) -> float:
-    return TOP + HEIGHT * (1 - part)
+def evidence(picture: Scatter) -> Iterable[Markup]:
+    """Predicted over measured time of the runs behind the error band."""
+    yield element("figure", scatter_plot(picture))
+    yield scatter_key(picture)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the page: its id, its heading, and what makes its content out of a curve."""
+
+    key: str
+    title: str
+    content: Callable[[Any], Iterable[Markup]]
+
+
+CURVES: Mapping[type[Curve], Section] = {
+    Scaling: Section("workers", "More workers", workers),
+    Sweep: Section("sizes", "Bucket size", sizes),
+    Scatter: Section("evidence", "Runs behind the error band", evidence),
+}
+"""The section of each type of curve."""

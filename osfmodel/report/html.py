@@ -11,14 +11,15 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from importlib.resources import files
 
-from osfmodel.bands import Band
-from osfmodel.picture import TUNED, Pictures
+from osfmodel.picture import Pictures
 from osfmodel.picture.gantt import Gantt
 from osfmodel.predict import Prediction
-from osfmodel.report import curves, iteration
-from osfmodel.report.markup import Markup, element, joined
+from osfmodel.report import iteration
+from osfmodel.report.curves import CURVES
+from osfmodel.report.markup import Markup, element, folded, joined
+from osfmodel.report.plans import band_width, plans
 from osfmodel.source import Source
-from osfmodel.units import MIB, show_bytes, show_time
+from osfmodel.units import show_bytes, show_time
 
 ICON = "data:,"
 """An empty icon, so that no browser asks a server for one."""
@@ -61,12 +62,10 @@ def _hash(text: str) -> str:
 def _sections(pictures: Pictures, version: str) -> Iterable[Markup]:
     yield _header(pictures)
     yield _section("iteration", "One iteration", _iteration(pictures))
-    yield _section("plans", "Plan by plan", _plans(pictures))
-    yield _section("workers", "More workers", _workers(pictures))
-    if pictures.sweep is not None:
-        yield _section("sizes", "Bucket size", _sizes(pictures))
-    if pictures.scatter is not None and pictures.scatter.clouds:
-        yield _section("evidence", "Runs behind the error band", _evidence(pictures))
+    yield _section("plans", "Plan by plan", plans(pictures))
+    for curve in pictures.curves:
+        shown = CURVES[type(curve)]
+        yield _section(shown.key, shown.title, shown.content(curve))
     yield _section("assumed", "What this takes for granted", _assumed(pictures))
     yield element("footer", f"Written by osf report, osfmodel {version}.")
 
@@ -97,7 +96,7 @@ def _tiles(pictures: Pictures) -> list[tuple[str, str, str]]:
         ("Lower bound", show_time(pictures.bound), f"by the rules of {default.name}"),
         ("One worker alone", show_time(default.alone), "computation only"),
         ("Speed-up, tuned", f"{tuned.scaling_factor * workers:.4g}x", f"scaling factor {tuned.scaling_factor:.3f}"),
-        ("Error band", _width(tuned.band), "nine in ten runs measured" if tuned.band else "nothing measured alike"),
+        ("Error band", band_width(tuned.band), "nine in ten runs measured" if tuned.band else "nothing measured alike"),
     ]
     tiles += [("Measured", show_time(gantt.end), gantt.name) for gantt in pictures.measured]
     return tiles
@@ -110,10 +109,6 @@ def _tile(name: str, figure: str, words: str) -> Markup:
 def _buckets(prediction: Prediction) -> str:
     count = len(prediction.plan.buckets)
     return f"{count} bucket{'' if count == 1 else 's'}"
-
-
-def _width(band: Band | None) -> str:
-    return "none" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
 
 
 def _iteration(pictures: Pictures) -> Iterable[Markup]:
@@ -152,9 +147,9 @@ def _iteration(pictures: Pictures) -> Iterable[Markup]:
     for place, gantt in enumerate(predicted):
         table = iteration.table(gantt, f"p{place}")
         summary = f"Collectives of {gantt.name} as a table ({len(gantt.collectives)})"
-        yield _folded(summary, table, data_plan=place, hidden=place > 0)
+        yield folded(summary, table, data_plan=place, hidden=place > 0)
     for place, gantt in enumerate(measured):
-        yield _folded(f"Collectives measured: {gantt.name}", iteration.table(gantt, f"m{place}"))
+        yield folded(f"Collectives measured: {gantt.name}", iteration.table(gantt, f"m{place}"))
 
 
 def _caption(gantt: Gantt) -> Markup:
@@ -188,97 +183,6 @@ def _button(label: str, action: str, text: str) -> Markup:
     return element("button", text, type="button", data_zoom=action, aria_label=label, title=label)
 
 
-def _folded(summary: str, table: Markup, **attributes: object) -> Markup:
-    return element("details", element("summary", summary), element("div", table, class_="tablebox"), **attributes)
-
-
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    head = element("tr", *(element("th", text, scope="col") for text in heads))
-    body = [
-        element("tr", element("th", row[0], scope="row"), *(element("td", text) for text in row[1:])) for row in rows
-    ]
-    return element("table", element("caption", caption), element("thead", head), element("tbody", *body))
-
-
-def _plans(pictures: Pictures) -> Iterable[Markup]:
-    yield element(
-        "figure",
-        curves.plans_plot(pictures),
-        _say(f"One worker alone takes {show_time(pictures.default.alone)}; the rest is what communication adds."),
-    )
-    words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(pictures.bound)}"
-    yield curves.key([("bound", None, words)])
-    heads = (
-        "plan",
-        "buckets",
-        "iteration",
-        "scaling factor",
-        "speed-up",
-        "exposed",
-        "above bound",
-        "error band",
-        "runs on",
-    )
-    rows = [_plan_row(one, pictures.request.workers) for one in pictures.comparison.predictions]
-    yield _folded("Plans as a table", _table("Every plan", heads, rows))
-
-
-def _plan_row(one: Prediction, workers: int) -> tuple[str, ...]:
-    return (
-        one.name,
-        str(len(one.plan.buckets)),
-        show_time(one.iteration_time),
-        f"{one.scaling_factor:.3f}",
-        f"{one.scaling_factor * workers:.4g}x",
-        show_time(max(one.timeline.exposed_communication, 0)),
-        f"{max(one.gap, 0):.1%}",
-        _width(one.band),
-        ", ".join(one.runs_on) or "an executor",
-    )
-
-
-def _workers(pictures: Pictures) -> Iterable[Markup]:
-    curve = pictures.scaling
-    place = curve.counts.index(curve.chosen)
-    factors = ", ".join(f"{line.name} {line.factors[place]:.3f}" for line in curve.lines)
-    words = f"Scaling factors at {curve.chosen} workers: {factors}, no schedule above {curve.bounds[place]:.3f}."
-    yield element("figure", curves.scaling_plot(curve), _say(words))
-    yield curves.scaling_key(curve, TUNED)
-    heads = ("workers", *(line.name for line in curve.lines), "bound")
-    rows = [
-        (str(count), *(f"{show_time(line.times[place])}, {line.factors[place]:.3f}" for line in curve.lines),
-         f"{curve.bounds[place]:.3f}")
-        for place, count in enumerate(curve.counts)
-    ]  # fmt: skip
-    yield _folded("Workers as a table", _table("Iteration time and scaling factor", heads, rows))
-
-
-def _sizes(pictures: Pictures) -> Iterable[Markup]:
-    sweep = pictures.sweep
-    if sweep is None:
-        return
-    words = f"The best limit is {show_bytes(sweep.best_cap)}. Point at the curve for other sizes."
-    yield element("figure", curves.sweep_plot(sweep), _say(words))
-    yield curves.sweep_key(sweep)
-    rows = [
-        (f"{cap / MIB:.4g}", show_time(time), str(count), "best" if place == sweep.best else "")
-        for place, (cap, time, count) in enumerate(zip(sweep.caps, sweep.times, sweep.buckets, strict=True))
-    ]
-    table = _table("One limit for all buckets", ("limit (MiB)", "iteration", "buckets", ""), rows)
-    yield _folded("Bucket sizes as a table", table)
-
-
-def _evidence(pictures: Pictures) -> Iterable[Markup]:
-    if pictures.scatter is not None:
-        yield element("figure", curves.scatter_plot(pictures.scatter))
-        yield curves.scatter_key(pictures.scatter)
-
-
-def _say(words: str) -> Markup:
-    """Where the words of what is pointed at appear; ``words`` until then."""
-    return element("figcaption", words, class_="say", aria_live="polite")
-
-
 def _source(source: Source) -> list[tuple[str, str]]:
     """What is stated of where figures come from."""
     stated = (("source", source.origin), ("conditions", source.conditions), ("licence", source.licence))
@@ -300,7 +204,7 @@ def _assumed(pictures: Pictures) -> Iterable[Markup]:
     if band is not None:
         nearest = ", of the nearest regime that was measured" if band.nearest else ""
         within = f"nine tenths of {band.runs} measured runs that communicate alike{nearest} were within it"
-        facts.append(("error band", f"{_width(band)}: {within}; from {', '.join(band.sources)}"))
+        facts.append(("error band", f"{band_width(band)}: {within}; from {', '.join(band.sources)}"))
     yield element(
         "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts), class_="facts"
     )

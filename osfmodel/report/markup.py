@@ -6,6 +6,7 @@ markup.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -49,6 +50,25 @@ def joined(*children: str | Markup) -> Markup:
 def percent(part: float) -> str:
     """A part of the width, to a hundred-thousandth of it: what stays apart when a picture is zoomed."""
     return f"{round(100 * part, 3):.7g}%"
+
+
+def folded(summary: str, content: Markup, **attributes: object) -> Markup:
+    """A table that opens at a click on its ``summary``."""
+    return element("details", element("summary", summary), element("div", content, class_="tablebox"), **attributes)
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """A table, each row with its first cell for its name."""
+    head = element("tr", *(element("th", text, scope="col") for text in heads))
+    body = [
+        element("tr", element("th", row[0], scope="row"), *(element("td", text) for text in row[1:])) for row in rows
+    ]
+    return element("table", element("caption", caption), element("thead", head), element("tbody", *body))
+
+
+def figure_words(words: str) -> Markup:
+    """Where the words of what is pointed at appear; ``words`` until then."""
+    return element("figcaption", words, class_="say", aria_live="polite")
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,90 @@
+"""Plan by plan: a bar for each, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from osfmodel.bands import Band
+from osfmodel.picture import Pictures
+from osfmodel.predict import Prediction
+from osfmodel.report.axes import key
+from osfmodel.report.markup import Markup, element, figure_words, folded, percent, table
+from osfmodel.units import show_time
+
+LONGEST = 13
+"""Characters of a plan's name beside its bar; the table has all."""
+PLANS_LANE = 26
+"""Height of a plan's bar in the comparison of plans, in pixels."""
+
+
+def plans(pictures: Pictures) -> Iterable[Markup]:
+    """The plot, its legend and its table."""
+    yield element(
+        "figure",
+        plans_plot(pictures),
+        figure_words(
+            f"One worker alone takes {show_time(pictures.default.alone)}; the rest is what communication adds."
+        ),
+    )
+    words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(pictures.bound)}"
+    yield key([("bound", None, words)])
+    heads = (
+        "plan",
+        "buckets",
+        "iteration",
+        "scaling factor",
+        "speed-up",
+        "exposed",
+        "above bound",
+        "error band",
+        "runs on",
+    )
+    rows = [_plan_row(one, pictures.request.workers) for one in pictures.comparison.predictions]
+    yield folded("Plans as a table", table("Every plan", heads, rows))
+
+
+def plans_plot(pictures: Pictures) -> Markup:
+    """A bar for each plan: computation, what communication adds, and a line at the bound."""
+    predictions = pictures.comparison.predictions
+    longest = max(one.iteration_time for one in predictions)
+    rows, names = [], []
+    for place, one in enumerate(predictions):
+        y, first = 2 + place * PLANS_LANE, min(one.timeline.compute_time, one.iteration_time)
+        say = f"{one.name}: {show_time(one.iteration_time)}, {show_time(one.iteration_time - first)} of it exposed"
+        bars = [element("rect", x="0", y=y, width=percent(first / longest), height=18, class_="bar backward")]
+        rest = {"x": percent(first / longest), "y": y, "width": percent((one.iteration_time - first) / longest)}
+        bars += [element("rect", **rest, height=18, class_=style) for style in ("fill", "exposed")]
+        rows.append(element("g", *bars, role="img", aria_label=say, tabindex="0", data_say=say, class_="point"))
+        names.append(element("text", _short(one.name), x="0", y=y + 14))
+        names.append(element("text", show_time(one.iteration_time), x="100%", y=y + 14, class_="right"))
+    tall = 4 + len(predictions) * PLANS_LANE
+    at = percent(pictures.bound / longest)
+    rows.append(element("line", x1=at, x2=at, y1=0, y2=tall - 4, class_="line bound"))
+    label = "Iteration time of each plan: computation, and what communication adds"
+    chart = element("svg", element("title", label), *rows, width="100%", height=tall, role="group", aria_label=label)
+    margin = element("svg", *names, width="100%", height=tall, class_="plannames", aria_hidden="true")
+    return element("div", margin, chart, class_="plans")
+
+
+def _short(name: str) -> str:
+    """Its end, where it is long: a file's name says more than its folder."""
+    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
+
+
+def _plan_row(one: Prediction, workers: int) -> tuple[str, ...]:
+    return (
+        one.name,
+        str(len(one.plan.buckets)),
+        show_time(one.iteration_time),
+        f"{one.scaling_factor:.3f}",
+        f"{one.scaling_factor * workers:.4g}x",
+        show_time(max(one.timeline.exposed_communication, 0)),
+        f"{max(one.gap, 0):.1%}",
+        band_width(one.band),
+        ", ".join(one.runs_on) or "an executor",
+    )
+
+
+def band_width(band: Band | None) -> str:
+    """Half of it, in words."""
+    return "none" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
