@@ -194,9 +194,9 @@ def test_the_sweep_has_the_bound_of_ddp_whatever_the_report_is_about(target, nam
     """FSDP2's rules allow less time than DDP's, and Horovod's copies want more."""
     workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster(name)
     shown = pictures(Request(workload, cluster, 8, target=target, plans=()))
-    assert shown.sweep.bound == osf.predict(workload, cluster, "ddp", 8).lower_bound
-    assert shown.sweep.bound != shown.bound
-    assert shown.sweep.best_time >= shown.sweep.bound * (1 - 1e-9)
+    assert curve(shown, Sweep).bound == osf.predict(workload, cluster, "ddp", 8).lower_bound
+    assert curve(shown, Sweep).bound != shown.bound
+    assert curve(shown, Sweep).best_time >= curve(shown, Sweep).bound * (1 - 1e-9)
 
 
 def test_nothing_to_send_is_no_sweep():
