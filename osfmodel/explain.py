@@ -78,6 +78,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     time = fmean(step.time for step in usual)
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
+    _require_fitting(gains, time)
     place = _median_rank(ranks)
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
     network = [cause for cause in worth if CAUSES[cause].of_network]
@@ -98,6 +99,16 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         buckets=bucket_rows([one[place] for one in seen.values()], workers, pricing.cost() if pricing else None),
     )
     return replace(bare, verdict=verdict(bare), remarks=(*trace.remarks, *(unsure if network else ()), *_unknown(bare)))
+
+
+def _require_fitting(gains: Mapping[str, float], time: float) -> None:
+    """Raise DataError where a cause would cost more than there is: ranks of other jobs, or clocks that disagree."""
+    cause = max(gains, key=gains.__getitem__)
+    if gains[cause] > time:
+        raise DataError(
+            f"the traces of the ranks do not fit together: by them {cause} would cost {show_time(gains[cause])} of a "
+            f"step of {show_time(time)}: give those of one job, of the same steps, from hosts whose clocks agree"
+        )
 
 
 def _seen(trace: Trace, wanted: Sequence[int]) -> Steps:

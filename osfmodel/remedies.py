@@ -1,7 +1,8 @@
 """What would help a traced job: each remedy priced by the model, or by the replay of the trace where that is its own.
 
 The model predicts the step of the job as it is and with the remedy. Where it has the job faster than it was, the rest,
-such as a straggler, is taken to stay; where it has it slower, both predictions are scaled to what was measured.
+such as a straggler, is taken to stay; where it has it slower, communication that is exposed is scaled to what was
+measured.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from osfmodel.pricing import pricing_of
 from osfmodel.trace import Trace
 from osfmodel.trace_nouns import plan_of, workload_of
 from osfmodel.tune import tune
+from osfmodel.units import show_time
 from osfmodel.what_if import accumulating
 from osfmodel.workload import Workload
 
@@ -77,6 +79,7 @@ class Measure:
     note:    what that leaves out
     samples: those of a step of the job, as a multiple of now
     applies: whether the job may take it
+    alone:   seconds that one worker alone computes with it, by the model
     """
 
     what: str
@@ -84,6 +87,7 @@ class Measure:
     note: str = ""
     samples: Callable[[Job], float] = lambda job: 1.0
     applies: Callable[[Job], bool] = lambda job: True
+    alone: Callable[[Job], float] = lambda job: job.workload.compute_time
 
 
 def _tuned(job: Job) -> float:
@@ -104,7 +108,13 @@ def _faster(factor: float) -> Callable[[Job], float]:
 
 def _accumulated(count: int) -> Measure:
     what = f"{count} micro-batches a step (no_sync)"
-    return Measure(what, _together(count), "a larger global batch", samples=lambda job: float(count))
+    return Measure(
+        what,
+        _together(count),
+        "a larger global batch",
+        samples=lambda job: float(count),
+        alone=lambda job: accumulating(job.workload, count).compute_time,
+    )
 
 
 REMEDIES: Mapping[str, Measure] = MappingProxyType(
@@ -163,6 +173,10 @@ def remedies(
             f"the model has the step of this job at {job.now / found.step_time - 1:+.0%} of what was measured; of "
             "remedies by the model, take differences"
         )
+    others = sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
+    if others >= SMALL * found.step_time:
+        waits = show_time(others)
+        said.append(f"remedies by the model leave collectives that are no all-reduces as they are ({waits} exposed)")
     said += [
         f"remedies by the model leave {cause.stays} as they are"
         for name, cause in CAUSES.items()
@@ -229,8 +243,21 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
         except OsfError as error:
             yield Remedy(name, what, None, None, MODEL, f"not priced: {error}")
             continue
-        step = found.step_time + min(1.0, found.step_time / job.now) * (seconds - job.now)
+        step = _measured(found.step_time, job, seconds, measure.alone(job))
         yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, measure.note)
+
+
+def _measured(measured: float, job: Job, seconds: float, alone: float) -> float:
+    """What the model has at ``seconds``, ``alone`` of one worker alone, in the terms of what was measured.
+
+    Where the model has the step of the job itself faster, the rest stays as it was; where slower, communication that is
+    exposed is taken to be as much less of it.
+    """
+    own = job.workload.compute_time
+    if job.now <= measured:
+        return measured + seconds - job.now
+    exposed = max(0.0, measured - own) / (job.now - own) if job.now > own else 0.0
+    return min(1.0, measured / own) * alone + exposed * (seconds - alone)
 
 
 def _ranked(found: tuple[Remedy, ...]) -> tuple[Remedy, ...]:

@@ -193,3 +193,28 @@ def test_no_trace_is_written_over(tmp_path):
             assert result.exit_code == 2
             assert "is the file that is read: give another name" in result.output
             assert trace.read_bytes() == before
+
+
+def test_traces_of_two_jobs_are_refused():
+    """A healthy rank beside one of a job on a slow link: by them a cause would cost more than the step takes."""
+    words = ["explain", *(str(STORED / f"{name}.json.gz") for name in ("healthy-0", "slow-link-1"))]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert "the traces of the ranks do not fit together" in result.output
+
+
+def test_one_rank_of_several_does_not_blame_the_network_alone():
+    """It is the other rank that is slow; with both traces that is what is said."""
+    one = osf.explain([STORED / "slow-rank-0.json.gz"])
+    assert one.verdict.startswith("The network or a slower rank, which the trace of one rank does not tell apart")
+    assert "tell apart" not in osf.explain(paths_of("slow-rank")).verdict
+
+
+@pytest.mark.parametrize("case", ["slow-link", "giant-bucket", "healthy"])
+def test_no_remedy_of_communication_is_faster_than_computation(case):
+    """What one worker computes is left, however fast the network."""
+    found = osf.explain(paths_of(case))
+    least = 0.98 * (found.parts.compute + found.parts.idle)
+    kept = [remedy for remedy in found.remedies if remedy.name.startswith(("network", "half", "powersgd", "workers"))]
+    assert kept
+    assert all(remedy.step_time >= least for remedy in kept if remedy.step_time is not None)

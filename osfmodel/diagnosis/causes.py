@@ -118,4 +118,6 @@ def verdict(one: Explanation) -> str:
 
 
 def _sentence(one: Explanation, cause: str) -> str:
-    return CAUSES[cause].sentence(one, words.what_it_costs(one, one.gains[cause]))
+    said = CAUSES[cause].sentence(one, words.what_it_costs(one, one.gains[cause]))
+    doubt = CAUSES[cause].of_network and one.workers > 1 and one.parts.waiting is None
+    return f"{words.network_or_rank(one)} {said}" if doubt else said

@@ -84,6 +84,12 @@ def bandwidth(one: Explanation, cost: str) -> str:
     return f"Bandwidth: {show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
 
 
+def network_or_rank(one: Explanation) -> str:
+    """Before what is said of the network, where nothing tells waiting for a slower rank from transfer."""
+    traces = "the trace of one rank does" if len(one.ranks) == 1 else "these traces do"
+    return f"The network or a slower rank, which {traces} not tell apart; if the network:"
+
+
 def host(one: Explanation, cost: str) -> str:
     """Of a device that waits for nothing that is known."""
     return (
