@@ -218,3 +218,11 @@ def test_no_remedy_of_communication_is_faster_than_computation(case):
     kept = [remedy for remedy in found.remedies if remedy.name.startswith(("network", "half", "powersgd", "workers"))]
     assert kept
     assert all(remedy.step_time >= least for remedy in kept if remedy.step_time is not None)
+
+
+def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
+    words = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "4", "-o", str(tmp_path / "x.json")]
+    result = CliRunner().invoke(main, [*words, *(f"--trace={path}" for path in paths_of("slow-link"))])
+    assert result.exit_code == 0
+    assert "is of 2 workers, what is predicted of 4" in result.output
+    assert "has gradients of 2.000 MiB, the workload of 97.49 MiB: are they of one job?" in result.output

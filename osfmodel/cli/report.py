@@ -13,10 +13,14 @@ from osfmodel.cli.app import line, parse_workers, print_text, require_other, req
 from osfmodel.cli.options import named_or_file, plan_option, target_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.trace_options import load_job, trace_options
-from osfmodel.errors import UsageError
+from osfmodel.errors import DataError, UsageError
 from osfmodel.formats.source_text import Hints
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.plans import STOCK_PLANS
+from osfmodel.trace import Trace
+from osfmodel.trace_nouns import workload_of
+from osfmodel.units import show_bytes
+from osfmodel.workload import Workload
 
 
 def _page(drawn: Pictures, path: str) -> None:
@@ -37,6 +41,8 @@ def _trace(drawn: Pictures, path: str) -> None:
     profiles.write_bytes(path, encoded(drawn, path.endswith(".gz"), __version__))
 
 
+ANOTHER_JOB = 0.05
+"""Part by which the bytes of a trace and of a workload differ before they are taken for two jobs'."""
 FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     ".html": _page,
     ".png": _plot,
@@ -118,6 +124,8 @@ def report_command(
         inputs=_inputs(click.get_current_context()),
         what_if=what_if,
     )
+    for trace in request.traces:
+        _warn_of_another_job(trace, request.changed(request.workers), request.workers)
     drawn = pictures(request)
     for output, write in writers.items():
         write(drawn, output)
@@ -126,6 +134,21 @@ def report_command(
         _show(drawn)
     for note in drawn.tuning.warnings:
         warn(note)
+
+
+def _warn_of_another_job(trace: Trace, workload: Workload, workers: int) -> None:
+    """Where what is measured is not of what is predicted, the two stand beside each other for nothing."""
+    if trace.workers not in (None, workers):
+        warn(f"the trace {trace.name} is of {trace.workers} workers, what is predicted of {workers}")
+    try:
+        sent = workload_of(trace).gradient_bytes
+    except DataError:  # it does not say
+        return
+    if sent and abs(sent / max(1, workload.gradient_bytes) - 1) > ANOTHER_JOB:
+        ours = show_bytes(workload.gradient_bytes)
+        warn(
+            f"the trace {trace.name} has gradients of {show_bytes(sent)}, the workload of {ours}: are they of one job?"
+        )
 
 
 def _form(output: str) -> Callable[[Pictures, str], None]:
