@@ -99,9 +99,19 @@ class Collective:
         return None if self.arrival is None else min(max(0.0, self.arrival - self.start), self.end - self.start)
 
     @property
+    def moving_from(self) -> float:
+        """When all ranks were in it; its start where that is not known."""
+        return self.start if self.arrival is None else min(max(self.start, self.arrival), self.end)
+
+    @property
     def transfer_time(self) -> float | None:
         """Seconds for which all ranks were in it; None without the traces of the others."""
         return None if self.waiting is None else self.end - self.start - self.waiting
+
+    @property
+    def may_be_gradients(self) -> bool:
+        """Whether it is an all-reduce of numbers that can be gradients, as DDP's map of used parameters is not."""
+        return self.kind == "all_reduce" and (self.dtype is None or "float" in self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +185,7 @@ class Step:
         """
         after = self.backward[0] if self.backward else self.start
         before = self.update[1] if self.update else self.end
-        found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start < before]
-        return tuple(one for one in found if one.dtype is None or "float" in one.dtype)
+        return tuple(one for one in self.collectives if one.may_be_gradients and after <= one.start < before)
 
     @property
     def compute_time(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.diagnosis.messages import Sent
-from osfmodel.diagnosis.parts import LocalClock, moved_from
+from osfmodel.diagnosis.parts import LocalClock
 from osfmodel.diagnosis.replay import Seen
 from osfmodel.trace import Collective
 
@@ -77,7 +77,7 @@ def _rows(rank: Seen, workers: int) -> list[BucketRow]:
 
 def _row(number: int, sent: Sent, pauses: LocalClock, workers: int) -> BucketRow:
     one, begin = sent.collective, pauses.start
-    moving = (moved_from(one), one.end)
+    moving = (one.moving_from, one.end)
     transfer = moving[1] - moving[0]
     exposed = min(transfer, pauses.at(moving[1]) - pauses.at(moving[0]))
     return BucketRow(

@@ -113,7 +113,7 @@ def parts_of(step: Step) -> Parts:
     """The parts of one step of one rank."""
     exposed = [(wait.start, wait.end) for wait in waits(step)]
     known = bool(step.collectives) and all(one.arrival is not None for one in step.collectives)
-    transfer = length(common(exposed, [(moved_from(one), one.end) for one in step.collectives]))
+    transfer = length(common(exposed, [(one.moving_from, one.end) for one in step.collectives]))
     waiting = length(common(exposed, step.communication)) - transfer
     held = length(exposed) - transfer - waiting
     copies = without(step.copies, step.compute)
@@ -128,11 +128,6 @@ def parts_of(step: Step) -> Parts:
 def input_waits(step: Step) -> tuple[Interval, ...]:
     """When the rank waited for its data loader and did nothing else."""
     return without(common(step.inputs, [(step.start, step.end)]), [*step.compute, *step.copies])
-
-
-def moved_from(one: Collective) -> float:
-    """When all ranks were in it; its start where that is not known."""
-    return one.start if one.arrival is None else min(max(one.start, one.arrival), one.end)
 
 
 def mean(parts: Sequence[Parts]) -> Parts:
