@@ -18,6 +18,7 @@ from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of
 from osfmodel.formats.kineto_sizes import chosen, sized
 from osfmodel.formats.kineto_steps import counted, steps_of
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, silent
+from osfmodel.own_step import doubts
 from osfmodel.trace import RankTrace, Step, Trace
 from osfmodel.trace_buckets import usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, workload_of
@@ -105,6 +106,8 @@ def read(files: Files, hints: Hints) -> Sequence[Noun]:
             nouns.append(make(trace))
         except DataError as error:
             files.tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
+    for said in doubts(trace):
+        files.tell(said)
     batch = hints.batch_size
     return [replace(noun, batch_size=batch) if batch and isinstance(noun, Workload) else noun for noun in nouns]
 

@@ -21,6 +21,7 @@ from osfmodel.formats import Files, Hints, kineto
 from osfmodel.formats.kineto import load_trace
 from osfmodel.formats.source_text import Text
 from osfmodel.measurement import Measurement
+from osfmodel.own_step import doubts, own_step
 from osfmodel.trace_buckets import carried, usual_steps
 from osfmodel.trace_nouns import _monotone, cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.workload import Layer, Workload
@@ -518,6 +519,25 @@ def test_recorded_traces_predict_their_own_step(recorded, name):
     (table,) = cluster.tables
     assert set(table.sizes) == {bucket.size for bucket in plan.buckets}
     assert list(table.times) == sorted(table.times)
+
+
+def test_an_import_says_where_the_step_does_not_follow_from_its_parts(recorded):
+    """Half of what the collectives took left out of the step: the parts are of another job."""
+    trace = recorded("tiny-buckets")
+    assert own_step(trace) == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
+    assert doubts(trace) == ()
+    longer = [replace(rank, steps=tuple(idled(step) for step in rank.steps)) for rank in trace.ranks]
+    (said,) = doubts(replace(trace, ranks=tuple(longer)))
+    assert "the step is off by -" in said
+    assert doubts(recorded("healthy")) == (), "of one size: no costs, which the import says"
+
+
+def idled(step):
+    """With the first all-reduce begun, and its gradients there, but the rest of the step a fifth later."""
+    late = step.time / 5
+    moved = [replace(one, start=one.start + late, end=one.end + late, arrival=None) for one in step.collectives[1:]]
+    update = step.update and (step.update[0] + late, step.update[1] + late)
+    return replace(step, collectives=(step.collectives[0], *moved), end=step.end + late, update=update)
 
 
 @given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=8))
