@@ -1,6 +1,8 @@
-"""What published profiler traces hold, and whether their steps follow from their parts: the table of traces.md.
+"""What profiler traces hold, and whether their steps follow from their parts: the table of traces.md.
 
-    OSFMODEL_DATA=... python benchmarks/traces.py [TRACE...]
+    [OSFMODEL_DATA=...] python benchmarks/traces.py [TRACE...]
+
+Published traces lie in the folder that OSFMODEL_DATA names; without, only those of this repository are read.
 
 For each trace (or for those given, the files of one job each in a folder or an archive): its workload, the buckets that
 it shows and what its collectives took are put together again, and the iteration time of that is held against the
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.errors import DataError
-from osfmodel.formats import load_trace
+from osfmodel.formats import Hints, load_trace
 from osfmodel.trace import Trace
 from osfmodel.trace_buckets import usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
@@ -92,16 +94,28 @@ def _buckets(sizes: Sequence[int | None]) -> str:
     return " ".join(map(str, sizes)) or "-"
 
 
-def published() -> list[Path]:
-    """The traces in the folder that OSFMODEL_DATA names."""
-    return sorted((Path(os.environ["OSFMODEL_DATA"]) / "traces" / "kineto").iterdir())
+def published() -> dict[str, list[Path]]:
+    """By the name of the job, the files of the traces in the folder that OSFMODEL_DATA names; none without."""
+    folder = os.environ.get("OSFMODEL_DATA")
+    found = sorted((Path(folder) / "traces" / "kineto").iterdir()) if folder else []
+    return {path.name.partition(".")[0]: [path] for path in found}
+
+
+def recorded() -> dict[str, list[Path]]:
+    """The same of the traces that the tests have of real gloo jobs."""
+    folder = Path(__file__).parents[1] / "tests" / "formats" / "data" / "explained"
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        found.setdefault(path.name.rpartition("-")[0], []).append(path)
+    return found
 
 
 def main(paths: Sequence[str]) -> None:
     """Print the table."""
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    for path in map(Path, paths) if paths else published():
-        print(row_of(load_trace([path])), flush=True)
+    given = {Path(path).name.partition(".")[0]: [Path(path)] for path in paths}
+    for name, files in (given or published() | recorded()).items():
+        print(row_of(load_trace(files, Hints(name))), flush=True)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class _Subject:
         self.caveats = self.engine.caveats
         if self.ours:
             self.caveats += effect_caveats(cluster.effects) + flight_caveats(cluster)
-        self.warnings = count_warnings(cluster, workers)
+        self.warnings = size_warnings(workload, workers) + count_warnings(cluster, workers)
         self._bounds: dict[Objective, list[Bound]] = {}
 
     def paid(self, objective: Objective, conditions: Mapping[str, str] = NO_CONDITIONS) -> Pricing:
@@ -304,3 +304,13 @@ def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
         return ()
     fitted = ", ".join(map(str, cluster.fitted.workers))
     return (f"prices for {workers} workers are extrapolated from a fit to {fitted} workers",)
+
+
+def size_warnings(workload: Workload, workers: int) -> tuple[str, ...]:
+    """A warning where several workers have nothing to send, which no training is like."""
+    if workload.gradient_bytes or workers == 1:
+        return ()
+    return (
+        f"no gradient of {workload.name!r} has a size, so that nothing is sent and scaling looks perfect: record a "
+        "trace with record_shapes=True, import it with --model, or use osf profile",
+    )

@@ -119,6 +119,11 @@ class Collective:
         """Seconds for which all ranks were in it; None without the traces of the others."""
         return None if self.waiting is None else self.end - self.start - self.waiting
 
+    @property
+    def may_be_gradients(self) -> bool:
+        """Whether it is an all-reduce of numbers that can be gradients, as DDP's map of used parameters is not."""
+        return self.kind == "all_reduce" and holds_gradients(self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class GradientReady:
@@ -191,8 +196,7 @@ class Step:
         """
         after = self.backward[0] if self.backward else self.start
         before = self.update[1] if self.update else self.end
-        found = [one for one in self.collectives if one.kind == "all_reduce" and after <= one.start < before]
-        return tuple(one for one in found if holds_gradients(one.dtype))
+        return tuple(one for one in self.collectives if one.may_be_gradients and after <= one.start < before)
 
     @property
     def compute_time(self) -> float:

@@ -1,20 +1,26 @@
-"""The buckets in a trace: which gradients travelled in which all-reduce."""
+"""The buckets in a trace: which gradients travelled in which all-reduce, and how long each had the wires."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
 from osfmodel.trace import Collective, GradientReady, Step, Trace
+from osfmodel.workload import Workload
 
 
 def usual_steps(trace: Trace) -> list[Step]:
-    """The steps of the rank that sets the pace which sent what most of them did."""
+    """The steps of the rank that sets the pace which sent what most of them did: of these the middle third by time."""
     steps = trace.pace.steps
     shapes = [_shape(step) for step in steps]
     usual = Counter(shapes).most_common(1)[0][0]
-    return [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
+    alike = [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
+    cut = len(alike) // 3
+    middle = {step.number for step in sorted(alike, key=lambda step: step.time)[cut : len(alike) - cut]}
+    return [step for step in alike if step.number in middle]
 
 
 def _shape(step: Step) -> tuple[object, ...]:
@@ -80,14 +86,28 @@ def _by_size(step: Step) -> list[list[GradientReady]] | None:
     return found
 
 
-def most_at_once(collectives: Sequence[Collective]) -> int:
-    """The most of them that were under way at once, waiting for others left out."""
-    times = [(one.moved_from, one.end) for one in collectives]
-    edges = sorted(
-        [(start, 1) for start, end in times if end > start] + [(end, -1) for start, end in times if end > start]
-    )
-    level = most = 0
-    for _, change in edges:
-        level += change
-        most = max(most, level)
-    return most
+def wire_times(collectives: Sequence[Collective]) -> list[float]:
+    """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
+    spans = [(one.moved_from, one.end) for one in collectives]
+    edges = sorted({edge for span in spans for edge in span})
+    if not edges:
+        return []
+    flying = [0] * (len(edges) + 1)
+    for start, end in spans:
+        flying[bisect_left(edges, start)] += 1
+        flying[bisect_left(edges, end)] -= 1
+    counts = list(accumulate(flying))
+    shares = [(late - early) / max(1, n) for early, late, n in zip(edges, edges[1:], counts, strict=False)]
+    until = [0.0, *accumulate(shares)]
+    return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
+
+
+UNNAMED = ("bucket", "gradient")
+"""What a layer of a workload of a trace is called, with a number, where the trace has no name for it."""
+
+
+def stands_for(workload: Workload) -> str:
+    """``bucket`` or ``gradient`` where that is all the trace knew of every layer that is sent; else empty."""
+    names = workload.gradients.names
+    found = (what for what in UNNAMED if all(re.fullmatch(rf"{what}\d+", name) for name in names))
+    return next(found, "") if names else ""

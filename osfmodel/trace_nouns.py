@@ -1,9 +1,10 @@
 """The nouns in a trace: the workload, the buckets that were sent, what collectives took, and how long steps took.
 
-All are of the rank that the others wait for, and of the steps that sent what most steps did; times are medians over
-them. A gradient is ready for the job when the last rank on the record has it. What the device did is taken as it was:
-computation that collectives slow down is longer in the workload, and other collectives than those of gradients, which
-a plan cannot change, are part of its forward and backward.
+All are of the rank that the others wait for, and of the steps that sent what most steps did, the third in the middle of
+them by time, so that the parts of a step add up; times are medians over them. A gradient is ready for the job when the
+last rank on the record has it. What the device did is taken as it was: computation that collectives slow down is longer
+in the workload, and other collectives than those of gradients, which a plan cannot change, are part of its forward and
+backward.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
 from osfmodel.trace import Collective, GradientReady, Step, Trace
-from osfmodel.trace_buckets import carried, most_at_once, usual_steps
+from osfmodel.trace_buckets import carried, usual_steps, wire_times
 from osfmodel.workload import Layer, Workload
 
 SHAPES = "record with record_shapes=True"
@@ -176,8 +177,8 @@ def _printable(text: str) -> str:
 def plan_of(trace: Trace, workload: Workload) -> Plan:
     """The buckets that were really sent, for the workload of the same trace.
 
-    As many channels as all-reduces were in flight at once. Raises DataError where nothing was sent, or sizes are not
-    known.
+    On one channel, though all-reduces may have been in flight together: :func:`cluster_of` has what each had the wires
+    for. Raises DataError where nothing was sent, or sizes are not known.
     """
     step = next((step for step in usual_steps(trace) if step.backward is not None), None)
     pieces = _pieces(step) if step else []
@@ -191,37 +192,31 @@ def plan_of(trace: Trace, workload: Workload) -> Plan:
         if piece.bucket is not None and piece.bytes:
             messages.setdefault(piece.bucket, []).append(Block(piece.name, 0, sizes.get(piece.name, piece.bytes)))
     buckets = tuple(Bucket(tuple(messages[place])) for place in sorted(messages))
-    plan = Plan(workload.name, buckets, channels=_channels(usual_steps(trace)))
+    plan = Plan(workload.name, buckets)
     plan.require_valid(workload)
     return plan
 
 
-def _channels(steps: Sequence[Step]) -> int:
-    """The most all-reduces that transferred at once in the usual step."""
-    return round(median(most_at_once(step.reductions) for step in steps)) or 1
-
-
 def cluster_of(trace: Trace) -> Cluster:
-    """What collectives took, by bytes: medians of the time for which all ranks were in them.
+    """What collectives had the wires for, by bytes: means over the steps.
 
-    From one rank of several, of the time that it was in them, waits for others included. Raises DataError for fewer
-    than two sizes, which are no table.
+    That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
+    time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
+    longer than a larger one, which it could be padded to: sizes of which that was seen share their mean, so that all
+    together take what they took. Raises DataError for fewer than two sizes, which are no table.
     """
-    times: dict[tuple[str, int], dict[int, list[float]]] = {}
-    ranks = [trace.pace] if any(_known(rank.steps) for rank in trace.ranks) else trace.ranks
-    for one in (one for rank in ranks for step in rank.steps for one in step.collectives):
-        size, workers = _whole(one), one.workers or trace.workers
-        if size and workers and workers > 1 and one.kind in COLLECTIVES:
-            times.setdefault((one.kind, workers), {}).setdefault(size, []).append(one.end - one.moved_from)
-    tables = [
-        Table(workers, tuple(sorted(found)), tuple(median(found[size]) for size in sorted(found)), kind)
-        for (kind, workers), found in sorted(times.items())
-        if len(found) > 1
-    ]
+    tables = []
+    sizes = 0
+    for (kind, workers), found in sorted(_times(trace).items()):
+        sizes += len(found) if kind == "all_reduce" else 0
+        if len(found) > 1:
+            tables.append(
+                Table(workers, tuple(sorted(found)), _monotone([found[size] for size in sorted(found)]), kind)
+            )
     if not any(table.collective == "all_reduce" for table in tables):
-        sizes = sum(len(found) for (kind, _), found in times.items() if kind == "all_reduce")
         raise DataError(_no_table(sizes))
     waits = "without waits for others" if _known(trace.pace.steps) else "waits for other ranks are in them"
+    said = f"collectives of training, each alone on the wires, {waits}, smaller ones that took longer are averaged"
     backend = trace.pace.backend
     return Cluster(
         name=trace.name,
@@ -229,8 +224,34 @@ def cluster_of(trace: Trace) -> Cluster:
         nodes=max(table.workers for table in tables),
         tables=tuple(tables),
         library=backend if backend in LIBRARIES else "",
-        source=_source(trace, f"collectives of training, medians, {waits}"),
+        source=_source(trace, said),
     )
+
+
+def _times(trace: Trace) -> dict[tuple[str, int], dict[int, list[float]]]:
+    """By kind and workers, by bytes: the seconds of each."""
+    times: dict[tuple[str, int], dict[int, list[float]]] = {}
+    numbers = {step.number for step in usual_steps(trace)}
+    ranks = [trace.pace] if any(_known(rank.steps) for rank in trace.ranks) else trace.ranks
+    for step in (step for rank in ranks for step in rank.steps if step.number in numbers):
+        for one, took in zip(step.collectives, wire_times(step.collectives), strict=True):
+            size, workers = _whole(one), one.workers or trace.workers
+            counts = one.may_be_gradients if one.kind == "all_reduce" else one.kind in COLLECTIVES
+            if size and workers and workers > 1 and counts:
+                times.setdefault((one.kind, workers), {}).setdefault(size, []).append(took)
+    return times
+
+
+def _monotone(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Means by rising sizes that never fall: neighbours that do are averaged, the least squares (pool adjacent)."""
+    pools: list[tuple[float, int, int]] = []  # seconds in all, messages, sizes
+    for row in times:
+        pool = (sum(row), len(row), 1)
+        while pools and pools[-1][0] * pool[1] > pool[0] * pools[-1][1]:
+            before = pools.pop()
+            pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
+        pools.append(pool)
+    return tuple(total / count for total, count, sizes in pools for _ in range(sizes))
 
 
 def _no_table(sizes: int) -> str:

@@ -13,7 +13,7 @@ from osfmodel.errors import PlanError, UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
 from osfmodel.plans import NamedPlan
-from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns
+from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
 from osfmodel.pricing import pricing_of
 from osfmodel.solve import Limits
 from osfmodel.solve.loaded import as_timed
@@ -21,6 +21,7 @@ from osfmodel.solve.robust import penalised, robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.task import Task
 from osfmodel.timeline import Timeline
+from osfmodel.trace_buckets import stands_for
 from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
@@ -197,18 +198,30 @@ def tune(
         task.target.config(knobs),
         task.target.render(knobs, workload),
         outcomes := _outcomes(task, knobs, counts, optima, default),
-        (*(note for count in counts for note in count_warnings(cluster, count)), *task.extrapolation(plan)),
+        (
+            *size_warnings(workload, max(counts)),
+            *(note for count in counts for note in count_warnings(cluster, count)),
+            *task.extrapolation(plan),
+        ),
         (
             *_shortfall(outcomes),
             *_without(task, knobs, searched),
             *remarks,
             *_margin(task, knobs),
             *_ahead(task, knobs),
+            *_grain(workload),
             *task.caveats(),
             *effect_caveats(cluster.effects),
             *flight_caveats(cluster),
         ),
     )
+
+
+def _grain(workload: Workload) -> tuple[str, ...]:
+    """What is said where layers are what a trace saw sent together."""
+    if stands_for(workload) != "bucket":
+        return ()
+    return ("each layer is a bucket of the traced job, so that smaller buckets cannot be looked at",)
 
 
 def _outcomes(

@@ -42,6 +42,7 @@ FLOORS = [
     ("schedule", "osf_model"),
     ("simulator",),
     ("engine", "loop"),
+    ("own_step",),
     ("loop_settings",),
     (
         "formats.json_text",

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from osfmodel.diagnosis.parts import GRAIN, LocalClock
 from osfmodel.trace import Collective, GradientReady, Step, places
-from osfmodel.trace_buckets import carried
+from osfmodel.trace_buckets import carried, wire_times
 from osfmodel.workload import holds_gradients
 
 COMPLETE = 0.02
@@ -109,22 +109,6 @@ def _earliest(step: Step) -> dict[int, float]:
     # A little less than all of it will do: sizes may be padded.
     places = [min(last, bisect_left(there, need * (1 - COMPLETE / 10))) for need in wanted]
     return {id(one): ordered[place].ready for one, place in zip(buckets, places, strict=True)}
-
-
-def wire_times(collectives: Sequence[Collective]) -> list[float]:
-    """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
-    spans = [(one.moved_from, one.end) for one in collectives]
-    edges = sorted({edge for span in spans for edge in span})
-    if not edges:
-        return []
-    flying = [0] * (len(edges) + 1)
-    for start, end in spans:
-        flying[bisect_left(edges, start)] += 1
-        flying[bisect_left(edges, end)] -= 1
-    counts = list(accumulate(flying))
-    shares = [(late - early) / max(1, n) for early, late, n in zip(edges, edges[1:], counts, strict=False)]
-    until = [0.0, *accumulate(shares)]
-    return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
 
 
 def _pieces(mine: Sequence[GradientReady], before: float, ready: float) -> tuple[tuple[float, float], ...]:

@@ -8,6 +8,7 @@ from statistics import median
 
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Noun
+from osfmodel.own_step import doubts
 from osfmodel.trace import Trace
 from osfmodel.trace_buckets import usual_steps
 from osfmodel.trace_nouns import cluster_of, measurement_of, workload_of
@@ -30,6 +31,8 @@ def nouns_of(trace: Trace, batch_size: int | None, tell: Callable[[str], None]) 
             nouns.append(make(trace))
         except DataError as error:
             tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
+    for said in doubts(trace):
+        tell(said)
     if batch_size is None:
         return nouns
     return [replace(noun, batch_size=batch_size) if isinstance(noun, Workload) else noun for noun in nouns]

@@ -18,12 +18,13 @@ from typing import Any
 
 from osfmodel.effects import EXECUTED
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
+from osfmodel.errors import DataError, PlanError
 from osfmodel.objective import Objective
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
+from osfmodel.trace_buckets import stands_for
 from osfmodel.workload import Workload
 
 RULES = Objective(forward_overlap=True, split=True)
@@ -123,7 +124,20 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     return FsdpKnobs() if default <= time(best) else _grouped(names, best)
 
 
-project = exact_or(exact, nearest)
+_any = exact_or(exact, nearest)
+
+
+def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
+    """The groups that form ``plan``; where none do, the fastest of those nearest to it and of even ones.
+
+    Raises DataError for a workload of a trace that knew no names: there is nothing to group.
+    """
+    if what := stands_for(workload):
+        raise DataError(
+            f"the layers of {workload.name!r} are {what}s of a trace without names, and FSDP2 groups modules by name: "
+            "profile the model with osf profile"
+        )
+    return _any(plan, workload, pricing, limits)
 
 
 def _even(names: Sequence[str], workload: Workload) -> list[frozenset[int]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner
@@ -19,8 +20,9 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
+from osfmodel.own_step import doubts, own_step
 from osfmodel.trace_buckets import carried, usual_steps
-from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.trace_nouns import _monotone, cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.workload import Layer, Workload
 from tests.conftest import ROOT
 from tests.formats import traces
@@ -152,7 +154,7 @@ def test_the_workload_has_every_gradient_when_the_last_rank_has_it():
     assert workload.gradients.sizes == (400, 800, 1200, 200, 240, 280)
     assert list(workload.gradients.ready_times) == times(*((t - steps[1].start) * MICRO for t in steps[1].ready))
     assert workload.update_time == pytest.approx(80e-6)
-    assert "GPU X, nccl, 2 workers; rank 1, 3 of 3 steps" in workload.source.conditions
+    assert "GPU X, nccl, 2 workers; rank 1, 1 of 3 steps" in workload.source.conditions
 
 
 def test_sizes_that_a_trace_lacks():
@@ -169,7 +171,7 @@ def test_sizes_that_a_trace_lacks():
     alone = workload_of(trace)
     assert alone.gradient_bytes == 0
     assert "sizes of gradients are not recorded" in alone.source.conditions
-    step = usual_steps(trace)[1]
+    step = usual_steps(trace)[0]
     exposed = step.reductions[-1].end - step.backward[1]
     assert exposed > 0
     assert alone.compute_time == pytest.approx(step.time - exposed, rel=1e-6)
@@ -360,7 +362,7 @@ def test_events_that_make_no_sense_are_errors_or_left_out(changes):
     document = traces.trace(Job(late=(0, 0), clocks=(0, 0), steps=2))
     for place, field, value in changes:
         event = document["traceEvents"][place % len(document["traceEvents"])]
-        inside = event["args"] if field % 2 and event["args"] else event
+        inside = event["args"] if field % 2 and event["args"] and isinstance(event["args"], dict) else event
         inside[list(inside)[field // 2 % len(inside)]] = value
     assert sane(document)
 
@@ -478,11 +480,74 @@ def test_published_traces_predict_their_own_step(published, name):
     assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
 
 
+TRACES_MD = (ROOT / "docs/reference/traces.md").read_text(encoding="utf-8")
+EXPLAINED = ["find-unused", "giant-bucket", "healthy", "input-stall", "slow-link", "slow-rank", "tiny-buckets"]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """The trace of a real gloo job that was recorded here, read once."""
+    folder = ROOT / "tests/formats/data/explained"
+    return cache(lambda name: load_trace(sorted(folder.glob(f"{name}-*.gz")), Hints(name)))
+
+
+@pytest.mark.parametrize("name", ["find-unused", "tiny-buckets"])
+def test_recorded_traces_predict_their_own_step(recorded, name):
+    """Gloo keeps two all-reduces in flight, which share the wires; the int32 map of find-unused is no gradient."""
+    trace = recorded(name)
+    workload = workload_of(trace)
+    cluster, plan = cluster_of(trace), plan_of(trace, workload)
+    assert plan.channels == 1
+    predicted = predict(workload, cluster, plan, trace.workers)
+    assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
+    (table,) = cluster.tables
+    assert set(table.sizes) == {bucket.size for bucket in plan.buckets}
+    assert list(table.times) == sorted(table.times)
+
+
+def test_an_import_says_where_the_step_does_not_follow_from_its_parts(recorded):
+    """Half of what the collectives took left out of the step: the parts are of another job."""
+    trace = recorded("tiny-buckets")
+    assert own_step(trace) == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
+    assert doubts(trace) == ()
+    longer = [replace(rank, steps=tuple(idled(step) for step in rank.steps)) for rank in trace.ranks]
+    (said,) = doubts(replace(trace, ranks=tuple(longer)))
+    assert "the step is off by -" in said
+    assert doubts(recorded("healthy")) == (), "of one size: no costs, which the import says"
+
+
+def idled(step):
+    """With the first all-reduce begun, and its gradients there, but the rest of the step a fifth later."""
+    late = step.time / 5
+    moved = [replace(one, start=one.start + late, end=one.end + late, arrival=None) for one in step.collectives[1:]]
+    update = step.update and (step.update[0] + late, step.update[1] + late)
+    return replace(step, collectives=(step.collectives[0], *moved), end=step.end + late, update=update)
+
+
+@given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=8))
+def test_a_larger_message_never_takes_less(times):
+    """And all together take what they took; what rises already is left as it is."""
+    found = _monotone(times)
+    assert list(found) == sorted(found)
+    total = sum(time * len(row) for time, row in zip(found, times, strict=True))
+    assert total == pytest.approx(sum(map(sum, times)))
+    means = [fmean(row) for row in times]
+    assert means != sorted(means) or found == pytest.approx(means)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_table_in_the_docs_is_what_the_benchmark_prints(published, name, monkeypatch):
+    assert row_of(published(name), monkeypatch) in TRACES_MD.splitlines()
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_so_it_is_of_recorded_traces(recorded, name, monkeypatch):
+    assert row_of(recorded(name), monkeypatch) in TRACES_MD.splitlines()
+
+
+def row_of(trace, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    row = str(import_module("traces").row_of(published(name)))
-    assert row in (ROOT / "docs/reference/traces.md").read_text(encoding="utf-8").splitlines()
+    return str(import_module("traces").row_of(trace))
 
 
 def test_gradients_of_resnet50_without_communication(published):

@@ -87,10 +87,10 @@ def test_sizes_from_ddps_log(ran, logged):
 
 
 def test_the_step_that_was_recorded_follows_from_its_parts(ran):
-    """Self-consistency of a real run; how closely depends on how busy the machine is, which no test may assert."""
+    """Self-consistency of a real run, with a fifth for a machine that other processes share; recorded runs keep 5 %."""
     trace = traced(ran, "shapes")
     workload = workload_of(trace)
     predicted = predict(workload, cluster_of(trace), plan_of(trace, workload), 2)
     fastest, slowest = measurement_of(trace).spread
     assert workload.compute_time <= slowest
-    assert 0.5 * fastest < predicted.iteration_time < 2 * slowest
+    assert 0.8 * fastest < predicted.iteration_time < 1.2 * slowest

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Layer, Workload
+from osfmodel import Layer, Workload, load_cluster, predict, tune
 from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
+from osfmodel.errors import DataError, PlanError
 from osfmodel.plan import in_one, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.targets import fsdp2
@@ -83,3 +83,22 @@ def test_a_plan_under_other_rules_is_not_formed():
     with pytest.raises(PlanError, match="splits"):
         fsdp2.exact(in_one(workload), workload)
     assert fsdp2.exact(in_one(workload).under(RULES), workload) == FsdpKnobs()
+
+
+@pytest.mark.parametrize("what", ["bucket", "gradient"])
+def test_layers_of_a_trace_without_names_are_no_modules(what):
+    """One line in place of groups that no model has; a layer that is a bucket is not cut, which tune says for DDP."""
+    traced = Workload("traced", tuple(Layer(f"{what}{i}", 1e-3, 1e-3, 4_000_000) for i in (2, 1, 0)))
+    cluster = load_cluster("v100-10gbe")
+    with pytest.raises(DataError, match=rf"{what}s of a trace without names.*osf profile"):
+        tune(traced, cluster, 4, "fsdp2")
+    said = [note for note in tune(traced, cluster, 4).notes if "smaller buckets" in note]
+    assert len(said) == (what == "bucket")
+
+
+def test_nothing_to_send_is_not_taken_for_perfect_scaling():
+    traced = Workload("traced", (Layer("input", 1e-3, 1e-3, 0),))
+    cluster = load_cluster("v100-10gbe")
+    assert any("nothing is sent" in note for note in predict(traced, cluster, "wfbp", 4).warnings)
+    assert any("nothing is sent" in note for note in tune(traced, cluster, 4).warnings)
+    assert predict(traced, cluster, "wfbp", 1).warnings == ()
