@@ -171,7 +171,7 @@ def test_what_if_a_link_had_another_bandwidth(model):
         if name in COST_MODELS[model].stated:
             assert (prices(faster_network(cluster, **{name: change}), 8) <= prices(cluster, 8)).all()
         else:
-            with pytest.raises(UsageError, match=f"has no {name} to set, .* such as --{name} x2"):
+            with pytest.raises(UsageError, match=f"is not described by a {name} of a link: .* such as --{name} x2"):
                 faster_network(cluster, **{name: change})
 
 

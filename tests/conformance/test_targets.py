@@ -164,8 +164,8 @@ def test_osf_run_asks_for_prices_where_a_plan_needs_them(tmp_path, monkeypatch):
     assert {name for name in PLANS if not needing[name]} == NEED_NONE
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name in NEED_NONE and not name.startswith("horovod")])
-def test_a_plan_that_needs_no_prices_is_the_same_at_any(name, case):
+@pytest.mark.parametrize("plan", [name for name in PLANS if name in NEED_NONE and not name.startswith("horovod")])
+def test_a_plan_that_needs_no_prices_is_the_same_at_any(plan, case):
     workload, pricing, _ = case
-    assert named_plan(name).unpriced
-    assert named_plan(name).make(workload, pricing) == named_plan(name).make(workload, Pricing.of(FREE, workers=2))
+    assert named_plan(plan).unpriced
+    assert named_plan(plan).make(workload, pricing) == named_plan(plan).make(workload, Pricing.of(FREE, workers=2))
