@@ -257,7 +257,8 @@ def _measured(measured: float, job: Job, seconds: float, alone: float) -> float:
     if job.now <= measured:
         return measured + seconds - job.now
     exposed = max(0.0, measured - own) / (job.now - own) if job.now > own else 0.0
-    return min(1.0, measured / own) * alone + exposed * (seconds - alone)
+    computed = min(1.0, measured / own) * alone if own else alone
+    return computed + exposed * (seconds - alone)
 
 
 def _ranked(found: tuple[Remedy, ...]) -> tuple[Remedy, ...]:

@@ -308,7 +308,12 @@ def anything(draw):
 @settings(max_examples=80, deadline=None)
 @given(anything())
 def test_whatever_is_in_a_trace_causes_and_parts_add_up(trace):
-    found = osf.explain(trace)
+    try:
+        found = osf.explain(trace)
+    except DataError as error:
+        if "do not fit together" in str(error):  # ranks that are not of one job
+            return
+        raise
     assert sum(found.gains.values()) + found.left == pytest.approx(found.replayed, abs=1e-9)
     assert min(found.gains.values()) >= 0
     assert found.verdict
