@@ -66,7 +66,7 @@ HEADER = """{
 """
 FOOTER = """
   ],
-  "traceName": "/tmp/trace.json",
+  "traceName": "trace.json",
   "displayTimeUnit": "ms",
   "baseTimeNanoseconds": 1711964646000000000
 }

@@ -188,7 +188,7 @@ def remedies(
 def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None) -> Job:
     """The job as the model has it. Raises OsfError, saying why, where the trace does not hold what that takes."""
     subject = workload_of(trace) if workload is None else workload
-    plan = replace(plan_of(trace, subject), channels=1)  # what the library runs at once is in the cluster's prices
+    plan = plan_of(trace, subject)
     wires = wires_of(found, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
     return Job(subject, wires, plan, found.workers, now, cluster)
