@@ -21,7 +21,7 @@ from osfmodel.diagnosis.replays import Replays, Startup
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
-from osfmodel.trace import Trace
+from osfmodel.trace.record import Trace
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 

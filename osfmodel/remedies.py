@@ -21,8 +21,7 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.network import Change, faster_network
 from osfmodel.plan import Block, Plan
 from osfmodel.pricing import pricing_of
-from osfmodel.trace import Trace
-from osfmodel.trace_nouns import plan_of, workload_of
+from osfmodel.trace import Trace, plan_of, workload_of
 from osfmodel.tune import tune
 from osfmodel.units import show_time
 from osfmodel.what_if import accumulating

@@ -21,7 +21,7 @@ from osfmodel.solve.robust import penalised, robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.task import Task
 from osfmodel.timeline import Timeline
-from osfmodel.trace_buckets import stands_for
+from osfmodel.trace.buckets import stands_for
 from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from osfmodel.trace import Collective, GradientReady, RankTrace, Step, Trace
+from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
 
 MILLI = 1e-3
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import osfmodel as osf
 from osfmodel.picture import Pictures, Request, pictures
-from osfmodel.trace import Collective, RankTrace, Step, Trace
+from osfmodel.trace.record import Collective, RankTrace, Step, Trace
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
 """What a name may not do to a page."""

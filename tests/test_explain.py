@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
-from osfmodel.diagnosis.parts import LocalClock, parts_of, waits, without
+from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
-from osfmodel.trace import Collective, GradientReady, RankTrace, Step, Trace, merged
-from osfmodel.trace_buckets import wire_times
+from osfmodel.intervals import merged, without
+from osfmodel.trace.buckets import wire_times
+from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
 from tests.jobs import GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 
 

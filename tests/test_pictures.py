@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.check import check
+from osfmodel.intervals import length, merged, outside
 from osfmodel.picture import TUNED, Request, pictures
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
-from osfmodel.picture.gantt import Bar, Lane, kinds_of, measured, middle_step, outside, predicted
+from osfmodel.picture.gantt import Bar, Lane, kinds_of, measured, middle_step, predicted
 from osfmodel.picture.scatter import scatter
 from osfmodel.ticks import decade_ticks, even_ticks
-from osfmodel.trace import RankTrace, Trace, length, merged
+from osfmodel.trace.record import RankTrace, Trace
 from tests.reports import curve, many, resnet50, step, trace
 
 RULES = {"forward_overlap": True, "channels": 2, "split": True}

@@ -17,8 +17,7 @@ from osfmodel.errors import DataError, UsageError
 from osfmodel.formats.source_text import Hints
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.plans import STOCK_PLANS
-from osfmodel.trace import Trace
-from osfmodel.trace_nouns import workload_of
+from osfmodel.trace import Trace, workload_of
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 

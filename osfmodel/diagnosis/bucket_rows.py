@@ -9,7 +9,7 @@ from statistics import median
 from osfmodel.diagnosis.messages import Sent
 from osfmodel.diagnosis.parts import LocalClock
 from osfmodel.diagnosis.replay import Seen
-from osfmodel.trace import Collective
+from osfmodel.trace.record import Collective
 
 Price = Callable[[int], float]
 """Seconds of an all-reduce of so many bytes."""

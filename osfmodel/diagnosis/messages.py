@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from osfmodel.diagnosis.parts import GRAIN, LocalClock
-from osfmodel.trace import Collective, GradientReady, Step, places
-from osfmodel.trace_buckets import carried, wire_times
+from osfmodel.trace.buckets import carried, wire_times
+from osfmodel.trace.record import Collective, GradientReady, Step, places
 from osfmodel.workload import holds_gradients
 
 COMPLETE = 0.02

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
-from osfmodel.trace import Collective, Interval, Step, common, length, merged
+from osfmodel.intervals import Interval, common, length, merged, without
+from osfmodel.trace.record import Collective, Step
 
 GRAIN = 5e-5
 """Seconds by which what ended a wait may seem to end after it: what clocks of threads, hosts and devices differ by."""
@@ -65,25 +66,6 @@ class LocalClock:
         place = bisect_right(self.starts, time)
         inside = max(0.0, self.ends[place - 1] - time) if place else 0.0
         return max(0.0, time - self.start - self.before[place] + inside)
-
-
-def without(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
-    """What lies in the union of ``one`` and not in that of ``other``."""
-    found: list[Interval] = []
-    holes = merged(other)
-    place = 0
-    for start, end in merged(one):
-        while place < len(holes) and holes[place][1] <= start:
-            place += 1
-        begin, hole = start, place
-        while hole < len(holes) and holes[hole][0] < end:
-            if holes[hole][0] > begin:
-                found.append((begin, holes[hole][0]))
-            begin = max(begin, holes[hole][1])
-            hole += 1
-        if begin < end:
-            found.append((begin, end))
-    return tuple(found)
 
 
 def waits(step: Step) -> tuple[Wait, ...]:

@@ -14,7 +14,8 @@ from statistics import median_low
 
 from osfmodel.diagnosis.messages import Key, Sent, sent
 from osfmodel.diagnosis.parts import LocalClock, Wait, waits
-from osfmodel.trace import Interval, Step
+from osfmodel.intervals import Interval
+from osfmodel.trace.record import Step
 
 
 @dataclass(frozen=True, slots=True)

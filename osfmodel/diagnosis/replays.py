@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from osfmodel.diagnosis.messages import Key, used_map
-from osfmodel.diagnosis.parts import input_waits, without
+from osfmodel.diagnosis.parts import input_waits
 from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_rank, messages, scene
-from osfmodel.trace import Interval
+from osfmodel.intervals import Interval, without
 
 Startup = Callable[[int], float]
 """Seconds of start-up of a message of so many bytes."""

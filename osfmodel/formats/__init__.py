@@ -34,7 +34,7 @@ from osfmodel.formats.trace_files import recognised
 from osfmodel.formats.traces import nouns_of
 from osfmodel.formats.unknown import explained
 from osfmodel.profiles import read
-from osfmodel.trace import Trace
+from osfmodel.trace.record import Trace
 
 __all__ = [
     "IMPORT_FORMATS", "Files", "Format", "Hints", "Noun", "holds_traces", "import_content", "import_file", "load_trace",

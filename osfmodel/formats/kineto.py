@@ -17,7 +17,7 @@ from osfmodel.formats.kineto_steps import counted, steps_of
 from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.trace_ranks import joined
 from osfmodel.formats.trace_sizes import chosen, sized
-from osfmodel.trace import RankTrace, Step, Trace
+from osfmodel.trace.record import RankTrace, Step, Trace
 
 __all__ = ["ENDINGS", "sniff", "trace_of"]
 

@@ -18,7 +18,8 @@ from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found, tensor_of
 from osfmodel.formats.kineto_recorded import Recorded, Span, unite
 from osfmodel.formats.kineto_windows import OPTIMIZER_STEP, Device, Window, bounds_of, device_of, windows_of
-from osfmodel.trace import Collective, GradientReady, Interval, Step, places
+from osfmodel.intervals import Interval
+from osfmodel.trace.record import Collective, GradientReady, Step, places
 
 LOADER = "enumerate(DataLoader)"
 

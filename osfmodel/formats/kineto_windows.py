@@ -19,7 +19,7 @@ import numpy as np
 from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found
 from osfmodel.formats.kineto_recorded import Recorded, Span, launched, unite, without
-from osfmodel.trace import Interval
+from osfmodel.intervals import Interval
 
 AT_ONCE = 1000.0
 """Microseconds within which a device that was idle starts what is submitted."""

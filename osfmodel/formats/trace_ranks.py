@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from osfmodel.trace import Collective, GradientReady, Interval, RankTrace, Step, places
+from osfmodel.intervals import Interval
+from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, places
 from osfmodel.units import show_time
 
 TOLD = 1e-3

@@ -8,8 +8,8 @@ from dataclasses import replace
 from osfmodel.errors import DataError
 from osfmodel.formats.json_text import parse, require
 from osfmodel.formats.source_text import Hints, Text
-from osfmodel.trace import Collective, GradientReady, Step, Trace
-from osfmodel.trace_buckets import carried
+from osfmodel.trace.buckets import carried
+from osfmodel.trace.record import Collective, GradientReady, Step, Trace
 from osfmodel.workload import Gradients, element_bytes
 
 Sized = Callable[[Step], Step]

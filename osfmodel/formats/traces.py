@@ -8,10 +8,10 @@ from statistics import median
 
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Noun
-from osfmodel.own_step import doubts
-from osfmodel.trace import Trace
-from osfmodel.trace_buckets import usual_steps
-from osfmodel.trace_nouns import cluster_of, measurement_of, workload_of
+from osfmodel.trace.buckets import usual_steps
+from osfmodel.trace.nouns import cluster_of, measurement_of, workload_of
+from osfmodel.trace.own_step import doubts
+from osfmodel.trace.record import Trace
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 

@@ -17,7 +17,7 @@ from osfmodel.picture.gantt import Gantt, measured, middle_step, predicted
 from osfmodel.picture.scatter import Scatter, scatter
 from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
-from osfmodel.trace import Trace
+from osfmodel.trace.record import Trace
 from osfmodel.tune import Tuning, tune
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from osfmodel.checks import require_name
 from osfmodel.errors import DataError
+from osfmodel.intervals import Interval, common, length, merged, outside
 from osfmodel.plan import Bucket, Plan
 from osfmodel.predict import Prediction
 from osfmodel.timeline import Span
-from osfmodel.trace import Collective, Interval, RankTrace, Step, common, length, merged
+from osfmodel.trace.record import Collective, RankTrace, Step
 
 COMPUTE = "compute"
 """The lane of the compute stream."""
@@ -169,21 +169,6 @@ def middle_step(rank: RankTrace) -> Step:
     if not rank.steps:
         raise DataError(f"rank {rank.rank} of the trace has no complete step: there is nothing to show beside")
     return sorted(rank.steps, key=lambda step: (step.time, step.number))[(len(rank.steps) - 1) // 2]
-
-
-def outside(start: float, end: float, busy: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The parts of an interval that ``busy`` (ascending, apart from each other) leaves free."""
-    found, at = [], start
-    first = max(bisect_right(busy, (start, start)) - 1, 0)
-    for begin, finish in busy[first:]:
-        if begin >= end:
-            break
-        if begin > at:
-            found.append((at, begin))
-        at = max(at, finish)
-    if at < end:
-        found.append((at, end))
-    return tuple(found)
 
 
 def _buckets_of_layers(plan: Plan) -> dict[str, int]:

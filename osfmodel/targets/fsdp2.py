@@ -24,7 +24,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
-from osfmodel.trace_buckets import stands_for
+from osfmodel.trace.buckets import stands_for
 from osfmodel.workload import Workload
 
 RULES = Objective(forward_overlap=True, split=True)

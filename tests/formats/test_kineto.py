@@ -20,9 +20,9 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
-from osfmodel.own_step import doubts, own_step
-from osfmodel.trace_buckets import carried, usual_steps
-from osfmodel.trace_nouns import _monotone, cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.trace.buckets import carried, usual_steps
+from osfmodel.trace.nouns import _monotone, cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.trace.own_step import doubts, own_step
 from osfmodel.workload import Layer, Workload
 from tests.conftest import ROOT
 from tests.formats import traces

@@ -5,8 +5,8 @@ from __future__ import annotations
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
 from osfmodel.pricing import pricing_of
-from osfmodel.trace import Trace
-from osfmodel.trace_nouns import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.trace.record import Trace
 
 OFF = 0.05
 """A step that is put together again is said to be off where it differs by a larger part."""

@@ -6,44 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from osfmodel.checks import require_count, require_name, require_time
+from osfmodel.checks import require_count, require_name
 from osfmodel.errors import DataError
+from osfmodel.intervals import Interval, length, merged, require_interval
 from osfmodel.workload import element_bytes, holds_gradients
-
-Interval = tuple[float, float]
-"""(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""
-
-
-def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Their union: ascending, apart from each other."""
-    found: list[Interval] = []
-    for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        elif end > start:
-            found.append((start, end))
-    return tuple(found)
-
-
-def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
-    """What lies in both unions."""
-    mine, theirs = merged(one), merged(other)
-    found: list[Interval] = []
-    i = j = 0
-    while i < len(mine) and j < len(theirs):
-        start, end = max(mine[i][0], theirs[j][0]), min(mine[i][1], theirs[j][1])
-        if start < end:
-            found.append((start, end))
-        if mine[i][1] < theirs[j][1]:
-            i += 1
-        else:
-            j += 1
-    return tuple(found)
-
-
-def length(intervals: Iterable[Interval]) -> float:
-    """Seconds in their union."""
-    return sum(end - start for start, end in merged(intervals))
 
 
 def places(keys: Iterable[Hashable]) -> list[int]:
@@ -247,12 +213,3 @@ class Trace:
     def workers(self) -> int | None:
         """Ranks in the job; None where no trace says so."""
         return max((rank.workers for rank in self.ranks if rank.workers), default=None)
-
-
-def require_interval(interval: Interval, what: str) -> None:
-    """Raise DataError where it is no interval of times."""
-    start, end = interval
-    require_time(start, f"the start of {what}")
-    require_time(end, f"the end of {what}")
-    if end < start:
-        raise DataError(f"{what} ends before it begins")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from osfmodel.trace import Collective, GradientReady, Step, Trace
+from osfmodel.trace.record import Collective, GradientReady, Step, Trace
 from osfmodel.workload import Workload
 
 

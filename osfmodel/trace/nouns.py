@@ -20,8 +20,8 @@ from osfmodel.measurement import Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
-from osfmodel.trace import Collective, GradientReady, Step, Trace
-from osfmodel.trace_buckets import carried, usual_steps, wire_times
+from osfmodel.trace.buckets import carried, usual_steps, wire_times
+from osfmodel.trace.record import Collective, GradientReady, Step, Trace
 from osfmodel.workload import Layer, Workload
 
 SHAPES = "record with record_shapes=True"
