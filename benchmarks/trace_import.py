@@ -269,6 +269,8 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled, as what is installed is
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
         for size, megabytes in (("small", chosen.small), ("large", chosen.large)):
             path = Path(folder) / f"{size}.json.gz"
             if megabytes:

@@ -7,6 +7,7 @@ is a complete event (``ph`` X) with times in microseconds; ``args`` hold bytes, 
 from __future__ import annotations
 
 import gzip
+import math
 from typing import Any
 
 from osfmodel import documents
@@ -15,6 +16,9 @@ from osfmodel.picture.gantt import Bar, Gantt
 from osfmodel.units import show_time
 
 MICROSECONDS = 1e6
+NANOSECONDS = 1e9
+THREADS = 1000
+"""More than a process has, so that all have numbers of their own; Perfetto takes 0 for the number of the process."""
 
 
 def encoded(pictures: Pictures, packed: bool, version: str) -> bytes:
@@ -49,7 +53,7 @@ def _process(gantt: Gantt, pid: int) -> list[dict[str, Any]]:
         _about("process_labels", pid, 0, labels=kind),
         _about("process_sort_index", pid, 0, sort_index=pid),
     ]
-    for tid, lane in enumerate(gantt.lanes):
+    for tid, lane in enumerate(gantt.lanes, start=THREADS * pid):
         events.append(_about("thread_name", pid, tid, name=lane.name))
         events.append(_about("thread_sort_index", pid, tid, sort_index=tid))
         events += [_event(bar, pid, tid) for bar in lane.bars]
@@ -61,16 +65,23 @@ def _about(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
 
 
 def _event(bar: Bar, pid: int, tid: int) -> dict[str, Any]:
+    start, end = round(bar.start * NANOSECONDS), round(bar.end * NANOSECONDS)
     return {
         "name": _name(bar),
         "cat": bar.kind,
         "ph": "X",
-        "ts": bar.start * MICROSECONDS,
-        "dur": bar.duration * MICROSECONDS,
+        "ts": _microseconds(start),
+        "dur": _microseconds(end - start),
         "pid": pid,
         "tid": tid,
         "args": _args(bar),
     }
+
+
+def _microseconds(nanoseconds: int) -> float:
+    """The least that is not below so many nanoseconds when multiplied: Perfetto cuts off what is behind the point."""
+    found = nanoseconds / 1000
+    return found if found * 1000 >= nanoseconds else math.nextafter(found, math.inf)
 
 
 def _name(bar: Bar) -> str:
