@@ -130,6 +130,7 @@ FLOORS = [
     ("side_by_side",),
     ("check",),
     ("picture.gantt", "picture.curves", "picture.scatter", "ticks"),
+    ("picture.coarse",),
     ("picture",),
     ("picture_screen", "chrome_trace", "report.markup"),
     ("report.iteration",),

@@ -29,6 +29,7 @@ from osfmodel.picture.scatter import Cloud, Scatter
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
 from osfmodel.report.curves import CURVES, scatter_plot
+from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.reports import HOSTILE, curve, hostile, many, resnet50
@@ -115,6 +116,26 @@ def test_every_collective_can_be_reached_and_has_a_row():
     drawn = [attributes for tag, attributes in found.elements if attributes.get("data-plan") == "1"]
     assert len(drawn) == 3  # names, drawing and table
     assert all("hidden" in attributes for attributes in drawn)
+
+
+LARGE = [("densenet201-reconstructed", target) for target in CONFIG_TARGETS] + [("densenet121-cpu", "byteps")]
+
+
+@pytest.mark.parametrize(("workload", "target"), LARGE)
+def test_a_page_is_below_a_megabyte(workload, target):
+    """With hundreds of collectives under each of several plans; and what was joined for that is said."""
+    drawn = pictures(Request(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target))
+    text = page(drawn, "1")
+    assert len(text.encode()) < 1e6
+    found = Page(text)
+    assert found.open == []
+    bars = [attributes["data-row"] for tag, attributes in found.elements if "data-row" in attributes]
+    assert set(bars) <= set(found.ids)
+    every = sum(len(gantt.collectives) for gantt in drawn.predicted)
+    assert every > 700
+    joined = len(bars) < every
+    assert joined == ("So many collectives do not fit a page" in text)
+    assert joined == ("\N{MULTIPLICATION SIGN}" in text)
 
 
 def events_of(document, kind):
