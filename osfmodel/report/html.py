@@ -1,15 +1,8 @@
-"""The report as one HTML page: everything in it, nothing fetched, readable without its script and on paper.
-
-Its content security policy allows this style and this script by their hashes and nothing else, so that a name that were
-not escaped could still not run.
-"""
+"""The report as one HTML page."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
-from importlib.resources import files
 
 from osfmodel.picture import Pictures
 from osfmodel.picture.coarse import KERNELS, coarse
@@ -19,12 +12,9 @@ from osfmodel.report import iteration
 from osfmodel.report.curves import CURVES
 from osfmodel.report.markup import Markup, element, folded, joined
 from osfmodel.report.plans import band_width, plans
+from osfmodel.report.shell import document, section
 from osfmodel.source import Source
 from osfmodel.units import show_bytes, show_time
-
-ICON = "data:,"
-"""An empty icon, so that no browser asks a server for one."""
-
 
 LARGEST = 1_000_000
 """Bytes that a page stays below, so that it can be sent: where its bars are too many, short ones are drawn as one."""
@@ -41,52 +31,18 @@ def page(pictures: Pictures, version: str) -> str:
 
 
 def _page(pictures: Pictures, version: str, cells: int | None) -> str:
-    style, script = _asset("report.css"), _asset("report.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="generator", content=f"osfmodel {version}"),
-        element("title", pictures.title),
-        element("link", rel="icon", href=ICON),
-        element("style", Markup(style)),
-    )
-    body = element("body", iteration.patterns(), element("main", *_sections(pictures, version, cells)), _script(script))
-    return f"<!doctype html>\n{element('html', head, body, lang='en').text}\n"
-
-
-def _script(text: str) -> Markup:
-    return element("script", Markup(text))
-
-
-def _asset(name: str) -> str:
-    return files("osfmodel.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
+    return document(pictures.title, version, _sections(pictures, version, cells), "report.js")
 
 
 def _sections(pictures: Pictures, version: str, cells: int | None) -> Iterable[Markup]:
     yield _header(pictures)
-    yield _section("iteration", "One iteration", _iteration(pictures, cells))
-    yield _section("plans", "Plan by plan", plans(pictures))
+    yield section("iteration", "One iteration", _iteration(pictures, cells))
+    yield section("plans", "Plan by plan", plans(pictures))
     for curve in pictures.curves:
         shown = CURVES[type(curve)]
-        yield _section(shown.key, shown.title, shown.content(curve))
-    yield _section("assumed", "What this takes for granted", _assumed(pictures))
+        yield section(shown.key, shown.title, shown.content(curve))
+    yield section("assumed", "What this takes for granted", _assumed(pictures))
     yield element("footer", f"Written by osf report, osfmodel {version}.")
-
-
-def _section(key: str, title: str, content: Iterable[Markup]) -> Markup:
-    heading = element("h2", title, id=f"{key}-title")
-    return element("section", heading, *content, id=key, aria_labelledby=f"{key}-title")
 
 
 def _header(pictures: Pictures) -> Markup:

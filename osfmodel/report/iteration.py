@@ -207,12 +207,3 @@ def _entry(kind: str, words: str, hatched: bool = False) -> Markup:
     if hatched:
         swatch.append(element("rect", x=0, y=1, width=16, height=12, class_="exposed"))
     return element("li", element("svg", *swatch, width=16, height=14, aria_hidden="true"), words)
-
-
-def patterns() -> Markup:
-    """The hatching, once for all drawings of the page."""
-    stripe = element("path", d="M0 0V6", stroke_width=3.0, class_="stripe")
-    pattern = element(
-        "pattern", stripe, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)"
-    )
-    return element("svg", element("defs", pattern), width=0, height=0, class_="patterns", aria_hidden="true")

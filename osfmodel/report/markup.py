@@ -61,7 +61,7 @@ def folded(summary: str, content: Markup, **attributes: object) -> Markup:
     return element("details", element("summary", summary), element("div", content, class_="tablebox"), **attributes)
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]]) -> Markup:
     """A table, each row with its first cell for its name."""
     head = element("tr", *(element("th", text, scope="col") for text in heads))
     body = [
