@@ -43,6 +43,8 @@ def show_pictures(console: Any, pictures: Pictures) -> None:
     for gantt in gantts:
         console.print()
         show_gantt(console, gantt, max(gantt.end for gantt in gantts))
+    for why in pictures.why:
+        console.print(f"What limits the traced job: {why}", markup=False)
     for doubt in pictures.doubts:
         console.print(doubt, style="bold", markup=False)
     _legend(console, gantts)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.check import check
+from osfmodel.explain import explain_trace
 from osfmodel.formats import load_trace
 from osfmodel.intervals import length, merged, outside
 from osfmodel.picture import TRACED, TUNED, Request, pictures
@@ -179,6 +180,7 @@ def test_a_traced_job_is_held_against_its_own_buckets():
     assert shown.comparison.predictions[2].plan == plan_of(seen, shown.request.workload)
     assert len(shown.predicted[2].collectives) == 60
     assert shown.predicted[2].end == pytest.approx(shown.measured[0].end, rel=0.02)
+    assert shown.why == (explain_trace(seen).verdict,)
     assert [gantt.name for gantt in shown.main] == [*names[:3], *(gantt.name for gantt in shown.measured)]
     assert shown.doubts == ()
 

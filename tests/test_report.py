@@ -31,6 +31,7 @@ from osfmodel.report.curves import CURVES, scatter_plot
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.formats import traces
+from tests.live.explained import paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, curve, hostile, many, resnet50
 
 REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
@@ -104,6 +105,7 @@ def test_a_page_is_below_a_megabyte(workload, target):
     assert every > 700
     joined = len(bars) < every
     assert joined == ("So many collectives do not fit a page" in text)
+    assert "of a measured step" not in text
     assert joined == ("\N{MULTIPLICATION SIGN}" in text)
 
 
@@ -277,6 +279,29 @@ def test_a_measured_step_stands_beside_the_predictions(tmp_path):
     missing = run(*REPORT, "--trace", tmp_path / "nothing.json")
     assert missing.exit_code in (1, 2)
     assert "nothing.json" in missing.stderr
+
+
+def test_a_traced_job_is_shown_with_its_buckets_its_doubts_and_what_limits_it(tmp_path):
+    """On a network so slow that the measured step cannot be: told on the page, on the terminal and on stderr."""
+    files = paths_of("tiny-buckets")
+    assert run("import", *files, "-o", tmp_path).exit_code == 0
+    (workload,) = tmp_path.glob("*workload.json")
+    given = [word for file in files for word in ("--trace", file)]
+    for cluster, doubted in (("ring:100ms,1Gbps", True), ("ring:50us,10Gbps", False)):
+        words = ["report", workload, "--cluster", cluster, "--workers", 4, "--plan", "wfbp", *given]
+        written = run(*words, "-o", tmp_path / "r.html")
+        assert written.exit_code == 0, written.output
+        text = (tmp_path / "r.html").read_text(encoding="utf-8")
+        found = Page(text)
+        (chosen,) = [at for tag, at in found.elements if tag == "input" and "checked" in at]
+        assert chosen["value"] == "2"
+        assert [at["data-plan"] for _, at in found.elements if "data-plan" in at and "hidden" not in at] == ["2"] * 3
+        assert "Predicted, as traced: " in text
+        assert "What limits the traced job: " in text
+        shown = " ".join(run(*words).stdout.split())
+        assert "What limits the traced job: Latency: " in shown
+        for said in ("".join(found.text), shown, written.stderr):
+            assert ("less than the lower bound of as traced" in said) == doubted
 
 
 def test_what_if_something_were_otherwise(tmp_path):

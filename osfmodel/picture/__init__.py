@@ -6,6 +6,7 @@ The terminal, PNG and SVG, the HTML report and the Chrome trace all show these a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +14,7 @@ from osfmodel.bands import Band
 from osfmodel.check import check
 from osfmodel.cluster import Cluster
 from osfmodel.errors import OsfError
+from osfmodel.explain import explain_trace
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, scaling, sweep
 from osfmodel.picture.gantt import Gantt, measured, middle_step, predicted
 from osfmodel.picture.scatter import Scatter, scatter
@@ -77,6 +79,7 @@ class Pictures:
     """All pictures of a request.
 
     predicted: a chart for each prediction of ``comparison``, in its order
+    why:       what limits each measured job, in a sentence or two, where its trace tells
     remarks:   what could not be shown, and why, each with what it is about
     curves:    those that have something to show, one of a type at most
     """
@@ -87,6 +90,7 @@ class Pictures:
     predicted: tuple[Gantt, ...] = field(repr=False)
     measured: tuple[Gantt, ...] = field(repr=False)
     curves: tuple[Curve, ...] = field(repr=False)
+    why: tuple[str, ...] = ()
     remarks: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -180,6 +184,7 @@ def pictures(request: Request) -> Pictures:
         predicted=tuple(map(predicted, comparison.predictions)),
         measured=seen,
         curves=tuple(curve for curve in curves if curve is not None),
+        why=_why(request.traces),
         remarks=(*remarks, *_knobless(request.target)),
     )
 
@@ -193,6 +198,15 @@ def _traced(traces: Sequence[Trace], workload: Workload) -> tuple[list[Given], l
         except OsfError as error:
             remarks.append((f"the buckets of the trace are not among the plans: {error}", f"trace {trace.name}"))
     return [], remarks
+
+
+def _why(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """As ``osf explain`` says it; nothing for traces that do not fit together, which that command says why."""
+    found = []
+    for trace in traces:
+        with suppress(OsfError):
+            found.append(explain_trace(trace).verdict)
+    return tuple(found)
 
 
 def _knobless(target: str) -> list[tuple[str, str]]:

@@ -55,6 +55,7 @@ def _header(pictures: Pictures) -> Markup:
         element("dl", *(_tile(*tile) for tile in _tiles(pictures)), class_="tiles"),
         *(element("dl", *(_strip(pictures, gantt) for gantt in pictures.measured), class_="strips")
           for _ in pictures.measured[:1]),
+        *(element("p", element("strong", "What limits the traced job: "), why, class_="why") for why in pictures.why),
         *(element("p", doubt, class_="doubt") for doubt in pictures.doubts),
     )  # fmt: skip
 
@@ -142,14 +143,15 @@ def _coarse(gantt: Gantt, cells: int | None) -> Gantt:
 
 def _joined(gantts: Sequence[Gantt], cells: int | None) -> Iterable[Markup]:
     """What is to be said of bars that stand for several."""
-    bars = [bar for gantt in gantts for lane in gantt.lanes for bar in lane.bars]
-    if any(bar.busy is not None for bar in bars):
+    bars = [(gantt, bar) for gantt in gantts for lane in gantt.lanes for bar in lane.bars]
+    if any(gantt.measured and not bar.sends and bar.busy is not None for gantt, bar in bars):
         words = "is one bar, as high as the part of its time in which the device is really busy."
         yield element("p", f"What is less than 1/{KERNELS} of a measured step apart {words}", class_="note")
-    if any(bar.sends and bar.parts > 1 for bar in bars):
+    if any(bar.sends and bar.parts > 1 for _, bar in bars):
         words = (
             f"So many collectives do not fit a page: of those shorter than 1/{cells} of the iteration, neighbours are "
-            "one bar and one row. Each of them: -o iteration.json.gz, for Perfetto."
+            "one row and one bar, as high as the part of its time in which one is under way. Each of them: "
+            "-o iteration.json.gz, for Perfetto."
         )
         yield element("p", words, class_="note")
 
@@ -160,9 +162,9 @@ def _caption(gantt: Gantt) -> Markup:
 
 def _space(gantt: Gantt) -> Markup:
     """What stands above the drawing, as high as the caption beside it."""
-    return element(
-        "p", f"{show_time(gantt.end)}, {show_time(gantt.exposed_time)} exposed: {gantt.name}", class_="caption"
-    )
+    times = f"{show_time(gantt.end)}, {show_time(gantt.exposed_time)} exposed"
+    words = f"{times}: {gantt.name}" if gantt.measured else f"{gantt.name}: {times}"  # what a phone cuts off comes last
+    return element("p", words, class_="caption")
 
 
 def _switch(gantts: Sequence[Gantt], shown: int) -> Markup:
