@@ -28,7 +28,9 @@ from osfmodel.picture.scatter import Cloud, Scatter
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
 from osfmodel.report.curves import CURVES, scatter_plot
+from osfmodel.report.iteration import LANE
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.trace.record import RankTrace, Step, Trace
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.live.explained import paths_of
@@ -298,10 +300,25 @@ def test_a_traced_job_is_shown_with_its_buckets_its_doubts_and_what_limits_it(tm
         assert [at["data-plan"] for _, at in found.elements if "data-plan" in at and "hidden" not in at] == ["2"] * 3
         assert "Predicted, as traced: " in text
         assert "What limits the traced job: " in text
+        assert "The device computes for 31% of it. Predicted" in text  # the rest is communication
         shown = " ".join(run(*words).stdout.split())
         assert "What limits the traced job: Latency: " in shown
         for said in ("".join(found.text), shown, written.stderr):
             assert ("less than the lower bound of as traced" in said) == doubted
+
+
+def test_a_step_in_which_nothing_goes_on_is_said_to_be_so():
+    """Kernels of 1 us every 20 us: a workload made of that trace would call all of it computation."""
+    slivers = tuple((10 + 20e-6 * number, 10 + 20e-6 * number + 1e-6) for number in range(5000))
+    idle = Step(0, 10.0, 10.1, slivers)
+    job = Trace("idle", (RankTrace(0, (idle,)),))
+    shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 1, plans=(), traces=(job,)))
+    text = page(shown, "1")
+    assert "computes for 5% of it; for 95% it does not, nor communicates" in text
+    (drawn,) = re.findall(r'<svg class="lanes"[^>]*data-chart="m0">.*?</svg></svg>', text) or [""]
+    heights = [float(height) for height in re.findall(r'height="([0-9.]+)" class="bar', drawn)]
+    assert heights
+    assert max(heights) <= 0.1 * LANE
 
 
 def test_what_if_something_were_otherwise(tmp_path):

@@ -20,6 +20,8 @@ LARGEST = 1_000_000
 """Bytes that a page stays below, so that it can be sent: where its bars are too many, short ones are drawn as one."""
 CELLS = (None, 3200, 1600, 800, 400, 200, 100)
 """Into how many parts an iteration is cut for that (:func:`osfmodel.picture.coarse.coarse`), the finest first."""
+IDLE = 0.1
+"""A device that neither computes nor communicates for a larger part of a step is said to."""
 FEW = 100
 """Collectives of a plan that are drawn one by one whatever the page weighs."""
 
@@ -77,8 +79,11 @@ def _tiles(pictures: Pictures) -> list[tuple[str, str, str]]:
 def _strip(pictures: Pictures, gantt: Gantt) -> Markup:
     """A measured step, and what it is held against."""
     against = pictures.comparison.predictions[pictures.shown]
+    idle = 1 - gantt.computing - gantt.exposed_time / gantt.end
+    pauses = f"; for {idle:.0%} it does not, nor communicates, which a workload made of the trace has as computation"
     words = (
-        f"{gantt.name}. The device computes for {gantt.computing:.0%} of it. Predicted, {against.name}: "
+        f"{gantt.name}. The device computes for {gantt.computing:.0%} of it{pauses if idle > IDLE else ''}. "
+        f"Predicted, {against.name}: "
         f"{show_time(against.iteration_time)} ({against.iteration_time / gantt.end - 1:+.1%}). "
         f"Tuned: {show_time(pictures.tuned.iteration_time)} ({pictures.tuned.iteration_time / gantt.end - 1:+.1%})."
     )
