@@ -192,19 +192,22 @@ class Gains(NamedTuple):
             yield f"| {self.network} | {self.workers} | {rule} | {' | '.join(cells)} |"
 
 
-def scaling_factors(
-    workload: Workload, pricing: Pricing, cycle: float | None
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Under each of RULES, and under each of BUFFERS."""
+def adaptive_factors(workload: Workload, pricing: Pricing) -> Sequence[float]:
+    """Scaling factors under each of RULES, which know no cycle."""
     cost = pricing.cost()
     optimal = SOLVERS["optimal"].solve(workload, cost, osf.Limits()).require()[0]
-    adaptive = [idle_flush(workload, cost), optimal]
-    constant = [fused(workload, Fusion(size * MIB, cycle)) for size in BUFFERS]
+    return [_factor(workload, plan, pricing) for plan in (idle_flush(workload, cost), optimal)]
 
-    def factor(plan: Plan) -> float:
-        return osf_model.predict_timeline(workload, plan, pricing).scaling_factor
 
-    return [factor(plan) for plan in adaptive], [factor(plan) for plan in constant]
+def constant_factors(workload: Workload, pricing: Pricing, cycle: float | None) -> Sequence[float]:
+    """Scaling factors under each of BUFFERS; those that fuse alike are timed once."""
+    plans = [fused(workload, Fusion(size * MIB, cycle)) for size in BUFFERS]
+    known = {plan: _factor(workload, plan, pricing) for plan in dict.fromkeys(plans)}
+    return [known[plan] for plan in plans]
+
+
+def _factor(workload: Workload, plan: Plan, pricing: Pricing) -> float:
+    return osf_model.predict_timeline(workload, plan, pricing).scaling_factor
 
 
 @cache
@@ -213,12 +216,23 @@ def workloads() -> Sequence[Workload]:
     return [workload for workload in found if not workload.source.origin.startswith(FOR_MEMORY)]
 
 
+@cache
+def _seen(network: str, workers: int) -> Pricing:
+    """What this model sees of a network."""
+    return osf_model.seen(pricing_of(osf.load_cluster(network), workers))
+
+
+@cache
+def _adaptive(network: str, workers: int) -> Sequence[Sequence[float]]:
+    """Of every bundled workload, the same at every cycle."""
+    return [adaptive_factors(workload, _seen(network, workers)) for workload in workloads()]
+
+
 def gains(network: str, workers: int, cycle: float | None) -> Gains:
     """Every bundled workload on one network."""
-    pricing = osf_model.seen(pricing_of(osf.load_cluster(network), workers))
     cells: dict[str, list[list[float]]] = {rule: [] for rule in RULES}
-    for workload in workloads():
-        adaptive, constant = scaling_factors(workload, pricing, cycle)
+    for workload, adaptive in zip(workloads(), _adaptive(network, workers), strict=True):
+        constant = constant_factors(workload, _seen(network, workers), cycle)
         for rule, factor in zip(RULES, adaptive, strict=True):
             cells[rule].append([factor / other - 1 for other in constant])
     return Gains(network, workers, cycle, cells)

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, Remedy
-from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.diagnosis.findings import LEFT
-from osfmodel.diagnosis.parts import Parts
-from osfmodel.units import show_bytes, show_time
+from osfmodel.diagnosis import Explanation
+from osfmodel.explain_tables import (
+    MESSAGE_HEADS,
+    RANK_HEADS,
+    WORDS,
+    compared,
+    costs,
+    faster,
+    helping,
+    message_cells,
+    most_exposed,
+    others,
+    parts,
+    rank_cells,
+    title,
+)
+from osfmodel.units import show_time
 
 WIDTH = 40
 """Characters of the bar of a whole step."""
-HELPS = 0.005
-"""Remedies that bring a smaller part are not called such."""
 LISTED = 24
 """Most buckets that are listed; all are in the other formats."""
-SMALL = 0.001
-"""Part of a step below which a cause is not listed."""
-WORDS = {
-    "compute": "computation",
-    "transfer": "exposed transfer",
-    "waiting": "waiting for ranks",
-    "held": "held back",
-    "copies": "copies",
-    "input": "waiting for input",
-    "idle": "idle",
-}
-"""What each part of a step is called."""
 
 
 def bar(part: float, whole: float, width: int = WIDTH) -> str:
@@ -46,11 +41,12 @@ def show_explanation(console: Console, one: Explanation) -> None:
     """The verdict first; then where the time went, the causes, the buckets, and the remedies."""
     console.print(one.verdict, style="bold", markup=False)
     console.print()
+    console.print(f"{one.name}: {title(one)}", style="bold", markup=False)
     _show_parts(console, one)
     _show_causes(console, one)
     _show_ranks(console, one)
-    _show_buckets(console, one.buckets, "of best seen" if one.cluster is None else "of possible")
-    _show_remedies(console, one.remedies)
+    _show_messages(console, one)
+    _show_remedies(console, one)
     for remark in one.remarks:
         console.print(f"Note: {remark}.", markup=False)
 
@@ -63,21 +59,14 @@ def _table(*columns: str) -> Table:
 
 
 def _show_parts(console: Console, one: Explanation) -> None:
-    count = len(one.steps)
-    over = f"middle third of {count} steps" if count > 1 else "one step"
-    ranks = "" if len(one.ranks) == 1 else f", mean of {len(one.ranks)} ranks"
-    title = f"{one.name}: {one.workers} workers, a step takes {show_time(one.step_time)} ({over}{ranks})"
-    console.print(title, style="bold", markup=False)
     table = _table("where it went", "time", "", "")
     table.columns[-1].justify = "left"
-    for field in fields(Parts):
-        seconds = getattr(one.parts, field.name)
+    for name, seconds in parts(one):
         if seconds is None:
-            if one.buckets and one.workers > 1:
-                table.add_row(WORDS[field.name], "not known", "", "")
-        elif seconds or field.name == "compute":
+            table.add_row(WORDS[name], "not known", "", "")
+        else:
             share = f"{seconds / one.step_time:.1%}"
-            table.add_row(WORDS[field.name], show_time(seconds), share, bar(seconds, one.step_time))
+            table.add_row(WORDS[name], show_time(seconds), share, bar(seconds, one.step_time))
     console.print(table)
 
 
@@ -85,10 +74,8 @@ def _show_causes(console: Console, one: Explanation) -> None:
     console.print()
     table = _table("what it is due to", "costs", "", "without it")
     table.columns[-1].justify = "left"
-    rows = sorted(((name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()), key=lambda row: -row[1])
-    for name, seconds, meaning in [*rows, (COMPUTE, one.left, LEFT)]:
-        if seconds >= SMALL * one.step_time:
-            table.add_row(name, show_time(seconds), f"{seconds / one.step_time:.1%}", meaning)
+    for name, seconds, meaning in costs(one):
+        table.add_row(name, show_time(seconds), f"{seconds / one.step_time:.1%}", meaning)
     console.print(table)
 
 
@@ -96,57 +83,38 @@ def _show_ranks(console: Console, one: Explanation) -> None:
     if len(one.ranks) < 2:
         return
     console.print()
-    table = _table("rank", "own work", "computes", "waits for ranks", "waits for input", "slowest in")
+    table = _table(*RANK_HEADS)
     for rank in one.ranks:
-        waiting = "" if rank.parts.waiting is None else show_time(rank.parts.waiting)
-        cells = (show_time(rank.work), show_time(rank.parts.compute), waiting, show_time(rank.parts.input))
-        table.add_row(str(rank.rank), *cells, f"{rank.slowest} of {len(one.steps)}")
+        table.add_row(*rank_cells(rank, len(one.steps)))
     console.print(table)
 
 
-def _show_buckets(console: Console, rows: Sequence[BucketRow], best: str) -> None:
-    if not rows:
+def _show_messages(console: Console, one: Explanation) -> None:
+    if not one.buckets:
         return
     console.print()
-    table = _table("message", "size", "ready", "start", "end", "bus bandwidth", best, "hidden", "exposed")
-    shown = sorted(sorted(rows, key=lambda row: -row.exposed)[:LISTED], key=lambda row: row.number)
+    table = _table(*MESSAGE_HEADS, compared(one), "hidden", "exposed")
+    shown = most_exposed(one.buckets, LISTED)
     for row in shown:
-        table.add_row(*_bucket_cells(row))
+        table.add_row(*map(escape, message_cells(row)))
     console.print(table)
-    if len(rows) > len(shown):
-        console.print(f"The {len(shown)} of {len(rows)} messages with most exposed; all: --format csv.", markup=False)
+    if len(one.buckets) > len(shown):
+        words = f"The {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
+        console.print(words, markup=False)
 
 
-def _bucket_cells(row: BucketRow) -> tuple[str, ...]:
-    name = f"{row.number} {row.kind.replace('_', '-')}" + ("" if row.dtype in (None, "float32") else f" {row.dtype}")
-    size = "" if row.bytes is None else show_bytes(row.bytes)
-    speed = "" if row.bandwidth is None else f"{show_bytes(row.bandwidth)}/s"
-    part = "" if not row.bandwidth or not row.possible else f"{row.bandwidth / row.possible:.0%}"
-    times = [show_time(time) for time in (row.ready, row.start, row.end)]
-    return (escape(name), size, *times, speed, part, show_time(row.hidden), show_time(row.exposed))
-
-
-def _show_remedies(console: Console, remedies: Sequence[Remedy]) -> None:
+def _show_remedies(console: Console, one: Explanation) -> None:
     """A table of those that help; those that do not, and those without a price, in a line each."""
-    if not remedies:
-        return
-    helping = [remedy for remedy in remedies if (remedy.throughput or 0.0) >= 1 + HELPS]
-    if helping:
+    useful = helping(one.remedies)
+    if useful:
         console.print()
         table = _table("what would help", "step", "samples/s", "by", "")
         table.columns[-1].justify = "left"
-        for remedy in helping:
-            step, speed = show_time(remedy.step_time or 0.0), f"{(remedy.throughput or 1.0) - 1:+.1%}"
-            table.add_row(escape(remedy.what), step, speed, remedy.by, escape(remedy.note))
+        for remedy in useful:
+            step = show_time(remedy.step_time or 0.0)
+            table.add_row(escape(remedy.what), step, faster(remedy), remedy.by, escape(remedy.note))
         console.print(table)
-    others = [
-        f"{remedy.what} ({round(remedy.throughput - 1, 3) + 0.0:+.1%})"
-        for remedy in remedies
-        if remedy.throughput is not None and remedy not in helping
-    ]
-    if others:
-        console.print()
-        console.print(f"Would not help: {'; '.join(others)}.", markup=False)
-    for remedy in remedies:
-        if remedy.throughput is None:
-            console.print(f"{remedy.what}: {remedy.note}.", markup=False)
+    for number, words in enumerate(others(one.remedies)):
+        if number == 0 and words.startswith("Would not help"):
+            console.print()
+        console.print(words, markup=False)

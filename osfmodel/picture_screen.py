@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from osfmodel.picture import Curve, Pictures
+from osfmodel.picture.coarse import coarse
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.gantt import KINDS, Bar, Gantt, Lane, kinds_of
 from osfmodel.picture.scatter import Scatter
 from osfmodel.ticks import even_ticks, time_unit
-from osfmodel.units import show_bytes, show_time
+from osfmodel.units import show_time
 
 GLYPHS = {
     "forward": ("░", "blue"),
@@ -38,10 +39,14 @@ def show_pictures(console: Any, pictures: Pictures) -> None:
     """The default and the tuned iteration, each plan asked for, the measured ones, and the curves."""
     console.print(pictures.title, style="bold", markup=False)
     console.print(pictures.tuning.verdict, markup=False)
-    gantts = [gantt.coarse() for gantt in (*pictures.predicted[:2], *pictures.measured)]
+    gantts = [coarse(gantt) for gantt in pictures.main]
     for gantt in gantts:
         console.print()
         show_gantt(console, gantt, max(gantt.end for gantt in gantts))
+    for why in pictures.why:
+        console.print(f"What limits the traced job: {why}", markup=False)
+    for doubt in pictures.doubts:
+        console.print(doubt, style="bold", markup=False)
     _legend(console, gantts)
     console.print()
     _show_plans(console, pictures)
@@ -78,7 +83,7 @@ def _cells(lane: Lane, width: int, end: float) -> list[tuple[str, str]]:
     column = end / width
     for bar in lane.bars:
         for place in range(int(bar.start / column), min(math.ceil(bar.end / column), width)):
-            part = _overlap(bar.start, bar.end, place * column, (place + 1) * column)
+            part = bar.coverage * _overlap(bar.start, bar.end, place * column, (place + 1) * column)
             busy[place] += part
             if part > longest[place]:
                 longest[place] = part
@@ -182,10 +187,8 @@ def show_sweep(console: Any, sweep: Sweep) -> None:
     """Columns: iteration time over the logarithm of the limit, from the bound up; the best limit is marked below."""
     margin = 10
     width = min(_width(console, margin), len(sweep.caps) * 2)
-    title = (
-        f"Iteration time with one bucket limit for all; best {show_bytes(sweep.best_cap)}: {show_time(sweep.best_time)}"
-    )
-    console.print(f"{title}; DDP's default: {show_time(sweep.default)}", style="bold", markup=False)
+    title = f"Iteration time over {sweep.setting}; best {sweep.words(sweep.best_cap)}: {show_time(sweep.best_time)}"
+    console.print(f"{title}; {sweep.target} by default: {show_time(sweep.default)}", style="bold", markup=False)
     first, last = math.log(sweep.caps[0]), math.log(sweep.caps[-1])
     span = (last - first) or 1.0
     logs = [math.log(cap) for cap in sweep.caps]
@@ -202,7 +205,7 @@ def show_sweep(console: Any, sweep: Sweep) -> None:
         cells = "".join(EIGHTHS[min(max(level - 8 * row, 0), 8)] for level in levels)
         console.print(f"{label:>{margin - 1}} {cells}".rstrip(), markup=False)
     console.print(" " * (margin + best) + "↑ best", markup=False)
-    left, right = show_bytes(sweep.caps[0]), show_bytes(sweep.caps[-1])
+    left, right = sweep.words(sweep.caps[0]), sweep.words(sweep.caps[-1])
     console.print(" " * margin + left + right.rjust(max(width - len(left), len(right) + 1)), markup=False)
 
 

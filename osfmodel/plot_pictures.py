@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from osfmodel.picture import Curve, Pictures
+from osfmodel.picture.coarse import coarse
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.gantt import KINDS, Gantt, kinds_of
 from osfmodel.picture.scatter import Scatter
 from osfmodel.plot import COLOURS, figure_of, save, show_scatter
 from osfmodel.ticks import time_unit
-from osfmodel.units import MIB, show_time
+from osfmodel.units import show_time
 
 FILLS = {
     "forward": "#8cc5ea",
@@ -35,11 +36,11 @@ EDGED = 0.01
 
 
 def plot_pictures(pictures: Pictures, path: str) -> None:
-    """The default, the tuned and the measured iterations above each other, and the curves below.
+    """The default, the tuned, the traced and the measured iterations above each other, and the curves below.
 
     Raises UsageError where matplotlib is missing, DataError where the file cannot be written.
     """
-    gantts = [gantt.coarse() for gantt in (*pictures.predicted[:2], *pictures.measured)]
+    gantts = [coarse(gantt) for gantt in pictures.main]
     rows = [LANE * (len(gantt.lanes) + 2.2) for gantt in gantts]
     figure = figure_of((WIDTH, sum(rows) + TALL + 0.9))
     grid = figure.add_gridspec(len(rows) + 1, len(pictures.curves), height_ratios=[*rows, TALL])
@@ -54,13 +55,14 @@ def plot_pictures(pictures: Pictures, path: str) -> None:
 
 
 def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
-    """Lanes from the top down over time; exposed parts are hatched."""
+    """Lanes from the top down over time; bars are as high as they are busy, exposed parts are hatched."""
     unit, factor = time_unit(longest)
     for place, lane in enumerate(reversed(gantt.lanes)):
         for bar in lane.bars:
             spot = [(bar.start * factor, bar.duration * factor)]
             edge = {"edgecolor": "white", "lw": 0.3 if bar.duration > EDGED * longest else 0}
-            axes.broken_barh(spot, (place - 0.4, 0.8), facecolors=WIRE if bar.sends else FILLS[bar.kind], **edge)
+            tall = 0.8 * bar.coverage  # as high as it is busy
+            axes.broken_barh(spot, (place - 0.4, tall), facecolors=WIRE if bar.sends else FILLS[bar.kind], **edge)
             parts = [(start * factor, (end - start) * factor) for start, end in bar.exposed]
             axes.broken_barh(parts, (place - 0.4, 0.8), facecolors="none", edgecolor="#7a2e00", hatch="////", lw=0)
             if bar.sends and bar.bucket is not None and bar.duration > NUMBERED * longest:
@@ -110,17 +112,20 @@ def draw_scaling(axes: Any, curve: Scaling) -> None:
 
 def draw_sweep(axes: Any, sweep: Sweep) -> None:
     """Iteration time over one limit for all buckets."""
-    caps = [cap / MIB for cap in sweep.caps]
+    name, whole = sweep.unit
+    caps = [cap / whole for cap in sweep.caps]
     unit, factor = time_unit(max(*sweep.times, sweep.default))
     axes.plot(caps, [time * factor for time in sweep.times], color=COLOURS[0], linewidth=1.4, label="one limit for all")
-    best = f"best: {sweep.best_cap / MIB:.4g} MiB"
+    best = f"best: {sweep.words(sweep.best_cap)}"
     axes.plot(
         [caps[sweep.best]], [sweep.best_time * factor], "o", color=COLOURS[0], markeredgecolor="black", label=best
     )
-    axes.axhline(sweep.default * factor, color=COLOURS[3], linestyle="--", linewidth=1.2, label="DDP's default")
+    axes.axhline(
+        sweep.default * factor, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"{sweep.target} by default"
+    )
     axes.axhline(sweep.bound * factor, color="black", linestyle=(0, (5, 4)), linewidth=1, label="lower bound")
     axes.set_xscale("log")
-    axes.set(xlabel="bucket_cap_mb (MiB)", ylabel=f"iteration time ({unit})")
+    axes.set(xlabel=f"{sweep.setting} ({name})", ylabel=f"iteration time ({unit})")
     axes.xaxis.set_major_formatter("{x:g}")
     _finish(axes)
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 from typing import TypeVar
 
 import osfmodel as osf
+from osfmodel.diagnosis import Explanation
 from osfmodel.picture import Pictures, Request, pictures
 from osfmodel.trace.record import Collective, RankTrace, Step, Trace
+from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
 """What a name may not do to a page."""
@@ -67,3 +73,61 @@ def hostile() -> Pictures:
         inputs=(("workload", HOSTILE),),
     )
     return pictures(request)
+
+
+@cache
+def explanation() -> Explanation:
+    """Of the traces of four ranks that send sixty small messages a step."""
+    return osf.explain(paths_of("tiny-buckets"))
+
+
+@cache
+def hostile_explanation() -> Explanation:
+    """The same with names that would break out of a page wherever a trace or a file gives one."""
+    one = explanation()
+    return replace(
+        one,
+        name=f"job {HOSTILE}",
+        cluster=f"wires {HOSTILE}",
+        verdict=f"{one.verdict} {HOSTILE}",
+        buckets=tuple(replace(row, dtype=HOSTILE) for row in one.buckets),
+        remedies=tuple(replace(remedy, what=f"{remedy.what} {HOSTILE}", note=HOSTILE) for remedy in one.remedies),
+        remarks=(HOSTILE,),
+    )
+
+
+VOID = {"meta", "link", "br", "input"}
+
+
+class Page(HTMLParser):
+    """Counts of elements, attributes of each, and whether all that is opened is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.text, self.ids = [], [], [], Counter()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.elements.append((tag, found))
+        if "id" in found:
+            self.ids[found["id"]] += 1
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def assert_fetches_nothing(text: str) -> None:
+    """No element, attribute or style of a page that loads something, runs something or leads elsewhere."""
+    for tag, attributes in Page(text).elements:
+        assert tag not in {"img", "iframe", "object", "embed", "base", "form", "audio", "video"}
+        assert not {"src", "srcset", "style", "action"} & set(attributes), (tag, attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+        assert attributes.get("href", "data:,") == "data:,"
+    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)", text)

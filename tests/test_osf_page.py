@@ -64,7 +64,8 @@ def test_where_ours_adds_nothing_both_models_err_alike(bench):
 def test_a_gain_is_a_quotient_of_scaling_factors(bench, small_workload, small_cluster):
     """In easy numbers: 700 bytes never fill a buffer, which without a clock is then one message."""
     pricing = bench.pricing_of(small_cluster, 2)
-    (flush, exact), constant = bench.scaling_factors(small_workload, pricing, None)
+    flush, exact = bench.adaptive_factors(small_workload, pricing)
+    constant = bench.constant_factors(small_workload, pricing, None)
     assert flush == pytest.approx(11.5 / 15.7)  # c at 6 for 1.2 s, b at 8 for 2.2 s, a at 11 for 4.2 s, and the update
     assert exact >= flush
     assert constant == pytest.approx([11.5 / 18.7] * len(bench.BUFFERS))

@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.check import check
+from osfmodel.explain import explain_trace
+from osfmodel.formats import load_trace
 from osfmodel.intervals import length, merged, outside
-from osfmodel.picture import TUNED, Request, pictures
+from osfmodel.picture import TRACED, TUNED, Request, pictures
+from osfmodel.picture.coarse import coarse
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
-from osfmodel.picture.gantt import Bar, Lane, kinds_of, measured, middle_step, predicted
+from osfmodel.picture.gantt import Bar, Gantt, Lane, kinds_of, measured, middle_step, predicted
 from osfmodel.picture.scatter import scatter
+from osfmodel.pricing import pricing_of
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.ticks import decade_ticks, even_ticks
+from osfmodel.trace import cluster_of, plan_of, workload_of
 from osfmodel.trace.record import RankTrace, Trace
+from tests.live.explained import paths_of
 from tests.reports import curve, many, resnet50, step, trace
 
 RULES = {"forward_overlap": True, "channels": 2, "split": True}
@@ -62,9 +69,9 @@ def test_a_chart_of_cut_tensors_and_several_channels():
 
 def test_a_coarse_chart_shows_the_same_time_in_fewer_bars():
     for gantt in resnet50().predicted:
-        coarse = gantt.coarse()
-        assert coarse.collectives == gantt.collectives
-        before, after = gantt.lanes[0].bars, coarse.lanes[0].bars
+        fewer = coarse(gantt)
+        assert fewer.collectives == gantt.collectives
+        before, after = gantt.lanes[0].bars, fewer.lanes[0].bars
         assert len(after) < len(before)
         for kind in ("forward", "backward"):
             times = [sum(bar.duration for bar in bars if bar.kind == kind) for bars in (before, after)]
@@ -74,8 +81,59 @@ def test_a_coarse_chart_shows_the_same_time_in_fewer_bars():
         assert [layer for layer in layers if layer in some] == some
 
 
+bars_of_a_device = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), min_size=1, max_size=60)
+
+
+@given(bars_of_a_device, st.integers(1, 200))
+def test_a_rough_chart_is_as_busy_as_the_fine_one(gaps_and_lengths, cells):
+    """In whole microseconds: nothing that is idle becomes busy, and there are no more than two bars a part."""
+    bars, at = [], 0
+    for gap, size in gaps_and_lengths:
+        bars.append(Bar("backward", float(at + gap), float(at + gap + size)))
+        at += gap + size
+    fine = Gantt("job", (Lane("compute", tuple(bars)),), float(at))
+    (lane,) = coarse(fine, cells).lanes
+    assert len(lane.bars) <= 2 * cells
+    assert sum(bar.busy_time for bar in lane.bars) == pytest.approx(sum(bar.duration for bar in bars))
+    assert sum(bar.parts for bar in lane.bars) == len(bars)
+    assert all(one.end <= other.start for one, other in itertools.pairwise(lane.bars))
+    for bar in lane.bars:
+        inside = [one for one in bars if bar.start <= one.start and one.end <= bar.end]
+        assert bar.coverage == pytest.approx(sum(one.duration for one in inside) / bar.duration)
+
+
+def test_collectives_too_short_to_see_are_one_bar_with_all_of_their_bytes():
+    workload, cluster = many(400), osf.load_cluster("ring:50us,10Gbps")
+    fine = predicted(osf.predict(workload, cluster, "wfbp", 8))
+    assert coarse(fine).collectives == fine.collectives  # not unless it is asked for
+    rough = coarse(fine, 50)
+    assert len(rough.collectives) <= 100
+    assert sum(bar.parts for bar in rough.collectives) == 400
+    assert sum(bar.bytes for bar in rough.collectives) == workload.gradient_bytes
+    assert rough.exposed_time == pytest.approx(fine.exposed_time)
+    assert {layer for bar in rough.collectives for layer in bar.layers} == set(workload.gradients.names)
+    joined = [bar for bar in rough.collectives if bar.parts > 1]
+    assert joined
+    assert {(bar.bucket, bar.ready) for bar in joined} == {(None, None)}
+    assert all(bar.rate == pytest.approx(bar.bytes / bar.busy_time) for bar in joined)
+
+
+def test_slivers_on_an_idle_device_do_not_look_busy():
+    """Kernels of 1 us every 20 us keep a device busy for a twentieth of the time, in however few bars."""
+    slivers = tuple((10 + 20e-6 * number, 10 + 20e-6 * number + 1e-6) for number in range(5000))
+    idle = replace(
+        step(), start=10.0, end=10.1, compute=slivers, collectives=(), inputs=(), forward=None, backward=None
+    )
+    gantt = coarse(measured(idle, "job"))
+    compute = gantt.lanes[0].bars
+    assert len(compute) < 100
+    assert sum(bar.busy_time for bar in compute) == pytest.approx(5e-3)
+    assert all(bar.coverage < 0.1 for bar in compute)
+    assert measured(idle, "job").computing == pytest.approx(0.05)
+
+
 def test_backward_is_cut_where_buckets_become_ready():
-    gantt = resnet50().predicted[0].coarse()
+    gantt = coarse(resnet50().predicted[0])
     ends = {bar.bucket: bar.end for bar in gantt.lanes[0].bars if bar.kind == "backward" and bar.bucket is not None}
     for bar in gantt.collectives:
         assert ends[bar.bucket] == pytest.approx(bar.ready)
@@ -106,6 +164,43 @@ def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_sho
         pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,)))
 
 
+def job_of(cluster=None):
+    """A traced job on the cluster that its trace holds, or another, with the workload of its trace."""
+    seen = load_trace([*paths_of("tiny-buckets")])
+    wires = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
+    return pictures(Request(workload_of(seen), wires, 4, traces=(seen,)))
+
+
+def test_a_traced_job_is_held_against_its_own_buckets():
+    shown = job_of()
+    names = [one.name for one in shown.comparison.predictions]
+    assert names[:3] == ["ddp", TUNED, TRACED]
+    assert shown.shown == 2
+    (seen,) = shown.request.traces
+    assert shown.comparison.predictions[2].plan == plan_of(seen, shown.request.workload)
+    assert len(shown.predicted[2].collectives) == 60
+    assert shown.predicted[2].end == pytest.approx(shown.measured[0].end, rel=0.02)
+    assert shown.why == (explain_trace(seen).verdict,)
+    assert [gantt.name for gantt in shown.main] == [*names[:3], *(gantt.name for gantt in shown.measured)]
+    assert shown.doubts == ()
+
+
+def test_a_step_below_the_bound_of_what_it_is_held_against_is_said_to_be():
+    shown = job_of("ring:100ms,1Gbps")
+    bound = shown.comparison.predictions[2].lower_bound
+    assert all(gantt.end < bound for gantt in shown.measured)
+    assert len(shown.doubts) == len(shown.measured) == 2
+    assert all("less than the lower bound of as traced" in doubt for doubt in shown.doubts)
+
+
+def test_buckets_of_another_workload_are_no_plan_and_why_is_said():
+    shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),)))
+    assert shown.shown == 0
+    assert [about for note, about in shown.notes if note.startswith("the buckets of the trace are not")] == [
+        ("trace job",)
+    ]
+
+
 def test_a_bar_cannot_end_before_it_begins():
     with pytest.raises(osf.DataError, match="ends before it begins"):
         Bar("all_reduce", 2.0, 1.0)
@@ -123,7 +218,7 @@ def test_a_collective_of_unknown_size_and_time_of_readiness_is_one_as_well():
     """What sends is said by whoever draws the bar, not guessed from what is known of it."""
     whole = step()
     bare = [replace(one, elements=None, dtype=None, issued=None) for one in whole.collectives]
-    gantt = measured(replace(whole, collectives=tuple(bare)), "job").coarse()
+    gantt = coarse(measured(replace(whole, collectives=tuple(bare)), "job"))
     assert [(bar.kind, bar.bytes, bar.ready) for bar in gantt.collectives] == [("all_reduce", None, None)] * 2
     assert kinds_of([gantt]) == ["forward", "backward", "compute", "input"]
 
@@ -190,21 +285,43 @@ def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
     assert list(found.caps) == sorted(set(found.caps))
 
 
-@pytest.mark.parametrize(("target", "name"), [("horovod", "emulated-8x1gbit"), ("fsdp2", "k80-10gbe-ring")])
-def test_the_sweep_has_the_bound_of_ddp_whatever_the_report_is_about(target, name):
-    """FSDP2's rules allow less time than DDP's, and Horovod's copies want more."""
-    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster(name)
+@pytest.mark.parametrize("target", CONFIG_TARGETS)
+def test_the_sweep_is_of_the_framework_that_the_report_is_about(target):
+    """Under its own rules, with its own setting; where it has none that is said."""
+    workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
     shown = pictures(Request(workload, cluster, 8, target=target, plans=()))
-    assert curve(shown, Sweep).bound == osf.predict(workload, cluster, "ddp", 8).lower_bound
-    assert curve(shown, Sweep).bound != shown.bound
-    assert curve(shown, Sweep).best_time >= curve(shown, Sweep).bound * (1 - 1e-9)
+    sweeps = [one for one in shown.curves if isinstance(one, Sweep)]
+    missing = [about for note, about in shown.notes if note.startswith("no curve over bucket sizes")]
+    knob = CONFIG_TARGETS[target].size
+    assert (len(sweeps), missing) == ((1, []) if knob else (0, [(target,)]))
+    for found in sweeps:
+        assert (found.setting, found.bound) == (knob.name, shown.default.lower_bound)
+        assert found.default == shown.default.iteration_time
+        assert found.best_time >= found.bound * (1 - 1e-9)
+
+
+def test_the_sweep_of_horovod_is_predicted_as_its_settings_are():
+    workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("emulated-horovod-4x1gbit")
+    found = curve(pictures(Request(workload, cluster, 4, target="horovod", plans=())), Sweep)
+    for place in (0, 20, len(found.caps) - 1):
+        prediction = osf.predict(workload, cluster, f"horovod:{found.caps[place]}B,1ms", 4)
+        assert (found.times[place], found.buckets[place]) == (prediction.iteration_time, len(prediction.plan.buckets))
+
+
+def test_a_sweep_in_elements_has_the_best_number():
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    for target in ("deepspeed", "megatron"):
+        found = curve(pictures(Request(workload, cluster, 16, target=target, plans=())), Sweep)
+        assert sum(workload.gradients.sizes) == 4 * found.caps[-1]
+        assert found.words(25_000_000) == "25 M elements"
+        assert CONFIG_TARGETS[target].size.best(workload, pricing_of(cluster, 16).cost()) in found.caps
 
 
 def test_nothing_to_send_is_no_sweep():
     workload = osf.Workload("still", (osf.Layer("a", 1.0, 1.0, 0),))
     cluster = osf.load_cluster("ring:50us,10Gbps")
-    assert sweep(workload, cluster, 4) is None
     shown = pictures(Request(workload, cluster, 4))
+    assert sweep(shown.comparison, "ddp") is None
     assert shown.predicted[0].collectives == ()
     assert [type(one) for one in shown.curves] == [Scaling]
     alone = pictures(Request(many(3), cluster, 1))

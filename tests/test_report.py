@@ -11,7 +11,6 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import get_args
 
@@ -29,40 +28,19 @@ from osfmodel.picture.scatter import Cloud, Scatter
 from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
 from osfmodel.report.curves import CURVES, scatter_plot
+from osfmodel.report.iteration import LANE
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.trace.record import RankTrace, Step, Trace
 from tests.conftest import ROOT
 from tests.formats import traces
-from tests.reports import HOSTILE, curve, hostile, many, resnet50
+from tests.live.explained import paths_of
+from tests.reports import HOSTILE, Page, assert_fetches_nothing, curve, hostile, many, resnet50
 
 REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
-VOID = {"meta", "link", "br", "input"}
 
 
 def run(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-class Page(HTMLParser):
-    """Counts of elements, attributes of each, and whether all that is opened is closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.elements, self.text, self.ids = [], [], [], Counter()
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.elements.append((tag, found))
-        if "id" in found:
-            self.ids[found["id"]] += 1
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 def test_the_page_is_whole_and_fetches_nothing():
@@ -71,12 +49,7 @@ def test_the_page_is_whole_and_fetches_nothing():
     assert found.open == []
     assert max(found.ids.values()) == 1
     assert text == page(resnet50(), "1.2.3")
-    for tag, attributes in found.elements:
-        assert tag not in {"img", "iframe", "object", "embed", "base", "form", "audio", "video"}
-        assert not {"src", "srcset", "style", "action"} & set(attributes), (tag, attributes)
-        assert not [name for name in attributes if name.startswith("on")]
-        assert attributes.get("href", "data:,") == "data:,"
-    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert_fetches_nothing(text)
     for words in ("resnet50-v100", "130.9 ms", "124.2 ms", "No schedule", "osfmodel 1.2.3", "Error band", "37.86 MiB"):
         assert words.lower() in text.lower(), words
 
@@ -115,6 +88,27 @@ def test_every_collective_can_be_reached_and_has_a_row():
     drawn = [attributes for tag, attributes in found.elements if attributes.get("data-plan") == "1"]
     assert len(drawn) == 3  # names, drawing and table
     assert all("hidden" in attributes for attributes in drawn)
+
+
+LARGE = [("densenet201-reconstructed", target) for target in CONFIG_TARGETS] + [("densenet121-cpu", "byteps")]
+
+
+@pytest.mark.parametrize(("workload", "target"), LARGE)
+def test_a_page_is_below_a_megabyte(workload, target):
+    """With hundreds of collectives under each of several plans; and what was joined for that is said."""
+    drawn = pictures(Request(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target))
+    text = page(drawn, "1")
+    assert len(text.encode()) < 1e6
+    found = Page(text)
+    assert found.open == []
+    bars = [attributes["data-row"] for tag, attributes in found.elements if "data-row" in attributes]
+    assert set(bars) <= set(found.ids)
+    every = sum(len(gantt.collectives) for gantt in drawn.predicted)
+    assert every > 700
+    joined = len(bars) < every
+    assert joined == ("So many collectives do not fit a page" in text)
+    assert "of a measured step" not in text
+    assert joined == ("\N{MULTIPLICATION SIGN}" in text)
 
 
 def events_of(document, kind):
@@ -289,6 +283,44 @@ def test_a_measured_step_stands_beside_the_predictions(tmp_path):
     missing = run(*REPORT, "--trace", tmp_path / "nothing.json")
     assert missing.exit_code in (1, 2)
     assert "nothing.json" in missing.stderr
+
+
+def test_a_traced_job_is_shown_with_its_buckets_its_doubts_and_what_limits_it(tmp_path):
+    """On a network so slow that the measured step cannot be: told on the page, on the terminal and on stderr."""
+    files = paths_of("tiny-buckets")
+    assert run("import", *files, "-o", tmp_path).exit_code == 0
+    (workload,) = tmp_path.glob("*workload.json")
+    given = [word for file in files for word in ("--trace", file)]
+    for cluster, doubted in (("ring:100ms,1Gbps", True), ("ring:50us,10Gbps", False)):
+        words = ["report", workload, "--cluster", cluster, "--workers", 4, "--plan", "wfbp", *given]
+        written = run(*words, "-o", tmp_path / "r.html")
+        assert written.exit_code == 0, written.output
+        text = (tmp_path / "r.html").read_text(encoding="utf-8")
+        found = Page(text)
+        (chosen,) = [at for tag, at in found.elements if tag == "input" and "checked" in at]
+        assert chosen["value"] == "2"
+        assert [at["data-plan"] for _, at in found.elements if "data-plan" in at and "hidden" not in at] == ["2"] * 3
+        assert "Predicted, as traced: " in text
+        assert "What limits the traced job: " in text
+        assert "The device computes for 31% of it. Predicted" in text  # the rest is communication
+        shown = " ".join(run(*words).stdout.split())
+        assert "What limits the traced job: Latency: " in shown
+        for said in ("".join(found.text), shown, written.stderr):
+            assert ("less than the lower bound of as traced" in said) == doubted
+
+
+def test_a_step_in_which_nothing_goes_on_is_said_to_be_so():
+    """Kernels of 1 us every 20 us: a workload made of that trace would call all of it computation."""
+    slivers = tuple((10 + 20e-6 * number, 10 + 20e-6 * number + 1e-6) for number in range(5000))
+    idle = Step(0, 10.0, 10.1, slivers)
+    job = Trace("idle", (RankTrace(0, (idle,)),))
+    shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 1, plans=(), traces=(job,)))
+    text = page(shown, "1")
+    assert "computes for 5% of it; for 95% it does not, nor communicates" in text
+    (drawn,) = re.findall(r'<svg class="lanes"[^>]*data-chart="m0">.*?</svg></svg>', text) or [""]
+    heights = [float(height) for height in re.findall(r'height="([0-9.]+)" class="bar', drawn)]
+    assert heights
+    assert max(heights) <= 0.1 * LANE
 
 
 def test_what_if_something_were_otherwise(tmp_path):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from osfmodel.report import page
+from osfmodel.report import explanation_page, page
 from tests.browser import Browser, browser, skip_or_fail
-from tests.reports import HOSTILE, hostile, resnet50
+from tests.reports import HOSTILE, explanation, hostile, hostile_explanation, resnet50
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,11 @@ def chromium(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    for name, drawn in (("plain", resnet50()), ("hostile", hostile())):
-        (folder / f"{name}.html").write_text(page(drawn, "1"), encoding="utf-8")
+    texts = {"plain": page(resnet50(), "1"), "hostile": page(hostile(), "1")}
+    texts["explained"] = explanation_page(explanation(), "1")
+    texts["hostile-explained"] = explanation_page(hostile_explanation(), "1")
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -31,7 +34,7 @@ def assert_quiet(chromium: Browser) -> None:
     assert chromium.run("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
 
 
-@pytest.mark.parametrize("name", ["plain", "hostile"])
+@pytest.mark.parametrize("name", ["plain", "hostile", "explained", "hostile-explained"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
@@ -189,6 +192,21 @@ def test_on_paper(chromium, pages):
     assert chromium.run("return getComputedStyle(document.querySelector('.tools')).display") == "none"
     inner = "const box = document.querySelector('.inner').getBoundingClientRect(); return box.width"
     assert chromium.run(inner) <= 794
+    assert_quiet(chromium)
+
+
+def test_an_explanation_on_paper(chromium, pages):
+    """Whole tables: nothing of them is left in a box that scrolls."""
+    chromium.open(pages / "explained.html", 794, "light")
+    boxes = (
+        "return [...document.querySelectorAll('.tablebox')].filter((one) => one.scrollHeight > one.clientHeight + 1)"
+        ".length"
+    )
+    assert chromium.run(boxes) > 0
+    assert chromium.printed() > 20_000
+    features = [{"name": "prefers-color-scheme", "value": "light"}]
+    chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    assert chromium.run(boxes) == 0
     assert_quiet(chromium)
 
 

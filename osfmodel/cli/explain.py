@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, emit, output_options, require_other
+from osfmodel import __version__, profiles
+from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_other, require_writable
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.explain import explain
 from osfmodel.explain_output import Explained
 from osfmodel.formats.source_text import Hints
+
+PAGE = ".html"
+"""How the name of a file ends that becomes a page."""
 
 
 @click.command(name="explain")
@@ -36,14 +41,26 @@ def explain_command(
     TRACE is what torch.profiler exports: a file for each rank, all of one job, or a folder or tar of them. First comes
     what limits the job, in a sentence; then where the time of a step went, what each cause costs, the buckets that were
     sent, and what each remedy would bring. A slow rank is told from a slow network where all ranks were traced.
+    Where FILE ends in .html it is a page with all of that, to open in a browser, send or print.
 
     \b
     Example:
       osf explain rank0.json.gz rank1.json.gz
       osf explain traces/ --cluster v100-10gbe
       osf explain traces/ --format json -o why.json
+      osf explain traces/ -o why.html
     """
     require_other(output, traces)
+    as_page = Path(output or "").suffix.lower() == PAGE and style is None and not as_json
+    if as_page:
+        require_writable(str(output))
     cluster = None if cluster_name is None else profiles.load_cluster(cluster_name)
     trace = load_job(traces, hints)
-    emit(style, as_json, output, Explained(explain(trace, cluster)))
+    found = explain(trace, cluster)
+    if not as_page:
+        emit(style, as_json, output, Explained(found))
+        return
+    from osfmodel.report import explanation_page
+
+    profiles.write_text(str(output), explanation_page(found, __version__))
+    line(f"wrote {output}")

@@ -131,7 +131,7 @@ def report_command(
         line(f"wrote {output}")
     if not writers:
         _show(drawn)
-    for note in drawn.tuning.warnings:
+    for note in (*drawn.tuning.warnings, *(drawn.doubts if writers else ())):
         warn(note)
 
 

@@ -6,24 +6,33 @@ The terminal, PNG and SVG, the HTML report and the Chrome trace all show these a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from osfmodel.bands import Band
 from osfmodel.check import check
 from osfmodel.cluster import Cluster
+from osfmodel.errors import OsfError
+from osfmodel.explain import explain_trace
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, scaling, sweep
 from osfmodel.picture.gantt import Gantt, measured, middle_step, predicted
 from osfmodel.picture.scatter import Scatter, scatter
 from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
-from osfmodel.trace.record import Trace
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.trace import Trace, plan_of
 from osfmodel.tune import Tuning, tune
+from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
 TUNED = "tuned"
 """The name of the plan that tuning finds."""
+TRACED = "as traced"
+"""The name of the plan that a trace itself shows."""
+BELOW = 0.01
+"""By what part a measured step must be shorter than a lower bound to be said to be: steps are not all alike."""
 Curve = Scaling | Sweep | Scatter
 """What a form of a picture draws below the iterations; each form has a table by these types."""
 BEST = "optimal"
@@ -70,6 +79,8 @@ class Pictures:
     """All pictures of a request.
 
     predicted: a chart for each prediction of ``comparison``, in its order
+    why:       what limits each measured job, in a sentence or two, where its trace tells
+    remarks:   what could not be shown, and why, each with what it is about
     curves:    those that have something to show, one of a type at most
     """
 
@@ -79,6 +90,8 @@ class Pictures:
     predicted: tuple[Gantt, ...] = field(repr=False)
     measured: tuple[Gantt, ...] = field(repr=False)
     curves: tuple[Curve, ...] = field(repr=False)
+    why: tuple[str, ...] = ()
+    remarks: tuple[tuple[str, str], ...] = ()
 
     @property
     def title(self) -> str:
@@ -109,6 +122,28 @@ class Pictures:
         return self.comparison.predictions[1]
 
     @property
+    def shown(self) -> int:
+        """The place of what is shown first and measured steps are held against: as traced, where there is that."""
+        return next((place for place, one in enumerate(self.comparison.predictions) if one.name == TRACED), 0)
+
+    @property
+    def main(self) -> tuple[Gantt, ...]:
+        """What is shown where not all can be: default, tuned, as traced, and what was measured."""
+        return (*(self.predicted[place] for place in dict.fromkeys((0, 1, self.shown))), *self.measured)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """A sentence for each measured step that is faster than any can be by the prediction it is held against."""
+        against = self.comparison.predictions[self.shown]
+        return tuple(
+            f"The measured step ({gantt.name}) takes {show_time(gantt.end)}, less than the lower bound of "
+            f"{against.name}, {show_time(against.lower_bound)}: the job computed or communicated faster than the "
+            "workload or the cluster says, so predictions from them are too slow."
+            for gantt in self.measured
+            if gantt.end < against.lower_bound * (1 - BELOW)
+        )
+
+    @property
     def notes(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """All that there is to be careful about, each with the plans that it is about."""
         found: dict[str, list[str]] = {}
@@ -117,6 +152,8 @@ class Pictures:
                 found.setdefault(note, []).append(prediction.name)
         for note in self.tuning.notes:
             found.setdefault(note, [TUNED])
+        for remark, about in self.remarks:
+            found.setdefault(remark, []).append(about)
         for trace in self.request.traces:
             for remark in trace.remarks:
                 found.setdefault(remark, [f"trace {trace.name}"])
@@ -126,16 +163,18 @@ class Pictures:
 def pictures(request: Request) -> Pictures:
     """Tune, predict and draw. Raises as ``tune`` and ``compare``, and DataError for a trace without a step."""
     workload, cluster, workers = request.changed(request.workers), request.cluster, request.workers
+    seen = tuple(chart for trace in request.traces for chart in _measured(trace))
     tuning = tune(workload, cluster, workers, request.target).under(request.what_if)
     default = request.target if request.target in NAMED_PLANS else "ddp"
     both: list[Given] = [default, (TUNED, tuning.named)]
+    traced, remarks = _traced(request.traces, workload)
     others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
-    comparison = request.compared([*both, *others], workers)
+    comparison = request.compared([*both, *traced, *others], workers)
     counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
     bands = [one.band for one in comparison.predictions]
     curves: tuple[Curve | None, ...] = (
         scaling(partial(request.compared, [*both, BEST]), counts, workers),
-        sweep(workload, cluster, workers),
+        sweep(comparison, request.target),
         _evidence(bands) if request.evidence else None,
     )
     return Pictures(
@@ -143,9 +182,37 @@ def pictures(request: Request) -> Pictures:
         tuning,
         comparison,
         predicted=tuple(map(predicted, comparison.predictions)),
-        measured=tuple(chart for trace in request.traces for chart in _measured(trace)),
+        measured=seen,
         curves=tuple(curve for curve in curves if curve is not None),
+        why=_why(request.traces),
+        remarks=(*remarks, *_knobless(request.target)),
     )
+
+
+def _traced(traces: Sequence[Trace], workload: Workload) -> tuple[list[Given], list[tuple[str, str]]]:
+    """The buckets of the first trace that has them and whose layers are those of the workload; why not of others."""
+    remarks: list[tuple[str, str]] = []
+    for trace in traces:
+        try:
+            return [(TRACED, plan_of(trace, workload))], remarks
+        except OsfError as error:
+            remarks.append((f"the buckets of the trace are not among the plans: {error}", f"trace {trace.name}"))
+    return [], remarks
+
+
+def _why(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """As ``osf explain`` says it; nothing for traces that do not fit together, which that command says why."""
+    found = []
+    for trace in traces:
+        with suppress(OsfError):
+            found.append(explain_trace(trace).verdict)
+    return tuple(found)
+
+
+def _knobless(target: str) -> list[tuple[str, str]]:
+    if CONFIG_TARGETS[target].size is not None:
+        return []
+    return [(f"no curve over bucket sizes: {target} has no one setting that limits all messages", target)]
 
 
 def _measured(trace: Trace) -> list[Gantt]:

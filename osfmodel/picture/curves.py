@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
-from osfmodel.predict import Comparison, predict
+from osfmodel.plan import Plan
+from osfmodel.predict import Comparison
 from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve.caps import best_cap
-from osfmodel.targets import ddp
+from osfmodel.solve.caps import counted
+from osfmodel.targets import CONFIG_TARGETS, Target
+from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
 
 FURTHER = 4
 """A curve without counts of its own goes up to so many times the workers of the report."""
 CAPS = 96
 """Bucket sizes in a sweep, evenly spread over the logarithm."""
+CLOCKED_CAPS = 32
+"""The same for a framework with a clock, whose loop is followed for each."""
 SMALLEST_PART = 1 / 4096
 """The smallest of them, as a part of all gradients, where no tensor is larger."""
 
@@ -48,13 +53,19 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One limit for all buckets (bytes) against iteration time (seconds), and what DDP does without being asked.
+    """One limit for all messages against iteration time (seconds), and what the framework does without being asked.
 
-    best:    place in ``caps`` of the limit that is fastest, the largest where several are
-    default: iteration time with DDP's default limits
-    bound:   what no schedule can beat under DDP's rules
+    target:   the framework
+    setting:  its name of the limit
+    elements: whether ``caps`` count elements; bytes otherwise
+    best:     place in ``caps`` of the limit that is fastest, the largest where several are
+    default:  iteration time as the framework is by default
+    bound:    what no schedule can beat under its rules
     """
 
+    target: str
+    setting: str
+    elements: bool
     caps: tuple[int, ...]
     times: tuple[float, ...]
     buckets: tuple[int, ...]
@@ -64,13 +75,22 @@ class Sweep:
 
     @property
     def best_cap(self) -> int:
-        """Bytes."""
+        """Bytes, or elements."""
         return self.caps[self.best]
 
     @property
     def best_time(self) -> float:
         """Seconds."""
         return self.times[self.best]
+
+    @property
+    def unit(self) -> tuple[str, int]:
+        """What limits are drawn in: its name, and how much it is."""
+        return ("million elements", 10**6) if self.elements else ("MiB", MIB)
+
+    def words(self, cap: int) -> str:
+        """A limit with its unit."""
+        return f"{cap / 10**6:.4g} M elements" if self.elements else show_bytes(cap)
 
 
 def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:
@@ -105,38 +125,46 @@ def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen
     return Scaling(tuple(row.workers for row in rows), tuple(lines), bounds, chosen)
 
 
-def sweep(workload: Workload, cluster: Cluster, workers: int) -> Sweep | None:
-    """DDP with one limit after the other, timed by the engine; None where there is nothing to send."""
-    gradients = workload.gradients
-    if not gradients or not workload.gradient_bytes:
+def sweep(comparison: Comparison, target: str) -> Sweep | None:
+    """A framework with one limit after the other, timed by the engine, beside its default, the first of ``comparison``.
+
+    None where it has no such setting, or there is nothing to send.
+    """
+    framework, workload, default = CONFIG_TARGETS[target], comparison.workload, comparison.predictions[0]
+    knob, gradients = framework.size, workload.gradients
+    if knob is None or not gradients or not workload.gradient_bytes:
         return None
-    pricing = pricing_of(cluster, workers)
-    caps = _caps(workload, best_cap(workload, pricing.cost()))
-    timed = _Timed(workload, pricing)
-    rows = [timed((cap,)) for cap in caps]
+    pricing = pricing_of(comparison.cluster, comparison.workers)
+    pricing = pricing.under(framework.conditions) if framework.conditions else pricing.for_rules(framework.objective)
+    sizes = counted(gradients).sizes if knob.elements else gradients.sizes
+    caps = _caps(sizes, CLOCKED_CAPS if framework.clock else CAPS, knob.best(workload, pricing.cost()))
+    timed = _Timed(workload, pricing, framework)
+    rows = [timed(knob.knobs(cap)) for cap in caps]
     times = tuple(time for time, _ in rows)
     best = max(place for place, time in enumerate(times) if time <= min(times) * (1 + 1e-12))
-    default = predict(workload, cluster, "ddp", workers)
-    return Sweep(caps, times, tuple(count for _, count in rows), best, default.iteration_time, default.lower_bound)
+    counts = tuple(count for _, count in rows)
+    bound = default.lower_bound
+    return Sweep(target, knob.name, knob.elements, caps, times, counts, best, default.iteration_time, bound)
 
 
 class _Timed:
-    """(Iteration time, buckets) of limits; each plan is timed once, since many limits form the same."""
+    """(Iteration time, buckets) of knobs; each plan is timed once, since many limits form the same."""
 
-    def __init__(self, workload: Workload, pricing: Pricing) -> None:
-        self.workload, self.pricing = workload, pricing
-        self.known: dict[object, float] = {}
+    def __init__(self, workload: Workload, pricing: Pricing, target: Target) -> None:
+        self.workload, self.pricing, self.target = workload, pricing, target
+        self.known: dict[Plan, float] = {}
 
-    def __call__(self, limits: tuple[int, ...]) -> tuple[float, int]:
-        plan = ddp.realise(ddp.DdpKnobs(limits), self.workload)
+    def __call__(self, knobs: Any) -> tuple[float, int]:
+        plan = self.target.realise(knobs, self.workload, self.pricing)
         if plan not in self.known:
             self.known[plan] = predict_timeline(self.workload, plan, self.pricing).iteration_time
         return self.known[plan], len(plan.buckets)
 
 
-def _caps(workload: Workload, also: int) -> tuple[int, ...]:
-    """From the largest tensor or 1/4096 of all bytes, whichever is less, up to all bytes."""
-    whole = workload.gradient_bytes
-    least = max(min(max(workload.gradients.sizes), int(whole * SMALLEST_PART)), 1)
-    steps = [least * (whole / least) ** (number / (CAPS - 1)) for number in range(CAPS)]
-    return tuple(sorted({*(min(max(round(step), 1), whole) for step in steps), min(max(also, 1), whole)}))
+def _caps(sizes: Sequence[int], count: int, also: int | None) -> tuple[int, ...]:
+    """So many, from the largest tensor or 1/4096 of all, whichever is less, up to all."""
+    whole = sum(sizes)
+    least = max(min(max(sizes), int(whole * SMALLEST_PART)), 1)
+    steps = [least * (whole / least) ** (number / (count - 1)) for number in range(count)]
+    found = [round(step) for step in steps] + ([] if also is None else [also])
+    return tuple(sorted({min(max(cap, 1), whole) for cap in found}))

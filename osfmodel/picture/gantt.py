@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from osfmodel.checks import require_name
 from osfmodel.errors import DataError
@@ -25,10 +25,6 @@ KINDS = {
     "input": "waiting for input",
 }
 """What bars other than collectives show, in words. Every form of a picture draws each of them in its own way."""
-TOUCHING = 1e-9
-"""Part of the iteration below which two bars of one kind have no gap between them."""
-SEEN = 1e-3
-"""The same for what a profiler saw: kernels are apart by what a picture cannot show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,8 @@ class Bar:
              of a measured collective its place in the step; None for what belongs to no bucket
     ready:   when the last gradient of a collective was there; of a measured one when it was submitted
     exposed: the parts of a collective during which nothing computed
+    busy:    seconds of it in which something goes on, where several with gaps are drawn as one; None for all
+    parts:   how many are drawn as this one
     """
 
     kind: str
@@ -54,6 +52,8 @@ class Bar:
     bucket: int | None = None
     ready: float | None = None
     exposed: tuple[Interval, ...] = ()
+    busy: float | None = None
+    parts: int = 1
 
     def __post_init__(self) -> None:
         if self.end < self.start:
@@ -72,6 +72,16 @@ class Bar:
         return self.end - self.start
 
     @property
+    def busy_time(self) -> float:
+        """Seconds in which something goes on."""
+        return self.duration if self.busy is None else self.busy
+
+    @property
+    def coverage(self) -> float:
+        """The part of its duration in which something goes on."""
+        return 1.0 if self.busy is None or not self.duration else min(1.0, self.busy / self.duration)
+
+    @property
     def exposed_time(self) -> float:
         """Seconds during which nothing computed."""
         return length(self.exposed)
@@ -79,7 +89,7 @@ class Bar:
     @property
     def rate(self) -> float | None:
         """Bytes per second; None where either is not known or nothing."""
-        return self.bytes / self.duration if self.bytes and self.duration else None
+        return self.bytes / self.busy_time if self.bytes and self.busy_time else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +119,15 @@ class Gantt:
         return _in_order(bar for lane in self.lanes for bar in lane.bars if bar.sends)
 
     @property
+    def computing(self) -> float:
+        """The part of it in which the compute stream is busy."""
+        bars = [bar for lane in self.lanes if lane.name == COMPUTE for bar in lane.bars]
+        return length((bar.start, bar.end) for bar in bars) / self.end if self.end else 0.0
+
+    @property
     def exposed_time(self) -> float:
         """Seconds in which a collective was under way and nothing computed."""
         return length(part for bar in self.collectives for part in bar.exposed)
-
-    def coarse(self) -> Gantt:
-        """The same with bars of one kind and bucket that follow each other made one: what a picture can show."""
-        gap = self.end * (SEEN if self.measured else TOUCHING)
-        return replace(self, lanes=tuple(replace(lane, bars=_joined(lane.bars, gap)) for lane in self.lanes))
 
 
 def kinds_of(gantts: Iterable[Gantt]) -> list[str]:
@@ -235,19 +246,3 @@ def _seen(one: Collective, number: int, origin: float, busy: Sequence[Interval])
 
 def _in_order(bars: Iterable[Bar]) -> tuple[Bar, ...]:
     return tuple(sorted(bars, key=lambda bar: (bar.start, bar.end)))
-
-
-def _joined(bars: Sequence[Bar], gap: float) -> tuple[Bar, ...]:
-    """Of computation only: a collective is a bar of its own."""
-    found: list[Bar] = []
-    for bar in bars:
-        last = found[-1] if found else None
-        if last is None or not _alike(last, bar) or bar.start - last.end > gap:
-            found.append(bar)
-            continue
-        found[-1] = replace(last, end=bar.end, layers=last.layers + bar.layers)
-    return tuple(bar for bar in found if bar.duration or bar.sends)
-
-
-def _alike(one: Bar, other: Bar) -> bool:
-    return not (one.sends or other.sends) and (one.kind, one.bucket) == (other.kind, other.bucket)

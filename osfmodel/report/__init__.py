@@ -1,7 +1,8 @@
-"""The report as one self-contained HTML page, its SVG, its style and its script."""
+"""The report, and what osf explain finds, as self-contained HTML pages: their SVG, their style and their script."""
 
 from __future__ import annotations
 
+from osfmodel.report.explained import explanation_page
 from osfmodel.report.html import page
 
-__all__ = ["page"]
+__all__ = ["explanation_page", "page"]

@@ -13,7 +13,7 @@ from osfmodel.picture.scatter import Scatter
 from osfmodel.report.axes import ACROSS, HEIGHT, SHAPES, TOP, UP, Axis, Scale, curve, down, key, level, mark, plot
 from osfmodel.report.markup import Markup, element, figure_words, folded, percent, table
 from osfmodel.ticks import decade_ticks, even_ticks, time_unit
-from osfmodel.units import MIB, show_bytes, show_time
+from osfmodel.units import show_time
 
 MOST_POINTS = 250
 """Points of a source that are drawn: more hide each other. They are taken evenly out of their order."""
@@ -60,16 +60,17 @@ def _chosen(curve_: Scaling, across: Axis) -> Markup:
 
 
 def sweep_plot(sweep: Sweep) -> Markup:
-    """Iteration time over the limit of all buckets, with the best one and DDP's default."""
-    across_scale = Scale(sweep.caps[0] / MIB, sweep.caps[-1] / MIB, True)
+    """Iteration time over the limit of all buckets, with the best one and the framework's default."""
+    name, unit_size = sweep.unit
+    across_scale = Scale(sweep.caps[0] / unit_size, sweep.caps[-1] / unit_size, True)
     ticks = decade_ticks(across_scale.low, across_scale.high, ACROSS)
-    across = Axis(across_scale, ticks, lambda tick: f"{tick:g}", "bucket_cap_mb: one limit for all buckets (MiB)")
+    across = Axis(across_scale, ticks, lambda tick: f"{tick:g}", f"{sweep.setting} ({name})")
     low, high = min(*sweep.times, sweep.bound), max(*sweep.times, sweep.default)
     room = (high / low) ** 0.08
     unit, factor = time_unit(high)
     scale = Scale(low / room * factor, max(high * room, low * 1.02) * factor, True)
     up = Axis(scale, scale.ticks(UP), lambda tick: f"{tick:g}", f"iteration time ({unit})")
-    points = [(cap / MIB, time * factor) for cap, time in zip(sweep.caps, sweep.times, strict=True)]
+    points = [(cap / unit_size, time * factor) for cap, time in zip(sweep.caps, sweep.times, strict=True)]
     drawn = [
         level(sweep.bound * factor, up, "bound"),
         level(sweep.default * factor, up, "s0"),
@@ -88,16 +89,16 @@ def sweep_key(sweep: Sweep) -> Markup:
     """Its legend."""
     return key([
         ("s1", None, "one limit for all buckets"),
-        ("best", "circle", f"best: {sweep.best_cap / MIB:.4g} MiB, {show_time(sweep.best_time)}"),
-        ("s0", None, f"DDP's default, 1 MiB and then 25 MiB: {show_time(sweep.default)}"),
-        ("bound", None, f"no schedule by DDP's rules is faster: {show_time(sweep.bound)}"),
+        ("best", "circle", f"best: {sweep.words(sweep.best_cap)}, {show_time(sweep.best_time)}"),
+        ("s0", None, f"{sweep.target} by default: {show_time(sweep.default)}"),
+        ("bound", None, f"no schedule by the rules of {sweep.target} is faster: {show_time(sweep.bound)}"),
     ])  # fmt: skip
 
 
 def _cap_words(sweep: Sweep, place: int) -> str:
     buckets = sweep.buckets[place]
     return (
-        f"{show_bytes(sweep.caps[place])}: {show_time(sweep.times[place])} in "
+        f"{sweep.words(sweep.caps[place])}: {show_time(sweep.times[place])} in "
         f"{buckets} bucket{'' if buckets == 1 else 's'}"
     )
 
@@ -160,14 +161,15 @@ def workers(curve_: Scaling) -> Iterable[Markup]:
 
 def sizes(sweep: Sweep) -> Iterable[Markup]:
     """Iteration time over bucket size."""
-    words = f"The best limit is {show_bytes(sweep.best_cap)}. Point at the curve for other sizes."
+    words = f"The best {sweep.setting} is {sweep.words(sweep.best_cap)}. Point at the curve for other sizes."
     yield element("figure", sweep_plot(sweep), figure_words(words))
     yield sweep_key(sweep)
+    name, unit = sweep.unit
     rows = [
-        (f"{cap / MIB:.4g}", show_time(time), str(count), "best" if place == sweep.best else "")
+        (f"{cap / unit:.4g}", show_time(time), str(count), "best" if place == sweep.best else "")
         for place, (cap, time, count) in enumerate(zip(sweep.caps, sweep.times, sweep.buckets, strict=True))
     ]
-    every = table("One limit for all buckets", ("limit (MiB)", "iteration", "buckets", ""), rows)
+    every = table("One limit for all buckets", (f"limit ({name})", "iteration", "buckets", ""), rows)
     yield folded("Bucket sizes as a table", every)
 
 

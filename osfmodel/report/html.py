@@ -1,78 +1,50 @@
-"""The report as one HTML page: everything in it, nothing fetched, readable without its script and on paper.
-
-Its content security policy allows this style and this script by their hashes and nothing else, so that a name that were
-not escaped could still not run.
-"""
+"""The report as one HTML page."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
-from importlib.resources import files
 
 from osfmodel.picture import Pictures
+from osfmodel.picture.coarse import KERNELS, coarse
 from osfmodel.picture.gantt import Gantt
 from osfmodel.predict import Prediction
 from osfmodel.report import iteration
 from osfmodel.report.curves import CURVES
 from osfmodel.report.markup import Markup, element, folded, joined
 from osfmodel.report.plans import band_width, plans
+from osfmodel.report.shell import document, section
 from osfmodel.source import Source
 from osfmodel.units import show_bytes, show_time
 
-ICON = "data:,"
-"""An empty icon, so that no browser asks a server for one."""
+LARGEST = 1_000_000
+"""Bytes that a page stays below, so that it can be sent: where its bars are too many, short ones are drawn as one."""
+CELLS = (None, 3200, 1600, 800, 400, 200, 100)
+"""Into how many parts an iteration is cut for that (:func:`osfmodel.picture.coarse.coarse`), the finest first."""
+IDLE = 0.1
+"""A device that neither computes nor communicates for a larger part of a step is said to."""
+FEW = 100
+"""Collectives of a plan that are drawn one by one whatever the page weighs."""
 
 
 def page(pictures: Pictures, version: str) -> str:
-    """The page as text; the same for the same pictures."""
-    style, script = _asset("report.css"), _asset("report.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="generator", content=f"osfmodel {version}"),
-        element("title", pictures.title),
-        element("link", rel="icon", href=ICON),
-        element("style", Markup(style)),
-    )
-    body = element("body", iteration.patterns(), element("main", *_sections(pictures, version)), _script(script))
-    return f"<!doctype html>\n{element('html', head, body, lang='en').text}\n"
+    """The page as text, with as many bars as :data:`LARGEST` allows; the same for the same pictures."""
+    texts = (_page(pictures, version, cells) for cells in CELLS)
+    return next((text for text in texts if len(text.encode()) < LARGEST), None) or _page(pictures, version, CELLS[-1])
 
 
-def _script(text: str) -> Markup:
-    return element("script", Markup(text))
+def _page(pictures: Pictures, version: str, cells: int | None) -> str:
+    return document(pictures.title, version, _sections(pictures, version, cells), "report.js")
 
 
-def _asset(name: str) -> str:
-    return files("osfmodel.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
-
-
-def _sections(pictures: Pictures, version: str) -> Iterable[Markup]:
+def _sections(pictures: Pictures, version: str, cells: int | None) -> Iterable[Markup]:
     yield _header(pictures)
-    yield _section("iteration", "One iteration", _iteration(pictures))
-    yield _section("plans", "Plan by plan", plans(pictures))
+    yield section("iteration", "One iteration", _iteration(pictures, cells))
+    yield section("plans", "Plan by plan", plans(pictures))
     for curve in pictures.curves:
         shown = CURVES[type(curve)]
-        yield _section(shown.key, shown.title, shown.content(curve))
-    yield _section("assumed", "What this takes for granted", _assumed(pictures))
+        yield section(shown.key, shown.title, shown.content(curve))
+    yield section("assumed", "What this takes for granted", _assumed(pictures))
     yield element("footer", f"Written by osf report, osfmodel {version}.")
-
-
-def _section(key: str, title: str, content: Iterable[Markup]) -> Markup:
-    heading = element("h2", title, id=f"{key}-title")
-    return element("section", heading, *content, id=key, aria_labelledby=f"{key}-title")
 
 
 def _header(pictures: Pictures) -> Markup:
@@ -83,23 +55,40 @@ def _header(pictures: Pictures) -> Markup:
         element("p", pictures.where, class_="where"),
         element("p", pictures.tuning.verdict, class_="verdict"),
         element("dl", *(_tile(*tile) for tile in _tiles(pictures)), class_="tiles"),
-    )
+        *(element("dl", *(_strip(pictures, gantt) for gantt in pictures.measured), class_="strips")
+          for _ in pictures.measured[:1]),
+        *(element("p", element("strong", "What limits the traced job: "), why, class_="why") for why in pictures.why),
+        *(element("p", doubt, class_="doubt") for doubt in pictures.doubts),
+    )  # fmt: skip
 
 
 def _tiles(pictures: Pictures) -> list[tuple[str, str, str]]:
     """Name, figure and a few more words of each headline figure."""
     default, tuned, workers = pictures.default, pictures.tuned, pictures.request.workers
     change = tuned.iteration_time / default.iteration_time - 1
-    tiles = [
+    return [
         (f"Default ({default.name})", show_time(default.iteration_time), _buckets(default)),
         (f"Tuned for {pictures.request.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
         ("Lower bound", show_time(pictures.bound), f"by the rules of {default.name}"),
-        ("One worker alone", show_time(default.alone), "computation only"),
+        ("One worker alone", show_time(default.alone), "without communication"),
         ("Speed-up, tuned", f"{tuned.scaling_factor * workers:.4g}x", f"scaling factor {tuned.scaling_factor:.3f}"),
         ("Error band", band_width(tuned.band), "nine in ten runs measured" if tuned.band else "nothing measured alike"),
     ]
-    tiles += [("Measured", show_time(gantt.end), gantt.name) for gantt in pictures.measured]
-    return tiles
+
+
+def _strip(pictures: Pictures, gantt: Gantt) -> Markup:
+    """A measured step, and what it is held against."""
+    against = pictures.comparison.predictions[pictures.shown]
+    idle = 1 - gantt.computing - gantt.exposed_time / gantt.end
+    pauses = f"; for {idle:.0%} it does not, nor communicates, which a workload made of the trace has as computation"
+    words = (
+        f"{gantt.name}. The device computes for {gantt.computing:.0%} of it{pauses if idle > IDLE else ''}. "
+        f"Predicted, {against.name}: "
+        f"{show_time(against.iteration_time)} ({against.iteration_time / gantt.end - 1:+.1%}). "
+        f"Tuned: {show_time(pictures.tuned.iteration_time)} ({pictures.tuned.iteration_time / gantt.end - 1:+.1%})."
+    )
+    return element("div", element("dt", "Measured"), element("dd", element("strong", show_time(gantt.end))),
+                   element("dd", words), class_="strip")  # fmt: skip
 
 
 def _tile(name: str, figure: str, words: str) -> Markup:
@@ -111,24 +100,24 @@ def _buckets(prediction: Prediction) -> str:
     return f"{count} bucket{'' if count == 1 else 's'}"
 
 
-def _iteration(pictures: Pictures) -> Iterable[Markup]:
-    predicted = [gantt.coarse() for gantt in pictures.predicted]
-    measured = [gantt.coarse() for gantt in pictures.measured]
-    longest = max((gantt.end for gantt in measured), default=0.0)
-    yield _switch(predicted)
+def _iteration(pictures: Pictures, cells: int | None) -> Iterable[Markup]:
+    predicted = [_coarse(gantt, cells) for gantt in pictures.predicted]
+    measured = [_coarse(gantt, cells) for gantt in pictures.measured]
+    longest, shown = max((gantt.end for gantt in measured), default=0.0), pictures.shown
+    yield _switch(predicted, shown)
     yield _tools()
     names, drawn = [], []
     for place, gantt in enumerate(predicted):
         end = max(gantt.end, longest)
-        parts = {"data_plan": place, "hidden": place > 0, "class_": "block"}
+        parts = {"data_plan": place, "hidden": place != shown, "class_": "block"}
         names.append(element("div", _caption(gantt), iteration.names(gantt), **parts))
         chart = iteration.lanes(gantt, f"p{place}", gantt.end / end)
         drawn.append(element("div", _space(gantt), chart, data_end=repr(end), **parts))
     for place, gantt in enumerate(measured):
         names.append(element("div", _caption(gantt), iteration.names(gantt), class_="block"))
-        chart = iteration.lanes(gantt, f"m{place}", gantt.end / max(predicted[0].end, longest))
+        chart = iteration.lanes(gantt, f"m{place}", gantt.end / max(predicted[shown].end, longest))
         drawn.append(element("div", _space(gantt), chart, class_="block measured", data_length=repr(gantt.end)))
-    drawn.append(iteration.axis(max(predicted[0].end, longest)))
+    drawn.append(iteration.axis(max(predicted[shown].end, longest)))
     inner = element("div", *drawn, class_="inner")
     scroll = element(
         "div",
@@ -140,16 +129,36 @@ def _iteration(pictures: Pictures) -> Iterable[Markup]:
     )
     yield element("div", element("div", *names, class_="names"), scroll, class_="gantt")
     yield iteration.legend([*predicted, *measured])
+    yield from _joined([*predicted, *measured], cells)
     yield element(
         "div", element("p", "Point at a bar, tap it, or reach it with Tab and the arrow keys: what it is stands here."),
         class_="details", id="details", aria_live="polite",
     )  # fmt: skip
     for place, gantt in enumerate(predicted):
         table = iteration.table(gantt, f"p{place}")
-        summary = f"Collectives of {gantt.name} as a table ({len(gantt.collectives)})"
-        yield folded(summary, table, data_plan=place, hidden=place > 0)
+        summary = f"Collectives of {gantt.name} as a table ({iteration.number_of(gantt)})"
+        yield folded(summary, table, data_plan=place, hidden=place != shown)
     for place, gantt in enumerate(measured):
         yield folded(f"Collectives measured: {gantt.name}", iteration.table(gantt, f"m{place}"))
+
+
+def _coarse(gantt: Gantt, cells: int | None) -> Gantt:
+    return coarse(gantt, cells if len(gantt.collectives) > FEW else None)
+
+
+def _joined(gantts: Sequence[Gantt], cells: int | None) -> Iterable[Markup]:
+    """What is to be said of bars that stand for several."""
+    bars = [(gantt, bar) for gantt in gantts for lane in gantt.lanes for bar in lane.bars]
+    if any(gantt.measured and not bar.sends and bar.busy is not None for gantt, bar in bars):
+        words = "is one bar, as high as the part of its time in which the device is really busy."
+        yield element("p", f"What is less than 1/{KERNELS} of a measured step apart {words}", class_="note")
+    if any(bar.sends and bar.parts > 1 for _, bar in bars):
+        words = (
+            f"So many collectives do not fit a page: of those shorter than 1/{cells} of the iteration, neighbours are "
+            "one row and one bar, as high as the part of its time in which one is under way. Each of them: "
+            "-o iteration.json.gz, for Perfetto."
+        )
+        yield element("p", words, class_="note")
 
 
 def _caption(gantt: Gantt) -> Markup:
@@ -158,16 +167,16 @@ def _caption(gantt: Gantt) -> Markup:
 
 def _space(gantt: Gantt) -> Markup:
     """What stands above the drawing, as high as the caption beside it."""
-    return element(
-        "p", f"{gantt.name}: {show_time(gantt.end)}, {show_time(gantt.exposed_time)} exposed", class_="caption"
-    )
+    times = f"{show_time(gantt.end)}, {show_time(gantt.exposed_time)} exposed"
+    words = f"{times}: {gantt.name}" if gantt.measured else f"{gantt.name}: {times}"  # what a phone cuts off comes last
+    return element("p", words, class_="caption")
 
 
-def _switch(gantts: Sequence[Gantt]) -> Markup:
+def _switch(gantts: Sequence[Gantt], shown: int) -> Markup:
     """One of the plans is shown; radio buttons, so that the keyboard works as everywhere."""
     choices = []
     for place, gantt in enumerate(gantts):
-        button = element("input", type="radio", name="plan", value=place, checked=place == 0, autocomplete="off")
+        button = element("input", type="radio", name="plan", value=place, checked=place == shown, autocomplete="off")
         words = element("span", gantt.name, element("small", show_time(gantt.end)))
         choices.append(element("label", button, words))
     return element("fieldset", element("legend", "Plan"), *choices, class_="switch")

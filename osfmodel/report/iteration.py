@@ -11,6 +11,8 @@ from osfmodel.units import show_bytes, show_time
 
 LANE, GAP, TOP = 30, 10, 6
 """Height of a lane, what is between two, and above the first, in pixels."""
+LEAST = 1
+"""Height of a bar that is hardly busy at all."""
 AXIS = 30
 """Height of the axis, in pixels."""
 NUMBERED = 0.06
@@ -66,16 +68,21 @@ def height(gantt: Gantt) -> int:
 
 def description(gantt: Gantt) -> str:
     """The chart in a sentence."""
-    bars = gantt.collectives
-    collectives = f"{len(bars)} collective{'' if len(bars) == 1 else 's'}"
+    bars, count = gantt.collectives, number_of(gantt)
+    collectives = f"{count} collective{'' if count == 1 else 's'}"
     return (
-        f"{collectives} take {show_time(sum(bar.duration for bar in bars))}, of which {show_time(gantt.exposed_time)} "
+        f"{collectives} take {show_time(sum(bar.busy_time for bar in bars))}, of which {show_time(gantt.exposed_time)} "
         "exposed, while nothing computes. The table below has every collective."
     )
 
 
+def number_of(gantt: Gantt) -> int:
+    """Its collectives, those that are drawn as one each for itself."""
+    return sum(bar.parts for bar in gantt.collectives)
+
+
 def table(gantt: Gantt, key: str) -> Markup:
-    """Every collective of the chart, a row each, in the order in which they start."""
+    """Every collective that is drawn, a row each, in the order in which they start."""
     heads: tuple[str, ...] = (
         "#",
         "what",
@@ -112,15 +119,19 @@ def _cells(bar: Bar, gantt: Gantt) -> list[str]:
 
 def _bar(bar: Bar, y: int, gantt: Gantt) -> Markup:
     return element(
-        "rect", **_box(bar.start, bar.end, y, gantt), class_=f"bar {bar.kind}{_odd(bar)}", data_bucket=bar.bucket,
-        data_say=_sentence(bar),
+        "rect", **_box(bar.start, bar.end, y, gantt, bar.coverage), class_=f"bar {bar.kind}{_odd(bar)}",
+        data_bucket=bar.bucket, data_say=_sentence(bar),
     )  # fmt: skip
 
 
 def _collective(bar: Bar, y: int, gantt: Gantt, row: str, part: float) -> Markup:
     """A bar with its exposed parts hatched on top of it, and its number where ``part`` of the width has room for it."""
-    drawn = [element("rect", **_box(bar.start, bar.end, y, gantt), class_=f"fill{_odd(bar)}")]
-    drawn += [element("rect", **_box(start, end, y, gantt), class_="exposed") for start, end in bar.exposed]
+    drawn = [element("rect", **_box(bar.start, bar.end, y, gantt, bar.coverage), class_=f"fill{_odd(bar)}")]
+    if bar.parts == 1:
+        drawn += [element("rect", **_box(start, end, y, gantt), class_="exposed") for start, end in bar.exposed]
+    elif bar.exposed:
+        share = bar.exposed_time / bar.duration
+        drawn.append(element("rect", **_box(bar.start, bar.end, y, gantt, share), class_="exposed"))
     if bar.bucket is not None and part >= NUMBERED:
         middle = percent((bar.start + bar.end) / 2 / gantt.end)
         drawn.append(element("text", str(bar.bucket + 1), x=middle, y=y + LANE / 2 + 4))
@@ -130,9 +141,11 @@ def _collective(bar: Bar, y: int, gantt: Gantt, row: str, part: float) -> Markup
     )  # fmt: skip
 
 
-def _box(start: float, end: float, y: int, gantt: Gantt) -> dict[str, object]:
+def _box(start: float, end: float, y: int, gantt: Gantt, share: float = 1.0) -> dict[str, object]:
+    """As long as it takes, and as high as the ``share`` of that in which it is busy; standing on its lane."""
     left, width = percent(start / gantt.end), percent((end - start) / gantt.end)
-    return {"x": left, "y": y, "width": width, "height": LANE}
+    tall = LANE if share == 1 else max(LEAST, round(share * LANE, 1))
+    return {"x": left, "y": y + LANE - tall, "width": width, "height": tall}
 
 
 def _odd(bar: Bar) -> str:
@@ -151,11 +164,15 @@ def _marks(gantt: Gantt) -> list[Markup]:
 def _sentence(bar: Bar) -> str:
     when = f"{show_time(bar.start)} to {show_time(bar.end)} ({show_time(bar.duration)})"
     if not bar.sends:
-        return f"{_what(bar)}{_of(bar.layers)}: {when}"
+        return f"{_what(bar)}{_of(bar.layers)}: {when}{_busy(bar)}"
     which = "" if bar.bucket is None else f" {bar.bucket + 1}"
     size = "" if bar.bytes is None else f", {show_bytes(bar.bytes)}"
     exposed = f", {show_time(bar.exposed_time)} exposed" if bar.exposed else ", hidden behind computation"
     return f"{_what(bar)}{which}{size}: {when}{exposed}"
+
+
+def _busy(bar: Bar) -> str:
+    return "" if bar.busy is None else f", busy for {show_time(bar.busy)} of it ({bar.coverage:.0%}), {bar.parts} times"
 
 
 def _of(layers: Sequence[str]) -> str:
@@ -165,6 +182,8 @@ def _of(layers: Sequence[str]) -> str:
 
 
 def _what(bar: Bar) -> str:
+    if bar.sends and bar.parts > 1:
+        return f"{bar.parts} \N{MULTIPLICATION SIGN} {bar.words}"
     return bar.words[:1].upper() + bar.words[1:]
 
 
@@ -188,12 +207,3 @@ def _entry(kind: str, words: str, hatched: bool = False) -> Markup:
     if hatched:
         swatch.append(element("rect", x=0, y=1, width=16, height=12, class_="exposed"))
     return element("li", element("svg", *swatch, width=16, height=14, aria_hidden="true"), words)
-
-
-def patterns() -> Markup:
-    """The hatching, once for all drawings of the page."""
-    stripe = element("path", d="M0 0V6", stroke_width=3.0, class_="stripe")
-    pattern = element(
-        "pattern", stripe, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)"
-    )
-    return element("svg", element("defs", pattern), width=0, height=0, class_="patterns", aria_hidden="true")

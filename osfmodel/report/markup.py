@@ -12,6 +12,8 @@ from html import escape
 
 VOID = {"meta", "link", "br", "input", "col"}
 """HTML elements without an end."""
+CLOSED = {"rect", "line", "path", "circle", "polyline"}
+"""Elements of SVG that have no content: ``<rect/>``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ def element(tag: str, *children: str | Markup, **attributes: object) -> Markup:
     head = " ".join(parts)
     if tag in VOID:
         return Markup(f"<{head}>")
+    if tag in CLOSED:
+        return Markup(f"<{head}/>")
     return Markup(f"<{head}>{joined(*children).text}</{tag}>")
 
 
@@ -57,7 +61,7 @@ def folded(summary: str, content: Markup, **attributes: object) -> Markup:
     return element("details", element("summary", summary), element("div", content, class_="tablebox"), **attributes)
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]]) -> Markup:
     """A table, each row with its first cell for its name."""
     head = element("tr", *(element("th", text, scope="col") for text in heads))
     body = [

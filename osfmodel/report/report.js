@@ -6,7 +6,7 @@
   const scroll = one(".scroll"), inner = one(".inner"), axis = one(".axis"), details = one("#details");
   const UNITS = [["s", 1], ["ms", 1e3], ["µs", 1e6], ["ns", 1e9]];
   const MOST = 400;
-  let zoom = 1, plan = "0";
+  let zoom = 1, plan = one('input[name="plan"]:checked').value;
 
   // The axis: numbers about 80 pixels apart over what is shown now, in the unit of the whole.
   const end = () => Number(one(`.inner [data-plan="${plan}"]`).dataset.end);

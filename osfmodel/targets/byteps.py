@@ -19,7 +19,7 @@ from osfmodel.errors import PlanError
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
-from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
+from osfmodel.targets.target import UNPRICED, SizeKnob, Target, exact_or, require_plain
 from osfmodel.units import show_bytes
 from osfmodel.workload import Workload
 
@@ -135,5 +135,6 @@ TARGET = Target(
     render=render,
     caveats=caveats,
     exact=exact,
+    size=SizeKnob("BYTEPS_PARTITION_BYTES", BytePsKnobs),
     launcher="BytePS is started by bpslaunch, beside a scheduler and servers",
 )

@@ -24,9 +24,9 @@ from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
-from osfmodel.solve.caps import DDP_LIMITS, CapSearch, bucket_layout, search_caps
+from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
 from osfmodel.solve.contiguous import allowed, finish
-from osfmodel.targets.target import Target, require_plain, whatever_it_costs
+from osfmodel.targets.target import SizeKnob, Target, require_plain, whatever_it_costs
 from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
 
@@ -272,6 +272,7 @@ TARGET = Target(
     complete=complete,
     caveats=caveats,
     exact=exact,
+    size=SizeKnob("bucket_cap_mb", lambda size: DdpKnobs((size,)), best_cap),
     compared=True,
     unpriced=True,
 )

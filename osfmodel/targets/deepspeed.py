@@ -20,7 +20,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_MOST, best_number, bounded_layout, counted, number_forming
-from osfmodel.targets.target import Target, exact_or, require_plain, whatever_it_costs
+from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain, whatever_it_costs
 from osfmodel.workload import Workload
 
 DEFAULT_ELEMENTS = 500_000_000
@@ -135,5 +135,11 @@ TARGET = Target(
     render=render,
     caveats=caveats,
     exact=exact,
+    size=SizeKnob(
+        "reduce_bucket_size",
+        lambda count: DeepSpeedKnobs(count, overlap=True),
+        lambda workload, cost: best_number(workload, cost, AT_MOST),
+        elements=True,
+    ),
     unpriced=True,
 )

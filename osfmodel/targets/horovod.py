@@ -22,7 +22,7 @@ from osfmodel.plan import Plan, grouped_plan, one_by_one
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Case, Limits
 from osfmodel.solve.loops import best_settings
-from osfmodel.targets.target import Target, require_plain
+from osfmodel.targets.target import SizeKnob, Target, require_plain
 from osfmodel.units import MIB, show_bytes, show_time
 from osfmodel.workload import Workload
 
@@ -228,5 +228,6 @@ TARGET = Target(
     clock=True,
     compared=True,
     unpriced=True,  # its loop has the settings, and forms the batches itself
+    size=SizeKnob("HOROVOD_FUSION_THRESHOLD", lambda size: Loop(threshold=size)),
     launcher="Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
 )

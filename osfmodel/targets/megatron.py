@@ -18,7 +18,7 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_LEAST, best_number, counted, number_forming
-from osfmodel.targets.target import Target, exact_or, require_plain
+from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain
 from osfmodel.workload import Gradients, Workload
 
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
@@ -142,4 +142,10 @@ TARGET = Target(
     render=render,
     caveats=caveats,
     exact=exact,
+    size=SizeKnob(
+        "--ddp-bucket-size",
+        MegatronKnobs,
+        lambda workload, cost: best_number(workload, cost, AT_LEAST),
+        elements=True,
+    ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from osfmodel.cost import Cost
 from osfmodel.cost.curves import FREE
 from osfmodel.errors import PlanError
 from osfmodel.objective import PLAIN, Objective
@@ -15,6 +16,22 @@ from osfmodel.solve import Case, Limits
 from osfmodel.workload import Workload
 
 Knobs = TypeVar("Knobs")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeKnob:
+    """The one setting of a framework that limits all of its messages.
+
+    name:     what users set
+    knobs:    (count) -> knobs                the others as they are by default
+    best:     (workload, cost) -> count       that is known to do best, where it can be said; None where none does
+    elements: whether it counts elements; bytes otherwise
+    """
+
+    name: str
+    knobs: Callable[[int], Any]
+    best: Callable[[Workload, Cost], int | None] = lambda workload, cost: None
+    elements: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +63,7 @@ class Target:
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
     unpriced:      whether what its default does can be carried out without knowing what a message costs
+    size:          the setting that limits all messages, where there is one
     launcher:      what starts its workers, in a sentence, where torchrun does not
     """
 
@@ -68,6 +86,7 @@ class Target:
     dialect_of: str = ""
     compared: bool = False
     unpriced: bool = False
+    size: SizeKnob | None = None
     launcher: str = ""
 
     def forms(self, plan: Plan, workload: Workload) -> bool:

@@ -1,0 +1,99 @@
+"""A chart in fewer bars: what no picture can show apart is drawn as one bar, as busy as they are together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from osfmodel.intervals import merged
+from osfmodel.picture.gantt import Bar, Gantt
+
+TOUCHING = 1e-9
+"""Part of the iteration below which two bars have no gap between them."""
+KERNELS = 1000
+"""Into how many parts a measured step is cut: of the shorter ones of what a device did, one bar in each."""
+ADJOINING = 0.25
+"""Part of such a part below which a gap may lie within a bar."""
+ALIKE = 0.1
+"""By how much the busy part of neighbours may differ that become one bar."""
+Follows = Callable[[Bar, Bar], bool]
+"""Whether a bar belongs to the one that ends with the bar before it."""
+
+
+def coarse(gantt: Gantt, cells: int | None = None) -> Gantt:
+    """The same time in fewer bars; a bar of several is busy for part of its duration.
+
+    Computation of one kind and bucket without a gap is one bar. What a profiler saw, and with ``cells`` collectives and
+    the rest as well, is cut into that many parts of the iteration: bars that are shorter and begin in the same part are
+    one; so no more bars are left on a lane than twice as many. Collectives are bars of their own without ``cells``.
+    """
+    lanes = []
+    for lane in gantt.lanes:
+        bars = _runs(lane.bars, lambda last, bar: _touch(last, bar, gantt.end * TOUCHING))
+        sends = any(bar.sends for bar in bars)
+        least = KERNELS if gantt.measured and not sends else None
+        parts = min((count for count in (cells, least) if count), default=None)
+        if parts is not None:
+            bars = _rough(bars, gantt.end / parts)
+        lanes.append(replace(lane, bars=tuple(bar for bar in bars if bar.duration or bar.sends)))
+    return replace(gantt, lanes=tuple(lanes))
+
+
+def _rough(bars: Sequence[Bar], cell: float) -> list[Bar]:
+    """Short bars of a cell as one, then neighbours that are alike."""
+
+    def one_cell(last: Bar, bar: Bar) -> bool:
+        short = last.duration < cell and bar.duration < cell
+        return short and _kind(last) == _kind(bar) and int(last.start / cell) == int(bar.start / cell)
+
+    def adjoin(last: Bar, bar: Bar) -> bool:
+        near = bar.start - last.end <= ADJOINING * cell and abs(last.coverage - bar.coverage) <= ALIKE
+        return near and not bar.sends and _kind(last) == _kind(bar) and last.bucket == bar.bucket
+
+    return _runs(_runs(bars, one_cell), adjoin)
+
+
+def _kind(bar: Bar) -> tuple[str, bool]:
+    return bar.kind, bar.sends
+
+
+def _touch(last: Bar, bar: Bar, gap: float) -> bool:
+    same = not bar.sends and _kind(last) == _kind(bar) and last.bucket == bar.bucket
+    return same and bar.start - last.end <= gap
+
+
+def _runs(bars: Sequence[Bar], follows: Follows) -> list[Bar]:
+    """Each bar joined with those that follow it. ``follows`` is asked with the bar that a run begins with, ended where
+    the run ends so far."""
+    runs: list[list[Bar]] = []
+    so_far: Bar | None = None
+    for bar in bars:
+        if so_far is not None and follows(so_far, bar):
+            runs[-1].append(bar)
+            busy = so_far.busy_time + bar.busy_time
+            so_far = replace(so_far, end=max(so_far.end, bar.end), busy=busy)
+        else:
+            runs.append([bar])
+            so_far = bar
+    return [_one(run) for run in runs]
+
+
+def _one(run: Sequence[Bar]) -> Bar:
+    """All of a run as a bar; what they do not share is None."""
+    first = run[0]
+    if len(run) == 1:
+        return first
+    end, busy = max(bar.end for bar in run), sum(bar.busy_time for bar in run)
+    sizes = [bar.bytes for bar in run]
+    layers = [layer for bar in run for layer in bar.layers]
+    return replace(
+        first,
+        end=end,
+        layers=tuple(dict.fromkeys(layers)) if first.sends else tuple(layers),
+        bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
+        bucket=first.bucket if len({bar.bucket for bar in run}) == 1 and not first.sends else None,
+        ready=None,
+        exposed=merged(part for bar in run for part in bar.exposed),
+        busy=busy if busy < (1 - TOUCHING) * (end - first.start) else None,
+        parts=sum(bar.parts for bar in run),
+    )

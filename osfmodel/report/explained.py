@@ -1,0 +1,183 @@
+"""An explained trace as one HTML page, in the order of the screen: the verdict first, the remedies last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+
+from osfmodel.diagnosis import Explanation
+from osfmodel.diagnosis.bucket_rows import BucketRow
+from osfmodel.diagnosis.parts import Parts
+from osfmodel.explain_tables import (
+    MESSAGE_HEADS,
+    RANK_HEADS,
+    WORDS,
+    compared,
+    costs,
+    faster,
+    helping,
+    message_cells,
+    most_exposed,
+    others,
+    parts,
+    rank_cells,
+    title,
+)
+from osfmodel.report.markup import Markup, element, joined, percent, table
+from osfmodel.report.shell import document, section
+from osfmodel.units import show_time
+
+FILLS = {
+    "compute": ("backward",),
+    "transfer": ("fill", "exposed"),
+    "waiting": ("fill odd", "dots"),
+    "held": ("update",),
+    "copies": ("copy",),
+    "input": ("input",),
+    "idle": ("idle",),
+}
+"""The classes of what each part of a step is drawn with, one on top of the other."""
+ROWED = 64
+"""Most ranks that are drawn; the table has all."""
+MOST = 500
+"""Most messages that are listed, so that a page stays below 1 MB."""
+LANE, BAR = 26, 18
+"""Pixels from one bar to the next, and of a bar."""
+
+
+def explanation_page(one: Explanation, version: str) -> str:
+    """The page as text; the same for the same explanation."""
+    return document(f"{one.name}: why a step takes {show_time(one.step_time)}", version, _sections(one, version))
+
+
+def _sections(one: Explanation, version: str) -> Iterable[Markup]:
+    against = "" if one.cluster is None else f", compared with {one.cluster}"
+    yield element(
+        "header",
+        element("h1", one.name),
+        element("p", f"{title(one)}{against}", class_="where"),
+        element("p", one.verdict, class_="verdict"),
+    )
+    yield section("parts", "Where the time of a step went", _parts(one))
+    yield section("causes", "What it is due to", _causes(one))
+    if len(one.ranks) > 1:
+        rows = [rank_cells(rank, len(one.steps)) for rank in one.ranks]
+        yield section("ranks", "Rank by rank", [_boxed("Ranks", RANK_HEADS, rows)])
+    if one.buckets:
+        yield section("messages", "Messages of a step", _messages(one))
+    if one.remedies:
+        yield section("remedies", "What would help", _remedies(one))
+    if one.remarks:
+        notes = element("ul", *(element("li", f"{remark}.") for remark in one.remarks), class_="notes")
+        yield section("notes", "To be careful about", [notes])
+    yield element("footer", f"Written by osf explain, osfmodel {version}.")
+
+
+def _parts(one: Explanation) -> Iterable[Markup]:
+    """A stacked bar of the mean, one of each rank, and the figures of the mean."""
+    bars = [("a step", one.parts)]
+    if 1 < len(one.ranks) <= ROWED:
+        bars += [(f"rank {rank.rank}", rank.parts) for rank in one.ranks]
+    longest = max(_total(figures) for _, figures in bars)
+    names, drawn = [], []
+    for place, (name, figures) in enumerate(bars):
+        y = 2 + place * LANE
+        names.append(element("text", name, x="0", y=y + 14))
+        drawn.append(_stacked(name, figures, longest, y))
+    tall = 4 + len(bars) * LANE
+    margin = element("svg", *names, width="100%", height=tall, class_="plannames", aria_hidden="true")
+    label = "Where the time of a step went, each part as long as it took"
+    chart = element("svg", element("title", label), *drawn, width="100%", height=tall, role="group", aria_label=label)
+    yield element("figure", element("div", margin, chart, class_="plans stacked"))
+    rows: list[tuple[str | Markup, ...]] = []
+    for part, seconds in parts(one):
+        figures_of = ("not known", "") if seconds is None else (show_time(seconds), f"{seconds / one.step_time:.1%}")
+        rows.append((joined(_swatch(part), WORDS[part]), *figures_of))
+    yield _boxed("Parts of a step", ("where it went", "time", "of the step"), rows)
+
+
+def _total(figures: Parts) -> float:
+    return sum(getattr(figures, field.name) or 0.0 for field in fields(Parts))
+
+
+def _stacked(name: str, figures: Parts, longest: float, y: int) -> Markup:
+    at, drawn, said = 0.0, [], []
+    for part, styles in FILLS.items():
+        seconds = getattr(figures, part) or 0.0
+        if seconds:
+            place = {"x": percent(at / longest), "y": y, "width": percent(seconds / longest), "height": BAR}
+            drawn += [element("rect", **place, class_=style) for style in styles]
+            said.append(f"{WORDS[part]} {show_time(seconds)}")
+        at += seconds
+    words = f"{name}: {', '.join(said)}"
+    return element("g", element("title", words), *drawn, role="img", aria_label=words)
+
+
+def _swatch(part: str) -> Markup:
+    drawn = [element("rect", x=0, y=1, width=16, height=12, class_=style) for style in FILLS[part]]
+    return element("svg", *drawn, width=16, height=14, class_="swatch", aria_hidden="true")
+
+
+def _bar(share: float, style: str) -> Markup:
+    """A bar in a cell of a table; beside it stands the figure."""
+    drawn = element("rect", x=0, y=0, width=percent(min(1.0, share)), height=12, class_=style)
+    return element("svg", drawn, width="100%", height=12, class_="cellbar", aria_hidden="true")
+
+
+def _causes(one: Explanation) -> Iterable[Markup]:
+    rows = [
+        (name, show_time(seconds), f"{seconds / one.step_time:.1%}", _bar(seconds / one.step_time, "backward"), meaning)
+        for name, seconds, meaning in costs(one)
+    ]
+    heads = ("cause", "costs", "of the step", "", "without it")
+    yield _boxed("What each cause costs", heads, rows, "worded")
+
+
+def _messages(one: Explanation) -> Iterable[Markup]:
+    shown = most_exposed(one.buckets, MOST)
+    heads = (*MESSAGE_HEADS, compared(one), "hidden", "exposed", "in the step")
+    rows: list[tuple[str | Markup, ...]] = [(*message_cells(row), _when(row, one.step_time)) for row in shown]
+    yield _boxed("Collectives of a step of the median rank", heads, rows)
+    words = "A stroke is where the gradients of a message were ready, the bar where it was under way."
+    if len(one.buckets) > len(shown):
+        words += f" These are the {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
+    yield element("p", words, class_="note")
+
+
+def _when(row: BucketRow, step_time: float) -> Markup:
+    """The message along the step, hatched by the part of it that is exposed."""
+    left, right = (percent(min(1.0, max(0.0, time / step_time))) for time in (row.ready, row.start))
+    long = min(max(0.0, row.end - row.start), step_time)
+    place = {"x": right, "y": 0, "width": percent(long / step_time), "height": 12}
+    drawn = [element("rect", **place, class_="fill")]
+    if long and row.exposed:
+        share = min(1.0, row.exposed / long)
+        drawn.append(element("rect", **place | {"y": 12 - 12 * share, "height": 12 * share}, class_="exposed"))
+    drawn.append(element("line", x1=left, x2=left, y1=0, y2=12, class_="ready"))
+    lane = element("rect", x=0, y=0, width="100%", height=12, class_="lane")
+    return element("svg", lane, *drawn, width="100%", height=12, class_="cellbar", aria_hidden="true")
+
+
+def _remedies(one: Explanation) -> Iterable[Markup]:
+    useful = helping(one.remedies)
+    most = max(((remedy.throughput or 1.0) - 1 for remedy in useful), default=0.0)
+    if useful:
+        rows = [
+            (remedy.what, show_time(remedy.step_time or 0.0), faster(remedy),
+             _bar(((remedy.throughput or 1.0) - 1) / most, "update"), remedy.by, remedy.note)
+            for remedy in useful
+        ]  # fmt: skip
+        heads = ("what would help", "a step then", "samples/s", "", "by", "left out")
+        yield _boxed("Remedies, the most first", heads, rows, "worded named")
+    yield from _lines(others(one.remedies))
+
+
+def _lines(words: Sequence[str]) -> Iterable[Markup]:
+    for line in words:
+        yield element("p", line, class_="note")
+
+
+def _boxed(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]], style: str = "") -> Markup:
+    """A table that scrolls by itself where the page is too narrow, also by the keyboard."""
+    region = {"tabindex": "0", "role": "region", "aria_label": caption}
+    return element("div", table(caption, heads, rows), class_=f"tablebox {style}".strip(), **region)
