@@ -38,7 +38,7 @@ MARKS = "ox+*#@%&"
 def show_pictures(console: Any, pictures: Pictures) -> None:
     """The default and the tuned iteration, each plan asked for, the measured ones, and the curves."""
     console.print(pictures.title, style="bold", markup=False)
-    console.print(pictures.tuning.verdict, markup=False)
+    console.print(pictures.verdict, markup=False)
     gantts = [coarse(gantt) for gantt in pictures.main]
     for gantt in gantts:
         console.print()

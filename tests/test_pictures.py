@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -183,6 +184,28 @@ def test_a_traced_job_is_held_against_its_own_buckets():
     assert shown.why == (explain_trace(seen).verdict,)
     assert [gantt.name for gantt in shown.main] == [*names[:3], *(gantt.name for gantt in shown.measured)]
     assert shown.doubts == ()
+    saved = 1 - shown.tuned.iteration_time / shown.predicted[2].end
+    assert saved > 0.6
+    assert not shown.tuning.improvement
+    words = f"{saved:.1%} less time than with the buckets of the trace: by the default of ddp, over which tuning brings"
+    assert shown.verdict == f"{words} nothing."
+
+
+@pytest.mark.parametrize(
+    ("traced", "gain", "words"),
+    [
+        (1.0, True, "No improvement worth having: 0.00% over the buckets of the trace. Keep them."),
+        (0.998, False, "No improvement worth having: 0.00% over the buckets of the trace. Keep them."),
+        (2.0, True, "50.0% less time than with the buckets of the trace. As tuned."),
+    ],
+)
+def test_the_verdict_is_over_the_buckets_that_the_job_has(traced, gain, words):
+    shown = job_of()
+    tuned = shown.tuned
+    timeline = SimpleNamespace(name=TRACED, iteration_time=tuned.iteration_time * traced)
+    comparison = SimpleNamespace(predictions=(shown.default, tuned, timeline))
+    tuning = SimpleNamespace(verdict="As tuned.", improvement=gain)
+    assert replace(shown, comparison=comparison, tuning=tuning).verdict == words
 
 
 def test_a_step_below_the_bound_of_what_it_is_held_against_is_said_to_be():

@@ -22,7 +22,7 @@ from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.trace import Trace, plan_of
-from osfmodel.tune import Tuning, tune
+from osfmodel.tune import WORTHWHILE, Tuning, tune
 from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
@@ -125,6 +125,20 @@ class Pictures:
     def shown(self) -> int:
         """The place of what is shown first and measured steps are held against: as traced, where there is that."""
         return next((place for place, one in enumerate(self.comparison.predictions) if one.name == TRACED), 0)
+
+    @property
+    def verdict(self) -> str:
+        """What tuning brings, in a sentence or two: over the buckets of the trace if known, else over the default."""
+        traced = self.comparison.predictions[self.shown]
+        if traced.name != TRACED:
+            return self.tuning.verdict
+        gain = 1 - self.tuned.iteration_time / traced.iteration_time
+        if gain < WORTHWHILE:
+            return f"No improvement worth having: {max(gain, 0):.2%} over the buckets of the trace. Keep them."
+        saved = f"{gain:.1%} less time than with the buckets of the trace"
+        if not self.tuning.improvement:
+            return f"{saved}: by the default of {self.request.target}, over which tuning brings nothing."
+        return f"{saved}. {self.tuning.verdict}"
 
     @property
     def main(self) -> tuple[Gantt, ...]:

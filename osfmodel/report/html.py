@@ -53,7 +53,7 @@ def _header(pictures: Pictures) -> Markup:
         "header",
         element("h1", request.workload.name),
         element("p", pictures.where, class_="where"),
-        element("p", pictures.tuning.verdict, class_="verdict"),
+        element("p", pictures.verdict, class_="verdict"),
         element("dl", *(_tile(*tile) for tile in _tiles(pictures)), class_="tiles"),
         *(element("dl", *(_strip(pictures, gantt) for gantt in pictures.measured), class_="strips")
           for _ in pictures.measured[:1]),
