@@ -12,6 +12,7 @@ from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.measurement import Measurement
 from osfmodel.predict import Comparison, Prediction
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Outcome, Tuning
 from osfmodel.units import show_bytes, show_time
 from osfmodel.what_if import WhatIf
@@ -137,10 +138,10 @@ def _band(band: Band | None, time: float) -> dict[str, Any] | None:
 
 
 class Tuned:
-    """The result of ``osf tune``."""
+    """The result of ``osf tune``; ``lines``: others than those of its framework, which are asked for."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self.tuning = tuning
+    def __init__(self, tuning: Tuning, lines: str | None = None) -> None:
+        self.tuning, self.lines = tuning, lines
 
     def document(self) -> dict[str, Any]:
         tuning = self.tuning
@@ -157,7 +158,7 @@ class Tuned:
             "notes": list(tuning.notes),
             "plan": document_of(tuning.plan),
             "config": tuning.config,
-            "rendered": tuning.rendered,
+            "rendered": tuning.rendered if self.lines is None else self.lines,
             **_what_if(tuning.what_if),
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
         }
@@ -183,9 +184,24 @@ class Tuned:
     def warnings(self) -> list[str]:
         return list(self.tuning.warnings)
 
-    def code(self) -> str:
-        """The lines to paste, alone."""
-        return self.tuning.rendered
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Of files with the framework's settings."""
+        return CONFIG_TARGETS[self.tuning.target].endings
+
+    def code(self, ending: str) -> str:
+        """The lines to paste, alone, as they stand in a file whose name ends so."""
+        tuning = self.tuning
+        if self.lines is not None:
+            return self.lines
+        return CONFIG_TARGETS[tuning.target].written(tuning.knobs, tuning.workload, ending)
+
+    def other(self, style: str) -> str:
+        """What a file in this format holds, and how to have what it leaves out."""
+        if style == "code":
+            return f"settings for {self.tuning.target}; the plan and its times: --format json"
+        settings = "" if CONFIG_TARGETS[self.tuning.target].executes else "; settings alone: --format code"
+        return f"{style}: the plan and its times{settings}" if style in ("json", "yaml") else style
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -67,7 +67,15 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """A plan from a JSON file, which may be the output of ``osf tune``. Raises DataError."""
-    return read(Path(path), documents.decode_plan)
+
+    def decoded(content: bytes) -> Plan:
+        if content.lstrip().startswith(b"{") and b'"buckets"' not in content:
+            raise DataError(
+                "holds no plan (settings of a framework are none): osf tune ... --format json -o FILE has it"
+            )
+        return documents.decode_plan(content)
+
+    return read(Path(path), decoded)
 
 
 def save(noun: Workload | Cluster | Plan, path: str | os.PathLike[str]) -> None:

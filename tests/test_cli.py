@@ -396,6 +396,14 @@ def test_a_plan_for_another_workload_is_refused(tmp_path):
     assert "for workload 'resnet50-v100', not for 'googlenet-k80'" in result.stderr
 
 
+def test_settings_of_a_framework_are_no_plan(tmp_path):
+    assert run(*TUNE, "--workers", 8, "--for", "deepspeed", "-o", tmp_path / "deepspeed.json").exit_code == 0
+    result = run("predict", *TUNE[1:], "--workers", 8, "--plan", tmp_path / "deepspeed.json")
+    assert result.exit_code == 1
+    assert "deepspeed.json: holds no plan" in result.stderr
+    assert "--format json" in result.stderr
+
+
 def test_output_files_are_whole_or_not_there(tmp_path):
     target = tmp_path / "out.json"
     assert run(*PREDICT, "--workers", 8, "-f", "json", "-o", target).exit_code == 0

@@ -18,7 +18,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
-from osfmodel.render import FORMATS, Result, choose_format, render
+from osfmodel.render import FORMATS, Result, choose_format, ending_of, render
 from osfmodel.units import parse_time
 from osfmodel.workload import Workload
 
@@ -219,13 +219,16 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
     if as_json and style not in (None, "json"):
         raise UsageError(f"--json contradicts --format {style}")
     to_stdout = output in (None, "-")
-    chosen = choose_format("json" if as_json else style, output)
-    text = render(chosen, result, for_terminal=to_stdout and sys.stdout is not None and sys.stdout.isatty())
+    asked = "json" if as_json else style
+    chosen = choose_format(asked, output, result)
+    on_terminal = to_stdout and sys.stdout is not None and sys.stdout.isatty()
+    text = render(chosen, result, on_terminal, ending_of(output))
     if to_stdout:
         print_text(text)
     else:
         profiles.write_text(str(output), text)
-        click.echo(f"osf: wrote {output} ({chosen})", err=True)
+        held = result.other(chosen) if asked is None and hasattr(result, "other") else chosen
+        line(f"wrote {output} ({held})")
     for warning in result.warnings():
         warn(warning)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -64,6 +63,9 @@ def tune_command(
     model (WORKLOAD may be PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and
     keeps the better.
 
+    -o FILE writes what its name says: the framework's settings where it ends as files of these do (ddp.py, horovod.env,
+    deepspeed.json), else the plan and its times (.json, .yaml, .csv). --format decides between the two.
+
     With --memory SIZE it looks for the batch size, and for what to keep, recompute, release and, with --sparse, send
     sparsely, that train most samples per second within SIZE: a plan for osf.execute.
 
@@ -98,10 +100,10 @@ def tune_command(
         _leads(host_lead, target),
     )
     tuning = tuning.under(subject.what_if)
-    if lines is not None:
-        tuning = replace(tuning, rendered=SNIPPETS[lines].write(tuning))
-        style = style or ("json" if as_json else "code")
-    emit(style, as_json, output, Tuned(tuning))
+    if lines is None:
+        emit(style, as_json, output, Tuned(tuning))
+    else:
+        emit(style or ("json" if as_json else "code"), as_json, output, Tuned(tuning, SNIPPETS[lines].write(tuning)))
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

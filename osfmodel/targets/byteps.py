@@ -133,6 +133,7 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending=".env",
     caveats=caveats,
     exact=exact,
     launcher="BytePS is started by bpslaunch, beside a scheduler and servers",

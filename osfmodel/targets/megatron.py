@@ -140,6 +140,7 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending=".args",
     caveats=caveats,
     exact=exact,
 )

@@ -46,6 +46,7 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending="",
     conditions=EXECUTED,
     executes=True,
 )

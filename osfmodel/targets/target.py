@@ -30,6 +30,8 @@ class Target:
     realise:       (knobs, workload, pricing) -> plan      what the framework does with them
     config:        (knobs) -> JSON-ready dict
     render:        (knobs, workload) -> text               lines to paste
+    ending:        of the name of a file with these lines; "" where they are none that the framework reads
+    files:         endings of other files of the framework's own -> (knobs, workload) -> text
     complete:      (knobs, workload, pricing, limits) -> knobs  adds what only the final choice needs
     caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
     exact:         (plan, workload) -> knobs               those that form exactly this plan, with a clock of its own
@@ -55,6 +57,8 @@ class Target:
     realise: Callable[[Any, Workload, Pricing], Plan]
     config: Callable[[Any], dict[str, Any]]
     render: Callable[[Any, Workload], str]
+    ending: str = ".py"
+    files: Mapping[str, Callable[[Any, Workload], str]] = field(default_factory=dict)
     complete: Callable[[Any, Workload, Pricing, Limits], Any] = lambda knobs, workload, pricing, limits: knobs
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     exact: Callable[[Plan, Workload], Any] | None = None
@@ -69,6 +73,15 @@ class Target:
     compared: bool = False
     unpriced: bool = False
     launcher: str = ""
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Of files that the framework reads, or that are pasted from."""
+        return tuple(filter(None, (self.ending, *self.files)))
+
+    def written(self, knobs: Any, workload: Workload, ending: str) -> str:
+        """The settings as they stand in a file whose name ends so."""
+        return self.files.get(ending, self.render)(knobs, workload)
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
         """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
