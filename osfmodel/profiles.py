@@ -22,6 +22,9 @@ FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "meas
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 LARGEST_FILE = 64 * 2**20
+HEAD = 65_536
+"""Bytes in which a file shows what wrote it."""
+GZIP = b"\x1f\x8b"
 FOREIGN = (
     (
         re.compile(rb"^[^{\n]{0,40}#[ \t]+size[ \t]+count[ \t]+type|^# nThread \d|^# nccl-tests version ", re.M),
@@ -38,6 +41,8 @@ FOREIGN = (
     (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
 )
 """What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
+MOST_NEAR = 6
+"""Names that hold what was asked for, up to which all are told."""
 SEVERAL = ("Horovod's timeline", "a trace of torch.profiler")
 """Those that hold nouns of several kinds."""
 
@@ -114,7 +119,8 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
         try:
             return decode(content)
         except OsfError:
-            tool = next((tool for mark, tool in FOREIGN if mark.search(content[:65_536])), None)
+            head = _unpacked(content)
+            tool = next((tool for mark, tool in FOREIGN if mark.search(head)), None)
             if tool is None:
                 raise
             target = path.with_name(f"{path.name.partition('.')[0] or kind}.json")
@@ -123,7 +129,22 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
             command = f"osf import {path}{which} -o {target}"
             raise DataError(f"looks like {tool}: run `{command}`, and give that file") from None
 
+    if path.is_dir():
+        advice = f"`osf import {path} --kind {kind} -o {kind}.json` reads a folder with the traces of one job"
+        raise DataError(f"{path} is a folder: {advice}, and then give that file")
     return read(path, decoded)
+
+
+def _unpacked(content: bytes) -> bytes:
+    """What a file begins with; where that is compressed and can be undone, without the compression."""
+    if not content.startswith(GZIP):
+        return content[:HEAD]
+    import zlib
+
+    try:
+        return zlib.decompressobj(wbits=31).decompress(content, HEAD)
+    except zlib.error:
+        return content[:HEAD]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -199,7 +220,7 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
     from difflib import get_close_matches
 
     known = list(names(kind))
-    near = [name for name in known if text in name][:3] or get_close_matches(text, known, n=3)
+    near = [name for name in known if text.lower() in name][:MOST_NEAR] or get_close_matches(text.lower(), known, n=3)
     advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
     raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import itertools
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -328,7 +330,7 @@ def test_one_entry_in_full():
         ([*PREDICT, "--workers", "many"], 2, "write counts such as"),
         ([*PREDICT], 2, "--workers"),
         ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best'"),
-        ([*PREDICT, "--workers", "8", "--engine", "ofs"], 2, "'ofs' is not one of 'auto', 'osf'"),
+        ([*PREDICT, "--workers", "8", "--engine", "ofs"], 2, "did you mean osf?"),
         ([*PREDICT, "--workers", "8", "--engine", "osf", "--channels", "2"], 1, "the engine osf knows one channel"),
         ([*PREDICT, "--workers", "8", "--plan", "osf:64"], 2, "has no unit"),
         ([*PREDICT, "--workers", "8", "--plan", "none.json"], 1, "none.json cannot be read"),
@@ -360,14 +362,27 @@ def test_one_entry_in_full():
         (
             ["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"],
             1,
-            "measured with 2, 4, 8, 32, 64",
+            "measured with 2, 4, 8, 32, 64; osf bench measures others",
         ),
-        (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1, "has 8"),
+        (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1, "has 8; for more nodes say"),
         ([*PREDICT, "--workers", "8", "--cost-model", "tabulated"], 1, "has no such table"),
         (["predict", "googlenet-k80", "--cluster", "ring:50us,10", "--workers", "8"], 2, "no unit"),
         ([*TUNE, "--workers", "8", "--for", "mpi"], 2, "'mpi' is not one of"),
         ([*TUNE, "--workers", "8", "--max-bucket", "25"], 2, "'25' has no unit"),
-        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "known units"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "write as in 25MiB"),
+        ([*PREDICT, "--workers", "8", "--bandwidth", "2x"], 2, "did you mean x2?"),
+        (
+            [*PREDICT, "--workers", "8", "--bandwidth", "10Gbis"],
+            2,
+            "did you mean 10Gbit/s or 10Gbps?; or write a factor",
+        ),
+        ([*PREDICT, "--workers", "8", "--compression", "fp61"], 2, "did you mean fp16?"),
+        ([*PREDICT, "--workers", "8", "--cost-model", "hockny"], 2, "did you mean hockney?"),
+        ([*TUNE, "--workers", "8", "--for", "deepsped"], 2, "did you mean deepspeed?"),
+        ([*TUNE, "--workers", "8", "--lines", "slrum"], 2, "did you mean slurm?"),
+        (["list", "workload"], 2, "did you mean workloads?"),
+        (["list", "clusters", "azure-a100"], 2, "did you mean azure-a100-hdr?"),
+        (["predict", "resnet50", "--cluster", "v100-10gbe", "--workers", "8"], 2, "resnet50-v100"),
         (
             [*TUNE, "--workers", "8", "--max-bucket", "1B"],
             1,
@@ -402,6 +417,23 @@ def test_settings_of_a_framework_are_no_plan(tmp_path):
     assert result.exit_code == 1
     assert "deepspeed.json: holds no plan" in result.stderr
     assert "--format json" in result.stderr
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("kind", "place"), [("workload", 1), ("cluster", 3)])
+def test_a_trace_in_the_place_of_a_profile_says_how_to_import_it(packed, kind, place, tmp_path):
+    content = traces.text(traces.Job()).encode()
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(content) if packed else content)
+    arguments = ["predict", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8"]
+    arguments[place] = tmp_path / "trace.json.gz"
+    result = run(*arguments)
+    advice = re.search("`osf (import .+ --kind (.+) -o .+)`", result.stderr)
+    assert (result.exit_code, advice[2]) == (1, kind)
+    if kind == "workload":
+        assert run(*advice[1].split()).exit_code == 0
+        assert run(*["predict", advice[1].split()[-1], *arguments[2:]]).exit_code == 0
+    arguments[place] = tmp_path
+    assert f"osf import {tmp_path} --kind {kind}" in run(*arguments).stderr
 
 
 def test_output_files_are_whole_or_not_there(tmp_path):

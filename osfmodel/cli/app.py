@@ -107,6 +107,19 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
         return found or [CompletionItem(incomplete, type="file")]
 
 
+class OneOf(click.Choice):  # type: ignore[type-arg]
+    """One of a few names, in capitals or not; says which may have been meant by another."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(list(names), case_sensitive=False)
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Those that are near, or else all."""
+        near = get_close_matches(str(value).lower(), list(self.choices), n=3)
+        meant = f"{value!r} is not known: did you mean {' or '.join(near)}?"
+        return meant if near else super().get_invalid_choice_message(value, ctx)
+
+
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
 CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
 PLAN = NameOrFile("plan", lambda: NAMED_PLANS)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from osfmodel import documents, measurements, profiles
-from osfmodel.cli.app import line, print_text, require_other, warn
+from osfmodel.cli.app import OneOf, line, print_text, require_other, warn
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
@@ -41,22 +41,20 @@ KINDS = list(TYPES)
 @click.command(name="import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Where to write it (.json); a folder for several clusters.")
-@click.option(
-    "--as", "form", type=click.Choice(list(IMPORT_FORMATS)), metavar="FORMAT", help="Do not guess the format."
-)
+@click.option("--as", "form", type=OneOf(IMPORT_FORMATS), metavar="FORMAT", help="Do not guess the format.")
 @click.option(
     "--fit",
     "cost_model",
-    type=click.Choice(list(COST_MODELS)),
+    type=OneOf(COST_MODELS),
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
-@click.option("--kind", type=click.Choice(KINDS), help="Only this, where a file holds several.")
+@click.option("--kind", type=OneOf(KINDS), help="Only this, where a file holds several.")
 @click.option("--name", help="Name of what is read; default: the file's.")
 @click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
-@click.option("--collective", type=click.Choice(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
+@click.option("--collective", type=OneOf(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
 @trace_options
 def import_command(
     files: tuple[str, ...],

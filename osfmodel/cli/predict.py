@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.economics import Economics, economics
@@ -30,7 +30,7 @@ from osfmodel.workload import Workload
 @plan_option("Named plan or plan file; repeatable. Default: those that fit the rules asked for.")
 @click.option(
     "--engine",
-    type=click.Choice(list(ENGINES)),
+    type=OneOf(ENGINES),
     default=AUTO,
     metavar="ENGINE",
     help="Predict with this model: ours (auto), or OSF's as reconstructed (osf); 'osf list engines'.",
@@ -49,7 +49,7 @@ from osfmodel.workload import Workload
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
 @click.option(
     "--scaling",
-    type=click.Choice(["weak", "strong"]),
+    type=OneOf(["weak", "strong"]),
     help="What more workers bring where each keeps its batch (weak), or all share one (strong).",
 )
 @click.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")

@@ -13,7 +13,7 @@ import click
 
 from osfmodel import profiles
 from osfmodel.batches import Variation
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, OneOf, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.compression import FP16, NONE, compressed
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
@@ -70,10 +70,10 @@ class Asked(NamedTuple):
     help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, a plan file; runtime:PLAN: by executor.",
 )  # fmt: skip
 @click.option(
-    "--executor", type=click.Choice(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
+    "--executor", type=OneOf(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
     help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
-@click.option("--compression", type=click.Choice([NONE, FP16]), help="Of gradients, by Horovod.")
+@click.option("--compression", type=OneOf([NONE, FP16]), help="Of gradients, by Horovod.")
 @click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 @click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
 @click.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
-@click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
+@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="For meeting and each collective.")
 @click.option("--verify", is_flag=True, help="Also compare the losses of each plan with the default's (FACTORY).")
 @click.option("--find-unused-parameters", is_flag=True, help="As DDP's argument.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import target_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
@@ -35,7 +35,7 @@ from osfmodel.units import parse_bytes
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
 @click.option(
     "--lines",
-    type=click.Choice(list(SNIPPETS)),
+    type=OneOf(SNIPPETS),
     help="Print other lines for the plan: how to launch it, or NCCL's choices for its messages.",
 )
 @memory_options

@@ -93,7 +93,10 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if collective not in COLLECTIVES:
         raise UsageError(f"unknown collective {collective!r}: known are {', '.join(COLLECTIVES)}")
     if cluster.capacity is not None and workers > cluster.capacity:
-        raise CostError(f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}")
+        raise CostError(
+            f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}; for more nodes "
+            "say what joins them, as in nccl:h100x8,400Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps"
+        )
     if cluster.cost_model not in COST_MODELS:
         raise CostError(
             f"cluster {cluster.name!r} names the unknown cost model {cluster.cost_model!r}: "

@@ -245,9 +245,10 @@ def test_one_rank_of_several_says_what_is_not_known():
 
 
 def test_a_rank_twice_is_refused():
-    text = Text("a.json", traces.text(Job()))
-    with pytest.raises(DataError, match="two of the files are of one rank"):
-        load_trace([text, text])
+    content = traces.text(Job())
+    said = "^a.json and b.json are both of rank 0: give the files of one run, one a rank; several jobs in one folder by"
+    with pytest.raises(DataError, match=said):
+        load_trace([Text("a.json", content), Text("b.json", content)])
 
 
 def test_a_collective_on_the_record_four_times_is_one():
