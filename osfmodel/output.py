@@ -22,13 +22,17 @@ from osfmodel.workload import Workload
 class Predicted:
     """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty.
 
-    ``scaling``: whether what more workers bring is asked for.
+    ``scaling``: whether what more workers bring is asked for; ``buckets``: whether their sizes are shown to a person.
     """
 
     def __init__(
-        self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]], scaling: bool = False
+        self,
+        comparisons: Sequence[Comparison],
+        money: Sequence[Sequence[Economics]],
+        scaling: bool = False,
+        buckets: bool = False,
     ) -> None:
-        self.comparisons, self.money, self.scaling = comparisons, money, scaling
+        self.comparisons, self.money, self.scaling, self.buckets = comparisons, money, scaling, buckets
 
     def document(self) -> dict[str, Any]:
         entries = [self._entry(number) for number in range(len(self.comparisons))]
@@ -70,6 +74,7 @@ class Predicted:
             {
                 **{key: entry[key] for key in shared},
                 **row,
+                "bucket_sizes_bytes": " ".join(map(str, row["bucket_sizes_bytes"])),
                 "error_band": (row["error_band"] or {}).get("half_width"),
                 "runs_on": " ".join(row["runs_on"]),
                 "notes": "; ".join(row["notes"]),
@@ -87,6 +92,8 @@ class Predicted:
             screen.show_comparison(console, self.comparisons[0])
         else:
             screen.show_sweep(console, self.comparisons)
+        if self.buckets:
+            screen.show_buckets(console, self.comparisons)
         if self.money:
             screen.show_economics(console, self.comparisons, self.money, self.knees())
 
@@ -107,6 +114,7 @@ def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
     return {
         "plan": prediction.name,
         "buckets": len(prediction.plan.buckets),
+        "bucket_sizes_bytes": [bucket.size for bucket in prediction.plan.buckets],
         "iteration_time_s": prediction.iteration_time,
         "exposed_communication_s": prediction.timeline.exposed_communication,
         "scaling_factor": prediction.scaling_factor,

@@ -22,6 +22,7 @@ import osfmodel as osf
 from osfmodel.cli import main, parse_workers
 from osfmodel.plan import contiguous_plan
 from osfmodel.plans import STOCK_PLANS
+from osfmodel.units import show_bytes
 from tests.conftest import ROOT
 from tests.formats import samples, traces
 
@@ -73,6 +74,25 @@ def test_predict_json_is_the_contract():
         assert row["iteration_time_s"] >= document["lower_bound_s"]
         assert row["exposed_communication_s"] == pytest.approx(row["iteration_time_s"] - document["compute_time_s"])
         assert row["scaling_factor"] == pytest.approx(document["compute_time_s"] / row["iteration_time_s"])
+
+
+def test_bucket_sizes_are_listed_where_they_are_asked_for():
+    """In JSON and CSV always; on screen once for all worker counts with the same, in the order of the plan."""
+    asked = [*PREDICT, "--workers", "8,16", "--plan", "ddp", "--plan", "mg-wfbp", "--plan", "wfbp"]
+    sweep = run_json(*asked)["sweep"]
+    for entry in sweep:
+        for row in entry["predictions"]:
+            assert len(row["bucket_sizes_bytes"]) == row["buckets"]
+            assert sum(row["bucket_sizes_bytes"]) == osf.load_workload("googlenet-k80").gradient_bytes
+    rows = list(csv.DictReader(io.StringIO(run(*asked, "-f", "csv").stdout)))
+    sizes = sweep[0]["predictions"][0]["bucket_sizes_bytes"]
+    assert [int(size) for size in rows[0]["bucket_sizes_bytes"].split()] == sizes
+    shown = " ".join(run(*asked, "--buckets").stdout.split())
+    assert f"ddp: {len(sizes)} buckets: {', '.join(map(show_bytes, sizes))}." in shown
+    for entry in sweep:
+        assert f"mg-wfbp with {entry['workers']} workers: {entry['predictions'][1]['buckets']} bucket" in shown
+    assert "wfbp: 64 buckets of " in shown
+    assert "ddp: " not in run(*asked).stdout
 
 
 def test_predict_by_the_engine_osf():

@@ -43,6 +43,7 @@ from osfmodel.workload import Workload
 )
 @click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only.")
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
+@click.option("--buckets", is_flag=True, help="Also list the sizes of each plan's buckets, as they are sent.")
 @click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
 @click.option("--batch-size", type=int, metavar="B", help="What if each worker took B samples at a time.")
@@ -62,6 +63,7 @@ def predict_command(
     channels: int | None,
     forward_overlap: bool,
     split: bool,
+    buckets: bool,
     samples: str | None,
     price_per_gpu_hour: float | None,
     batch_size: int | None,
@@ -82,6 +84,7 @@ def predict_command(
     Example:
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --plan ddp --buckets
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --bandwidth x2 --accumulate 4
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --global-batch 2048
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
@@ -104,7 +107,8 @@ def predict_command(
         for count in counts
     ]
     money = _economics(comparisons, samples, price_per_gpu_hour)
-    emit(style, as_json, output, Predicted(comparisons, money, scaling is not None or global_batch is not None))
+    scales = scaling is not None or global_batch is not None
+    emit(style, as_json, output, Predicted(comparisons, money, scales, buckets))
 
 
 def _require_scaling(scaling: str | None, global_batch: int | None) -> None:
