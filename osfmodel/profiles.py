@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from osfmodel import documents
-from osfmodel.cluster import Cluster, Link, NcclShape
-from osfmodel.cost.collectives import FORMULAS
-from osfmodel.cost.nccl_constants import DEVICES
+from osfmodel.cluster import Cluster
+from osfmodel.cost import COST_MODELS
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plan import Plan
-from osfmodel.units import parse_bandwidth, parse_time
 from osfmodel.workload import Workload
 
 Decoded = TypeVar("Decoded")
@@ -65,8 +63,9 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     an unknown name or a bad quantity, DataError for a file that cannot be used.
     """
     model, separator, words = str(name_or_path).partition(":")
-    if separator and (model in FORMULAS or model in ("hierarchical", "nccl")):
-        return _cluster_in_words(model, words)
+    in_words = COST_MODELS[model].in_words if separator and model in COST_MODELS else None
+    if in_words is not None:
+        return in_words(f"{model}:{words}", words.split(","))
     return _read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
@@ -224,48 +223,3 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
     advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
     raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")
-
-
-def _cluster_in_words(model: str, words: str) -> Cluster:
-    parts = words.split(",")
-    name = f"{model}:{words}"
-    if model == "nccl":
-        return _nccl_in_words(name, parts)
-    if model == "hierarchical":
-        if len(parts) not in (5, 6) or not all(
-            re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in (parts[0], *parts[5:])
-        ):
-            example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
-            form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
-            raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")
-        nics = int(parts[5]) if len(parts) == 6 else 1
-        inside, between = _link_in_words(*parts[1:3]), _link_in_words(*parts[3:5])
-        gpus = int(parts[0])
-        return Cluster(name, model, gpus_per_node=gpus, nics_per_node=nics, in_node=inside, between_nodes=between)
-    if len(parts) != 2:
-        raise UsageError(f"{name!r} is not a cluster: write {model}:LATENCY,BANDWIDTH, for example {model}:50us,10Gbps")
-    return Cluster(name, model, between_nodes=_link_in_words(*parts))
-
-
-def _nccl_in_words(name: str, parts: list[str]) -> Cluster:
-    match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
-    if match is None or len(parts) > 2:
-        form = "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH], for example nccl:h100x8,400Gbps"
-        raise UsageError(f"{name!r} is not a cluster: {form}")
-    device, gpus = DEVICES.get(match[1].lower()), int(match[2])
-    if device is None:
-        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}, known are {', '.join(DEVICES)}")
-    network = _rate_in_words(parts[1]) if len(parts) == 2 else None
-    shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
-    return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
-
-
-def _link_in_words(latency: str, bandwidth: str) -> Link:
-    return Link(parse_time(latency), 1 / _rate_in_words(bandwidth))
-
-
-def _rate_in_words(bandwidth: str) -> float:
-    rate = parse_bandwidth(bandwidth)
-    if not rate:
-        raise UsageError(f"a bandwidth of {bandwidth!r} moves nothing: it must be above 0")
-    return rate
