@@ -136,5 +136,6 @@ TARGET = Target(
     ending=".env",
     caveats=caveats,
     exact=exact,
-    launcher="BytePS is started by bpslaunch, beside a scheduler and servers",
+    launcher="bpslaunch does, beside a scheduler and servers, with the environment that -o byteps.env writes without "
+    "--lines",
 )

@@ -249,5 +249,6 @@ TARGET = Target(
     clock=True,
     compared=True,
     unpriced=True,  # its loop has the settings, and forms the batches itself
-    launcher="Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
+    launcher="horovodrun or mpirun does, with the environment that -o horovod.env writes without --lines, or "
+    "horovodrun with --config-file and -o horovod.yaml",
 )

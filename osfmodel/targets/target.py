@@ -48,7 +48,9 @@ class Target:
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
     unpriced:      whether what its default does can be carried out without knowing what a message costs
-    launcher:      what starts its workers, in a sentence, where torchrun does not
+    launcher:      what starts its workers, in a sentence, where torchrun does not, and how they come by the settings
+    arguments:     (knobs) -> what is given to the training script on its command line, where settings go there
+    beside:        how else the training script comes by the settings, in a sentence
     """
 
     meaning: str
@@ -73,6 +75,8 @@ class Target:
     compared: bool = False
     unpriced: bool = False
     launcher: str = ""
+    arguments: Callable[[Any], str] = lambda knobs: ""
+    beside: str = "train.py is your script, with the lines that this command writes without --lines (-o lines.py)"
 
     @property
     def endings(self) -> tuple[str, ...]:
