@@ -151,8 +151,15 @@ def check_output(output: str | None, files: Sequence[str]) -> None:
     if output in (None, "-"):
         return
     target = Path(str(output))
+    if names_folder(str(output)) and not target.exists() and target.parent.is_dir():
+        return
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
-        raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")
+        raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder such as job/")
+
+
+def names_folder(output: str) -> bool:
+    """Whether it is one, or is written as one that is to be made."""
+    return Path(output).is_dir() or output.endswith(("/", os.sep))
 
 
 def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
@@ -180,16 +187,18 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
     elif output == "-":
         for noun in nouns:
             print_text(documents.encode(document(noun, title)))
-    elif len(nouns) > 1 and not Path(output).is_dir():
+    elif len(nouns) > 1 and not names_folder(output):
         kinds = list(dict.fromkeys(map(kind_of, nouns)))
         several = f"{len(nouns)} clusters:" if len(kinds) == 1 else f"{', '.join(kinds)}: choose with --kind, or"
-        raise UsageError(f"{files[0]} holds {several} give -o a folder that exists")
+        raise UsageError(f"{files[0]} holds {several} give -o a folder such as job/")
     else:
-        folder = Path(output).is_dir()
+        folder = names_folder(output)
         targets = [(Path(output) / f"{name}.json", noun) for name, noun in named(nouns, title)]
         targets = targets if folder else [(Path(output), noun) for noun in nouns]
         for target, _ in targets:
             check_output(str(target), files)
+        if folder:
+            Path(output).mkdir(exist_ok=True)
         for target, noun in targets:
             profiles.write_text(target, documents.encode(document(noun, title)))
             click.echo(f"osf: wrote {target}: {summary(noun)}", err=True)
