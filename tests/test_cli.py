@@ -259,7 +259,7 @@ def test_worker_counts(text, expected, small_cluster):
 
 def test_a_range_over_a_measured_cluster_takes_what_was_measured(table_cluster):
     assert parse_workers("2..64", table_cluster) == [2, 4]
-    with pytest.raises(osf.UsageError, match="measured with 2, 4"):
+    with pytest.raises(osf.CostError, match="measured with 2, 4"):
         parse_workers("5..64", table_cluster)
 
 
@@ -409,7 +409,7 @@ def test_one_entry_in_full():
             "the largest tensor is 'layer4.2.conv2.weight' with 9.000 MiB",
         ),
         ([*TUNE, "--workers", "8", "--max-buckets", "0"], 2, "1 or more"),
-        ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 1, "cannot be written"),
+        ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 2, "there is no folder /no/such/folder"),
         (["list", "everything"], 2, "'everything' is not one of"),
         (["frobnicate"], 2, "frobnicate"),
     ],
@@ -421,6 +421,57 @@ def test_bad_input_is_one_line_and_an_exit_code(arguments, code, message):
     assert message in result.stderr
     assert result.stderr.startswith("osf: ")
     assert result.stderr.count("\n") == 1
+
+
+MISTAKES = [
+    ([*PREDICT, "--workers", "x"], 2),
+    ([*PREDICT, "--workers", "8", "--plan", "nothing"], 2),
+    ([*PREDICT, "--workers", "8", "--bandwidth", "2"], 2),
+    (["predict", "nothing", "--cluster", "v100-10gbe", "--workers", "8"], 2),
+    (["predict", "googlenet-k80", "--cluster", "nothing", "--workers", "8"], 2),
+    ([*TUNE, "--workers", "8", "--for", "nothing"], 2),
+    ([*TUNE, "--workers", "8", "--memory", "4GiB", "--lines", "slurm"], 2),
+    ([*TUNE, "--workers", "8", "--repeat", "2"], 2),
+    (["memory", "nothing"], 2),
+    (["check", "nothing"], 2),
+    (["list", "nothing"], 2),
+    (["report", *PREDICT[1:], "--workers", "8", "-o", "report.docx"], 2),
+    (["explain", "missing.json", "--format", "nothing"], 2),
+    (["import", "missing.log", "--as", "nothing"], 2),
+    ([*PREDICT, "--workers", "8", "-o", "missing/out.json"], 2),
+    (["list", "-o", "missing/out.json"], 2),
+    (["import", "stored.json", "-o", "missing/out.json"], 2),
+    ([*PREDICT, "--workers", "8", "--engine", "osf", "--host-lead", "2"], 2),
+    (["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "8", "--bandwidth", "9Gbps"], 2),
+    (["predict", "missing.json", "--cluster", "v100-10gbe", "--workers", "8"], 1),
+    (["predict", "broken.json", "--cluster", "v100-10gbe", "--workers", "8"], 1),
+    (["predict", "googlenet-k80", "--cluster", "broken.json", "--workers", "8"], 1),
+    ([*PREDICT, "--workers", "8", "--plan", "missing.json"], 1),
+    ([*PREDICT, "--workers", "8", "--plan", "broken.json"], 1),
+    (["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"], 1),
+    (["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "9..31"], 1),
+    (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1),
+    ([*TUNE, "--workers", "8", "--max-bucket", "1B"], 1),
+    (["memory", "broken.json"], 1),
+    (["check", "broken.json"], 1),
+    (["explain", "missing.json"], 1),
+    (["explain", "broken.json"], 1),
+    (["import", "missing.log"], 1),
+    (["import", "broken.json"], 1),
+    (["import", "stored.json", "--kind", "cluster"], 1),
+    (["report", "broken.json", "--cluster", "v100-10gbe", "--workers", "8"], 1),
+]
+"""Command lines, and the status that each ends with: 2 where its own words are wrong, 1 where what they name is."""
+
+
+@pytest.mark.parametrize(("words", "status"), MISTAKES)
+def test_the_exit_status_tells_wrong_words_from_wrong_data(words, status, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text('{"schema_version": 1, "name": ')
+    osf.save(osf.load_workload("googlenet-k80"), tmp_path / "stored.json")
+    result = run(*words)
+    assert result.exit_code == status, result.output
+    assert re.fullmatch("osf: [^\n]+\n", result.stderr)
 
 
 def test_a_plan_for_another_workload_is_refused(tmp_path):

@@ -16,7 +16,7 @@ import click
 from osfmodel import __version__, documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
-from osfmodel.errors import DataError, OsfError, UsageError
+from osfmodel.errors import CostError, DataError, OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
 from osfmodel.render import FORMATS, Result, choose_format, ending_of, render
 from osfmodel.units import parse_time
@@ -164,7 +164,7 @@ def parse_workers(text: str, cluster: Cluster) -> list[int]:
     """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts.
 
     A range holds the counts that ``cluster`` was measured with; where it serves any count, the doublings of its start,
-    and its end. Raises UsageError.
+    and its end. Raises UsageError, and CostError where the cluster was measured with none of a range.
     """
     counts: list[int] = []
     for part in text.split(","):
@@ -191,7 +191,7 @@ def _range(first: int, last: int, cluster: Cluster) -> list[int]:
     inside = [count for count in measured if first <= count <= last]
     have = ", ".join(map(str, measured))
     if not inside:
-        raise UsageError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
+        raise CostError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
     left_out = [count for count in doublings if count not in measured]
     if left_out:
         missing = ", ".join(map(str, left_out))
@@ -232,6 +232,8 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
     if as_json and style not in (None, "json"):
         raise UsageError(f"--json contradicts --format {style}")
     to_stdout = output in (None, "-")
+    if not to_stdout:
+        require_writable(str(output))
     asked = "json" if as_json else style
     chosen = choose_format(asked, output, result)
     on_terminal = to_stdout and sys.stdout is not None and sys.stdout.isatty()
@@ -260,6 +262,8 @@ def require_other(output: str | None, files: Sequence[str]) -> None:
 def require_writable(output: str | os.PathLike[str]) -> None:
     """Raise UsageError where a file of that name could not be written: said before something long begins."""
     target = Path(os.path.realpath(output))
+    if target.exists() and not target.is_file() and not target.is_dir():
+        return  # a pipe or a device is written to as it is
     if target.is_dir():
         raise UsageError(f"-o {output}: that is a folder: name a file in it")
     if not target.parent.is_dir():

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from osfmodel import documents, measurements, profiles
-from osfmodel.cli.app import OneOf, line, print_text, require_other, warn
+from osfmodel.cli.app import OneOf, line, print_text, require_other, require_writable, warn
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
@@ -111,11 +111,11 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
-    """Those of ``kind``, all without one. Raises UsageError where there are none."""
+    """Those of ``kind``, all without one. Raises DataError where there are none."""
     chosen = [noun for noun in nouns if kind in (None, kind_of(noun))]
     if not chosen:
         held = " and ".join(dict.fromkeys(map(kind_of, nouns)))
-        raise UsageError(f"--kind {kind}: {file} holds none, only {held}")
+        raise DataError(f"--kind {kind}: {file} holds none, only {held}")
     return chosen
 
 
@@ -155,6 +155,8 @@ def check_output(output: str | None, files: Sequence[str]) -> None:
         return
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
         raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder such as job/")
+    if not target.is_dir():
+        require_writable(target)
 
 
 def names_folder(output: str) -> bool:
@@ -193,12 +195,12 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
         raise UsageError(f"{files[0]} holds {several} give -o a folder such as job/")
     else:
         folder = names_folder(output)
+        if folder:
+            Path(output).mkdir(exist_ok=True)
         targets = [(Path(output) / f"{name}.json", noun) for name, noun in named(nouns, title)]
         targets = targets if folder else [(Path(output), noun) for noun in nouns]
         for target, _ in targets:
             check_output(str(target), files)
-        if folder:
-            Path(output).mkdir(exist_ok=True)
         for target, noun in targets:
             profiles.write_text(target, documents.encode(document(noun, title)))
             click.echo(f"osf: wrote {target}: {summary(noun)}", err=True)
