@@ -211,7 +211,8 @@ def test_list_shows_sources():
     for row in document["clusters"]:
         assert row["name"] in text
     assert "shyhuai/B-Caffe" in text
-    for kind in ("plans", "targets", "engines", "cost-models"):
+    assert "a batch script for sbatch" in run("list", "snippets", "slurm").stdout
+    for kind in ("plans", "targets", "engines", "cost-models", "snippets"):
         assert all(row["meaning"] for row in document[kind])
 
 

@@ -19,7 +19,8 @@ from osfmodel.output import Listed
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List what comes with osfmodel, or show all that is known of one entry and where its figures are from.
 
-    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions or formats.
+    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions, formats or snippets (what
+    osf tune --lines prints).
 
     \b
     Example:
