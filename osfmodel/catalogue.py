@@ -15,6 +15,7 @@ from osfmodel.engine import ENGINES
 from osfmodel.errors import OsfError
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.plans import FAMILIES, NAMED_PLANS
+from osfmodel.snippets import SNIPPETS
 from osfmodel.source import Source
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.workload import Workload
@@ -110,4 +111,5 @@ KINDS: dict[str, Callable[[], Listing]] = {
     "effects": _effects,
     "compressions": _meanings(COMPRESSIONS),
     "formats": _meanings(IMPORT_FORMATS),
+    "snippets": _meanings(SNIPPETS),
 }

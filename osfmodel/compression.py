@@ -122,14 +122,21 @@ def hook_of(workload: Workload) -> str:
     return entry.hook.format(rank=rank)
 
 
+def _meant(how: str) -> str:
+    from difflib import get_close_matches
+
+    known = {name: f"{name}:RANK" if one.ranked else name for name, one in COMPRESSIONS.items()}
+    near = get_close_matches(how.partition(":")[0].lower(), known, n=1)
+    return f"did you mean {known[near[0]]}?" if near else f"write one of {', '.join(known.values())}"
+
+
 def compression_called(how: str) -> tuple[Compression, int]:
     """The entry of COMPRESSIONS and the rank, 0 where it has none. Raises UsageError."""
     match = re.fullmatch(r"([a-z0-9]+)(?::([0-9]{1,7}))?", how)
     entry = COMPRESSIONS.get(match[1]) if match else None
     rank = int(match[2] or 0) if match else 0
     if entry is None or entry.ranked != bool(match and match[2]):
-        known = ", ".join(f"{name}:RANK" if one.ranked else name for name, one in COMPRESSIONS.items())
-        raise UsageError(f"--compression {how!r}: write one of {known}")
+        raise UsageError(f"--compression {how!r}: {_meant(how)}")
     if entry.ranked and not 1 <= rank <= LARGEST_RANK:
         raise UsageError(f"--compression {how!r}: a rank is 1 or more, and no more than a million")
     return entry, rank

@@ -10,7 +10,11 @@
     ├── JobError     a job of several workers failed: they did not meet, one died, the model raised something
     └── StoppedError somebody stopped it
 
-Every message is one line and says what to do next where there is something to do.
+Every message is one line and says what to do next where there is something to do. The command line ends with 2 where
+its own words are wrong (UsageError, and what click finds): an unknown option, name or unit, options that contradict
+each other or do not go with this workload or cluster, a place that ``-o`` cannot write to. It ends with 1 for all
+else: a file that is missing or wrong, figures that are not there, a plan that cannot be carried out, a job that
+failed. So a script that gets 2 must change its words, and one that gets 1 its data.
 """
 
 from __future__ import annotations

@@ -79,21 +79,11 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
 
 def caveat(cluster: Cluster) -> str:
     """What bandwidth and latency are on this cluster, where that is not plain."""
-    if cluster.cost_model == "tabulated":
-        return "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
-    if cluster.cost_model in ("hockney", "piecewise"):
-        return "latency is the constant of each fitted line, and bandwidth its slope"
+    model = COST_MODELS[cluster.cost_model]
+    if model.figures:
+        return model.figures
     inside = "the network between nodes changes, and what joins the GPUs of a node stays"
-    return inside if cluster.gpus_per_node > 1 and _outside(cluster) else ""
-
-
-def _outside(cluster: Cluster) -> bool:
-    """Whether the data of its cost model tells a network between nodes."""
-    if cluster.cost_model == "nccl":
-        return cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None
-    if cluster.cost_model == "protocols":
-        return any(row.between_nodes is not None for row in cluster.protocols)
-    return cluster.between_nodes is not None
+    return inside if cluster.gpus_per_node > 1 and model.networked(cluster) else ""
 
 
 def _require_stated(cluster: Cluster, network: Network) -> None:

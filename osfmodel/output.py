@@ -12,6 +12,7 @@ from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
 from osfmodel.measurement import Measurement
 from osfmodel.predict import Comparison, Prediction
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Outcome, Tuning
 from osfmodel.units import show_bytes, show_time
 from osfmodel.what_if import WhatIf
@@ -21,13 +22,17 @@ from osfmodel.workload import Workload
 class Predicted:
     """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty.
 
-    ``scaling``: whether what more workers bring is asked for.
+    ``scaling``: whether what more workers bring is asked for; ``buckets``: whether their sizes are shown to a person.
     """
 
     def __init__(
-        self, comparisons: Sequence[Comparison], money: Sequence[Sequence[Economics]], scaling: bool = False
+        self,
+        comparisons: Sequence[Comparison],
+        money: Sequence[Sequence[Economics]],
+        scaling: bool = False,
+        buckets: bool = False,
     ) -> None:
-        self.comparisons, self.money, self.scaling = comparisons, money, scaling
+        self.comparisons, self.money, self.scaling, self.buckets = comparisons, money, scaling, buckets
 
     def document(self) -> dict[str, Any]:
         entries = [self._entry(number) for number in range(len(self.comparisons))]
@@ -69,6 +74,7 @@ class Predicted:
             {
                 **{key: entry[key] for key in shared},
                 **row,
+                "bucket_sizes_bytes": " ".join(map(str, row["bucket_sizes_bytes"])),
                 "error_band": (row["error_band"] or {}).get("half_width"),
                 "runs_on": " ".join(row["runs_on"]),
                 "notes": "; ".join(row["notes"]),
@@ -86,6 +92,8 @@ class Predicted:
             screen.show_comparison(console, self.comparisons[0])
         else:
             screen.show_sweep(console, self.comparisons)
+        if self.buckets:
+            screen.show_buckets(console, self.comparisons)
         if self.money:
             screen.show_economics(console, self.comparisons, self.money, self.knees())
 
@@ -106,6 +114,7 @@ def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
     return {
         "plan": prediction.name,
         "buckets": len(prediction.plan.buckets),
+        "bucket_sizes_bytes": [bucket.size for bucket in prediction.plan.buckets],
         "iteration_time_s": prediction.iteration_time,
         "exposed_communication_s": prediction.timeline.exposed_communication,
         "scaling_factor": prediction.scaling_factor,
@@ -137,10 +146,10 @@ def _band(band: Band | None, time: float) -> dict[str, Any] | None:
 
 
 class Tuned:
-    """The result of ``osf tune``."""
+    """The result of ``osf tune``; ``lines``: others than those of its framework, which are asked for."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self.tuning = tuning
+    def __init__(self, tuning: Tuning, lines: str | None = None) -> None:
+        self.tuning, self.lines = tuning, lines
 
     def document(self) -> dict[str, Any]:
         tuning = self.tuning
@@ -157,7 +166,7 @@ class Tuned:
             "notes": list(tuning.notes),
             "plan": document_of(tuning.plan),
             "config": tuning.config,
-            "rendered": tuning.rendered,
+            "rendered": tuning.rendered if self.lines is None else self.lines,
             **_what_if(tuning.what_if),
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
         }
@@ -183,9 +192,24 @@ class Tuned:
     def warnings(self) -> list[str]:
         return list(self.tuning.warnings)
 
-    def code(self) -> str:
-        """The lines to paste, alone."""
-        return self.tuning.rendered
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Of files with the framework's settings."""
+        return CONFIG_TARGETS[self.tuning.target].endings
+
+    def code(self, ending: str) -> str:
+        """The lines to paste, alone, as they stand in a file whose name ends so."""
+        tuning = self.tuning
+        if self.lines is not None:
+            return self.lines
+        return CONFIG_TARGETS[tuning.target].written(tuning.knobs, tuning.workload, ending)
+
+    def other(self, style: str) -> str:
+        """What a file in this format holds, and how to have what it leaves out."""
+        if style == "code":
+            return f"settings for {self.tuning.target}; the plan and its times: --format json"
+        settings = "" if CONFIG_TARGETS[self.tuning.target].executes else "; settings alone: --format code"
+        return f"{style}: the plan and its times{settings}" if style in ("json", "yaml") else style
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

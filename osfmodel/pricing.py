@@ -166,22 +166,13 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
             costs[half] = whole.slower(0.5)
             assumed.append(half)
     effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost
-    startups = _startups(cluster, workers)
     measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
     gain = measured[0].gain if measured else 1
-    uncertainty = COST_MODELS[cluster.cost_model].uncertainty
+    model = COST_MODELS[cluster.cost_model]
     in_flight = cluster.in_flight if workers > 1 else 1
     return Pricing(
-        costs, workers, gain, effects, uncertainty, in_flight,
-        blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers), startups=startups,
+        costs, workers, gain, effects, model.uncertainty, in_flight,
+        blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers),
+        startups=model.startups(cluster, workers),
         assumed=tuple(assumed) if workers > 1 else (),
     )  # fmt: skip
-
-
-def _startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
-    """Those that were measured beside the tables that are the prices; the launch latency is start-up, too."""
-    return {
-        table.collective: TableCost(table.sizes, table.startups, 0.0)
-        for table in cluster.tables
-        if table.startups and table.workers == workers and cluster.cost_model == "tabulated"
-    }

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from osfmodel import documents
-from osfmodel.cluster import Cluster, Link, NcclShape
-from osfmodel.cost.collectives import FORMULAS
-from osfmodel.cost.nccl_constants import DEVICES
+from osfmodel.cluster import Cluster
+from osfmodel.cost import COST_MODELS
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.plan import Plan
-from osfmodel.units import parse_bandwidth, parse_time
 from osfmodel.workload import Workload
 
 Decoded = TypeVar("Decoded")
@@ -22,6 +20,9 @@ FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "meas
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 LARGEST_FILE = 64 * 2**20
+HEAD = 65_536
+"""Bytes in which a file shows what wrote it."""
+GZIP = b"\x1f\x8b"
 FOREIGN = (
     (
         re.compile(rb"^[^{\n]{0,40}#[ \t]+size[ \t]+count[ \t]+type|^# nThread \d|^# nccl-tests version ", re.M),
@@ -38,6 +39,8 @@ FOREIGN = (
     (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
 )
 """What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
+MOST_NEAR = 6
+"""Names that hold what was asked for, up to which all are told."""
 SEVERAL = ("Horovod's timeline", "a trace of torch.profiler")
 """Those that hold nouns of several kinds."""
 
@@ -60,14 +63,23 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     an unknown name or a bad quantity, DataError for a file that cannot be used.
     """
     model, separator, words = str(name_or_path).partition(":")
-    if separator and (model in FORMULAS or model in ("hierarchical", "nccl")):
-        return _cluster_in_words(model, words)
+    in_words = COST_MODELS[model].in_words if separator and model in COST_MODELS else None
+    if in_words is not None:
+        return in_words(f"{model}:{words}", words.split(","))
     return _read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
     """A plan from a JSON file, which may be the output of ``osf tune``. Raises DataError."""
-    return read(Path(path), documents.decode_plan)
+
+    def decoded(content: bytes) -> Plan:
+        if content.lstrip().startswith(b"{") and b'"buckets"' not in content:
+            raise DataError(
+                "holds no plan (settings of a framework are none): osf tune ... --format json -o FILE has it"
+            )
+        return documents.decode_plan(content)
+
+    return read(Path(path), decoded)
 
 
 def save(noun: Workload | Cluster | Plan, path: str | os.PathLike[str]) -> None:
@@ -106,7 +118,8 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
         try:
             return decode(content)
         except OsfError:
-            tool = next((tool for mark, tool in FOREIGN if mark.search(content[:65_536])), None)
+            head = _unpacked(content)
+            tool = next((tool for mark, tool in FOREIGN if mark.search(head)), None)
             if tool is None:
                 raise
             target = path.with_name(f"{path.name.partition('.')[0] or kind}.json")
@@ -115,7 +128,22 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
             command = f"osf import {path}{which} -o {target}"
             raise DataError(f"looks like {tool}: run `{command}`, and give that file") from None
 
+    if path.is_dir():
+        advice = f"`osf import {path} --kind {kind} -o {kind}.json` reads a folder with the traces of one job"
+        raise DataError(f"{path} is a folder: {advice}, and then give that file")
     return read(path, decoded)
+
+
+def _unpacked(content: bytes) -> bytes:
+    """What a file begins with; where that is compressed and can be undone, without the compression."""
+    if not content.startswith(GZIP):
+        return content[:HEAD]
+    import zlib
+
+    try:
+        return zlib.decompressobj(wbits=31).decompress(content, HEAD)
+    except zlib.error:
+        return content[:HEAD]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -191,52 +219,7 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
     from difflib import get_close_matches
 
     known = list(names(kind))
-    near = [name for name in known if text in name][:3] or get_close_matches(text, known, n=3)
+    near = [name for name in known if text.lower() in name][:MOST_NEAR] or get_close_matches(text.lower(), known, n=3)
     advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
     raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")
-
-
-def _cluster_in_words(model: str, words: str) -> Cluster:
-    parts = words.split(",")
-    name = f"{model}:{words}"
-    if model == "nccl":
-        return _nccl_in_words(name, parts)
-    if model == "hierarchical":
-        if len(parts) not in (5, 6) or not all(
-            re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in (parts[0], *parts[5:])
-        ):
-            example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
-            form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
-            raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")
-        nics = int(parts[5]) if len(parts) == 6 else 1
-        inside, between = _link_in_words(*parts[1:3]), _link_in_words(*parts[3:5])
-        gpus = int(parts[0])
-        return Cluster(name, model, gpus_per_node=gpus, nics_per_node=nics, in_node=inside, between_nodes=between)
-    if len(parts) != 2:
-        raise UsageError(f"{name!r} is not a cluster: write {model}:LATENCY,BANDWIDTH, for example {model}:50us,10Gbps")
-    return Cluster(name, model, between_nodes=_link_in_words(*parts))
-
-
-def _nccl_in_words(name: str, parts: list[str]) -> Cluster:
-    match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
-    if match is None or len(parts) > 2:
-        form = "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH], for example nccl:h100x8,400Gbps"
-        raise UsageError(f"{name!r} is not a cluster: {form}")
-    device, gpus = DEVICES.get(match[1].lower()), int(match[2])
-    if device is None:
-        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}, known are {', '.join(DEVICES)}")
-    network = _rate_in_words(parts[1]) if len(parts) == 2 else None
-    shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
-    return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
-
-
-def _link_in_words(latency: str, bandwidth: str) -> Link:
-    return Link(parse_time(latency), 1 / _rate_in_words(bandwidth))
-
-
-def _rate_in_words(bandwidth: str) -> float:
-    rate = parse_bandwidth(bandwidth)
-    if not rate:
-        raise UsageError(f"a bandwidth of {bandwidth!r} moves nothing: it must be above 0")
-    return rate

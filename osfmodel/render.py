@@ -25,7 +25,7 @@ PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
 
 
 class Result(Protocol):
-    """What a command hands over to be shown. One that has lines to paste also has ``code()``."""
+    """What a command hands over to be shown. One that has lines to paste also has ``endings`` and ``code(ending)``."""
 
     def document(self) -> dict[str, Any]:
         """For JSON and YAML: the contract."""
@@ -40,15 +40,35 @@ class Result(Protocol):
         """What to be careful about, for stderr."""
 
 
-def choose_format(asked: str | None, output: str | None) -> str:
-    """The format asked for, or the one that the output file's name says, or a table. UsageError for a picture."""
-    if asked is None and Path(output or "").suffix.lower() in PICTURES:
+def choose_format(asked: str | None, output: str | None, result: Result) -> str:
+    """The format asked for, or the one that the output file's name says, or a table.
+
+    The endings of the files that a result has of its own (``endings``) come first. Raises UsageError for the name of a
+    picture, and of lines that the result has not.
+    """
+    if asked is not None:
+        return asked
+    ending, own = ending_of(output), getattr(result, "endings", None)
+    if ending in PICTURES:
         raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; pages and pictures: osf report")
-    return asked or SUFFIXES.get(Path(output or "").suffix.lower(), "table")
+    if own is not None and ending in own:
+        return "code"
+    chosen = SUFFIXES.get(ending, "table")
+    if own is not None and chosen == "code":
+        raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
+    return chosen
 
 
-def render(style: str, result: Result, for_terminal: bool) -> str:
-    """``result`` in one of FORMATS; ``for_terminal`` allows colour and the terminal's own width in tables."""
+def ending_of(output: str | None) -> str:
+    """``.json`` of ``plan.json``; "" of none."""
+    return Path(output or "").suffix.lower()
+
+
+def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> str:
+    """``result`` in one of FORMATS; ``for_terminal`` allows colour and the terminal's own width in tables.
+
+    ``ending``: of the name of the file, which says in which of its own forms a result writes its code.
+    """
     if style == "json":
         return documents.encode(result.document())
     if style == "yaml":
@@ -65,7 +85,7 @@ def render(style: str, result: Result, for_terminal: bool) -> str:
     if style == "code":
         if not hasattr(result, "code"):
             raise UsageError("--format code: only osf tune has lines to paste")
-        return str(result.code())
+        return str(result.code(ending))
     return _table(result, for_terminal)
 
 

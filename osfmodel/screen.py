@@ -221,6 +221,19 @@ def _sweep_row(table: Table, prediction: Prediction, workers: int) -> None:
     table.add_row(escape(prediction.name), str(workers), time, factor, gap, _width(prediction.band))
 
 
+def show_buckets(console: Console, comparisons: Sequence[Comparison]) -> None:
+    """The sizes of each plan's buckets in the order in which they are sent; once where worker counts share them."""
+    for number, first in enumerate(comparisons[0].predictions):
+        workers: dict[tuple[int, ...], list[str]] = {}
+        for comparison in comparisons:
+            sizes = tuple(bucket.size for bucket in comparison.predictions[number].plan.buckets)
+            workers.setdefault(sizes, []).append(str(comparison.workers))
+        for sizes, counts in workers.items():
+            where = f" with {', '.join(counts)} workers" if len(workers) > 1 else ""
+            listed = show_sizes(sizes) if sizes else ""
+            console.print(f"{first.name}{where}: {how_many(len(sizes), 'bucket')}{listed}.", markup=False)
+
+
 def show_economics(
     console: Console,
     comparisons: Sequence[Comparison],

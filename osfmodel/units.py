@@ -8,7 +8,7 @@ person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in what a person reads. ``25
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from osfmodel.errors import UsageError
@@ -58,16 +58,27 @@ def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: s
         raise UsageError(f"{text!r} is not a {kind}: write a non-negative number and a unit, for example {example}")
     number, unit = match.groups()
     if unit == "":
-        raise UsageError(f"{text!r} has no unit: write for example {example} ({', '.join(units)})")
+        raise UsageError(f"{text!r} has no unit: write for example {example}")
     if unit not in units:
-        # Never a suggestion that turns bits into bytes: that is a factor of 8.
-        near = [known for known in units if known.lower() == unit.lower() and ("b" in known) == ("b" in unit)]
-        advice = f"did you mean {' or '.join(near)}?" if near else f"known units: {', '.join(units)}"
-        raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}, {advice}")
+        near = _near(unit, units)
+        advice = f"did you mean {' or '.join(f'{number}{one}' for one in near)}?" if near else f"write as in {example}"
+        raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}: {advice}")
     quantity = Fraction(number) * units[unit]
     if quantity > LARGEST:
         raise UsageError(f"{text!r} is beyond any {kind} in the world")
     return quantity
+
+
+def _near(unit: str, units: Iterable[str]) -> list[str]:
+    """Those that may have been meant. Never one that turns bits into bytes: that is a factor of 8."""
+    from difflib import get_close_matches
+
+    if "b" not in unit.lower() and any("b" in known for known in units):
+        return []  # a G, or a parsec, a second: nothing says of what
+    alike = [known for known in units if ("b" in known) == ("b" in unit)]
+    same = [known for known in alike if known.lower() == unit.lower()]
+    begun = [known for known in alike if known.startswith(unit)]
+    return same or begun or get_close_matches(unit, alike, n=2, cutoff=0.5)
 
 
 def parse_bytes(text: str) -> int:

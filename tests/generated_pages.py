@@ -128,7 +128,10 @@ SHARED = """\
 * **`--format`** is `table`, `json`, `yaml` or `csv`; `--json` is short for `--format json`. Keys name their units
   (`iteration_time_s`, `gradient_bytes`). [What is in them](../reference/files.md#what-the-commands-print).
 * **`-o FILE`** writes a file whole or not at all; its suffix gives the format where `--format` does not.
-* **Exit status**: 0 fine; 1 bad data, or a check that failed; 2 bad usage.
+* **Exit status**: 0 fine. 2 where the words of the command line are wrong: an unknown option, name or unit, options
+  that contradict each other or do not go with this workload or cluster, a place that `-o` cannot write to. 1 for all
+  else: a file that is missing or wrong, figures that a cluster does not have, a plan that cannot be carried out, a
+  check or a job that failed. 130 where it was interrupted.
 * **A WORKLOAD and a CLUSTER** are a bundled name (`osf list`), a file, or the name of a file in `workloads/` and
   `clusters/` of the folder that the environment variable `OSFMODEL_PROFILES` names. A cluster may also be said in
   words, such as `ring:50us,10Gbps`.

@@ -27,6 +27,7 @@ FLOORS = [
         "contention",
         "cost.curves",
         "cost.layout",
+        "cost.words",
         "cost.nccl_constants",
         "cost.jumps",
     ),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import itertools
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import osfmodel as osf
 from osfmodel.cli import main, parse_workers
 from osfmodel.plan import contiguous_plan
 from osfmodel.plans import STOCK_PLANS
+from osfmodel.units import show_bytes
 from tests.conftest import ROOT
 from tests.formats import samples, traces
 
@@ -71,6 +74,25 @@ def test_predict_json_is_the_contract():
         assert row["iteration_time_s"] >= document["lower_bound_s"]
         assert row["exposed_communication_s"] == pytest.approx(row["iteration_time_s"] - document["compute_time_s"])
         assert row["scaling_factor"] == pytest.approx(document["compute_time_s"] / row["iteration_time_s"])
+
+
+def test_bucket_sizes_are_listed_where_they_are_asked_for():
+    """In JSON and CSV always; on screen once for all worker counts with the same, in the order of the plan."""
+    asked = [*PREDICT, "--workers", "8,16", "--plan", "ddp", "--plan", "mg-wfbp", "--plan", "wfbp"]
+    sweep = run_json(*asked)["sweep"]
+    for entry in sweep:
+        for row in entry["predictions"]:
+            assert len(row["bucket_sizes_bytes"]) == row["buckets"]
+            assert sum(row["bucket_sizes_bytes"]) == osf.load_workload("googlenet-k80").gradient_bytes
+    rows = list(csv.DictReader(io.StringIO(run(*asked, "-f", "csv").stdout)))
+    sizes = sweep[0]["predictions"][0]["bucket_sizes_bytes"]
+    assert [int(size) for size in rows[0]["bucket_sizes_bytes"].split()] == sizes
+    shown = " ".join(run(*asked, "--buckets").stdout.split())
+    assert f"ddp: {len(sizes)} buckets: {', '.join(map(show_bytes, sizes))}." in shown
+    for entry in sweep:
+        assert f"mg-wfbp with {entry['workers']} workers: {entry['predictions'][1]['buckets']} bucket" in shown
+    assert "wfbp: 64 buckets of " in shown
+    assert "ddp: " not in run(*asked).stdout
 
 
 def test_predict_by_the_engine_osf():
@@ -189,7 +211,8 @@ def test_list_shows_sources():
     for row in document["clusters"]:
         assert row["name"] in text
     assert "shyhuai/B-Caffe" in text
-    for kind in ("plans", "targets", "engines", "cost-models"):
+    assert "a batch script for sbatch" in run("list", "snippets", "slurm").stdout
+    for kind in ("plans", "targets", "engines", "cost-models", "snippets"):
         assert all(row["meaning"] for row in document[kind])
 
 
@@ -237,7 +260,7 @@ def test_worker_counts(text, expected, small_cluster):
 
 def test_a_range_over_a_measured_cluster_takes_what_was_measured(table_cluster):
     assert parse_workers("2..64", table_cluster) == [2, 4]
-    with pytest.raises(osf.UsageError, match="measured with 2, 4"):
+    with pytest.raises(osf.CostError, match="measured with 2, 4"):
         parse_workers("5..64", table_cluster)
 
 
@@ -328,7 +351,7 @@ def test_one_entry_in_full():
         ([*PREDICT, "--workers", "many"], 2, "write counts such as"),
         ([*PREDICT], 2, "--workers"),
         ([*PREDICT, "--workers", "8", "--plan", "best"], 2, "unknown plan 'best'"),
-        ([*PREDICT, "--workers", "8", "--engine", "ofs"], 2, "'ofs' is not one of 'auto', 'osf'"),
+        ([*PREDICT, "--workers", "8", "--engine", "ofs"], 2, "did you mean osf?"),
         ([*PREDICT, "--workers", "8", "--engine", "osf", "--channels", "2"], 1, "the engine osf knows one channel"),
         ([*PREDICT, "--workers", "8", "--plan", "osf:64"], 2, "has no unit"),
         ([*PREDICT, "--workers", "8", "--plan", "none.json"], 1, "none.json cannot be read"),
@@ -360,21 +383,34 @@ def test_one_entry_in_full():
         (
             ["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"],
             1,
-            "measured with 2, 4, 8, 32, 64",
+            "measured with 2, 4, 8, 32, 64; osf bench measures others",
         ),
-        (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1, "has 8"),
+        (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1, "has 8; for more nodes say"),
         ([*PREDICT, "--workers", "8", "--cost-model", "tabulated"], 1, "has no such table"),
         (["predict", "googlenet-k80", "--cluster", "ring:50us,10", "--workers", "8"], 2, "no unit"),
         ([*TUNE, "--workers", "8", "--for", "mpi"], 2, "'mpi' is not one of"),
         ([*TUNE, "--workers", "8", "--max-bucket", "25"], 2, "'25' has no unit"),
-        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "known units"),
+        ([*TUNE, "--workers", "8", "--max-bucket", "25mb"], 2, "write as in 25MiB"),
+        ([*PREDICT, "--workers", "8", "--bandwidth", "2x"], 2, "did you mean x2?"),
+        (
+            [*PREDICT, "--workers", "8", "--bandwidth", "10Gbis"],
+            2,
+            "did you mean 10Gbit/s or 10Gbps?; or write a factor",
+        ),
+        ([*PREDICT, "--workers", "8", "--compression", "fp61"], 2, "did you mean fp16?"),
+        ([*PREDICT, "--workers", "8", "--cost-model", "hockny"], 2, "did you mean hockney?"),
+        ([*TUNE, "--workers", "8", "--for", "deepsped"], 2, "did you mean deepspeed?"),
+        ([*TUNE, "--workers", "8", "--lines", "slrum"], 2, "did you mean slurm?"),
+        (["list", "workload"], 2, "did you mean workloads?"),
+        (["list", "clusters", "azure-a100"], 2, "did you mean azure-a100-hdr?"),
+        (["predict", "resnet50", "--cluster", "v100-10gbe", "--workers", "8"], 2, "resnet50-v100"),
         (
             [*TUNE, "--workers", "8", "--max-bucket", "1B"],
             1,
             "the largest tensor is 'layer4.2.conv2.weight' with 9.000 MiB",
         ),
         ([*TUNE, "--workers", "8", "--max-buckets", "0"], 2, "1 or more"),
-        ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 1, "cannot be written"),
+        ([*PREDICT, "--workers", "8", "-o", "/no/such/folder/out.json"], 2, "there is no folder /no/such/folder"),
         (["list", "everything"], 2, "'everything' is not one of"),
         (["frobnicate"], 2, "frobnicate"),
     ],
@@ -388,12 +424,88 @@ def test_bad_input_is_one_line_and_an_exit_code(arguments, code, message):
     assert result.stderr.count("\n") == 1
 
 
+MISTAKES = [
+    ([*PREDICT, "--workers", "x"], 2),
+    ([*PREDICT, "--workers", "8", "--plan", "nothing"], 2),
+    ([*PREDICT, "--workers", "8", "--bandwidth", "2"], 2),
+    (["predict", "nothing", "--cluster", "v100-10gbe", "--workers", "8"], 2),
+    (["predict", "googlenet-k80", "--cluster", "nothing", "--workers", "8"], 2),
+    ([*TUNE, "--workers", "8", "--for", "nothing"], 2),
+    ([*TUNE, "--workers", "8", "--memory", "4GiB", "--lines", "slurm"], 2),
+    ([*TUNE, "--workers", "8", "--repeat", "2"], 2),
+    (["memory", "nothing"], 2),
+    (["check", "nothing"], 2),
+    (["list", "nothing"], 2),
+    (["report", *PREDICT[1:], "--workers", "8", "-o", "report.docx"], 2),
+    (["explain", "missing.json", "--format", "nothing"], 2),
+    (["import", "missing.log", "--as", "nothing"], 2),
+    ([*PREDICT, "--workers", "8", "-o", "missing/out.json"], 2),
+    (["list", "-o", "missing/out.json"], 2),
+    (["import", "stored.json", "-o", "missing/out.json"], 2),
+    ([*PREDICT, "--workers", "8", "--engine", "osf", "--host-lead", "2"], 2),
+    (["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "8", "--bandwidth", "9Gbps"], 2),
+    (["predict", "missing.json", "--cluster", "v100-10gbe", "--workers", "8"], 1),
+    (["predict", "broken.json", "--cluster", "v100-10gbe", "--workers", "8"], 1),
+    (["predict", "googlenet-k80", "--cluster", "broken.json", "--workers", "8"], 1),
+    ([*PREDICT, "--workers", "8", "--plan", "missing.json"], 1),
+    ([*PREDICT, "--workers", "8", "--plan", "broken.json"], 1),
+    (["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "16"], 1),
+    (["predict", "googlenet-k80", "--cluster", "azure-a100-hdr", "--workers", "9..31"], 1),
+    (["predict", "googlenet-k80", "--cluster", "h100-node", "--workers", "16"], 1),
+    ([*TUNE, "--workers", "8", "--max-bucket", "1B"], 1),
+    (["memory", "broken.json"], 1),
+    (["check", "broken.json"], 1),
+    (["explain", "missing.json"], 1),
+    (["explain", "broken.json"], 1),
+    (["import", "missing.log"], 1),
+    (["import", "broken.json"], 1),
+    (["import", "stored.json", "--kind", "cluster"], 1),
+    (["report", "broken.json", "--cluster", "v100-10gbe", "--workers", "8"], 1),
+]
+"""Command lines, and the status that each ends with: 2 where its own words are wrong, 1 where what they name is."""
+
+
+@pytest.mark.parametrize(("words", "status"), MISTAKES)
+def test_the_exit_status_tells_wrong_words_from_wrong_data(words, status, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text('{"schema_version": 1, "name": ')
+    osf.save(osf.load_workload("googlenet-k80"), tmp_path / "stored.json")
+    result = run(*words)
+    assert result.exit_code == status, result.output
+    assert re.fullmatch("osf: [^\n]+\n", result.stderr)
+
+
 def test_a_plan_for_another_workload_is_refused(tmp_path):
     workload = osf.load_workload("resnet50-v100")
     osf.save(contiguous_plan(workload, [161]), tmp_path / "plan.json")
     result = run(*PREDICT, "--workers", 8, "--plan", tmp_path / "plan.json")
     assert result.exit_code == 1
     assert "for workload 'resnet50-v100', not for 'googlenet-k80'" in result.stderr
+
+
+def test_settings_of_a_framework_are_no_plan(tmp_path):
+    assert run(*TUNE, "--workers", 8, "--for", "deepspeed", "-o", tmp_path / "deepspeed.json").exit_code == 0
+    result = run("predict", *TUNE[1:], "--workers", 8, "--plan", tmp_path / "deepspeed.json")
+    assert result.exit_code == 1
+    assert "deepspeed.json: holds no plan" in result.stderr
+    assert "--format json" in result.stderr
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("kind", "place"), [("workload", 1), ("cluster", 3)])
+def test_a_trace_in_the_place_of_a_profile_says_how_to_import_it(packed, kind, place, tmp_path):
+    content = traces.text(traces.Job()).encode()
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(content) if packed else content)
+    arguments = ["predict", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", "8"]
+    arguments[place] = tmp_path / "trace.json.gz"
+    result = run(*arguments)
+    advice = re.search("`osf (import .+ --kind (.+) -o .+)`", result.stderr)
+    assert (result.exit_code, advice[2]) == (1, kind)
+    if kind == "workload":
+        assert run(*advice[1].split()).exit_code == 0
+        assert run(*["predict", advice[1].split()[-1], *arguments[2:]]).exit_code == 0
+    arguments[place] = tmp_path
+    assert f"osf import {tmp_path} --kind {kind}" in run(*arguments).stderr
 
 
 def test_output_files_are_whole_or_not_there(tmp_path):

@@ -8,6 +8,8 @@ import shlex
 import sys
 import textwrap
 import types
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -16,6 +18,7 @@ from click.testing import CliRunner
 
 from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
+from tests import stand_ins
 from tests.conftest import ROOT
 from tests.generated_pages import command_called
 
@@ -95,7 +98,8 @@ def test_python_examples(page, tmp_path, monkeypatch):
 
 
 LISTED = ("sh", "shell", "bash", "text")
-"""Languages of blocks whose commands need a GPU, minutes or files of the reader's: parsed, and run by tests/live."""
+"""Languages of blocks whose output is not compared. Commands on files of the reader's run on stand-ins; those that need
+several processes or a GPU are parsed, and most of them run by tests/live."""
 CALL = re.compile(r"(?:^|\s)(?:osf|-m osfmodel) ([a-z]+)\b(.*)")
 
 
@@ -123,6 +127,47 @@ def mentioned(page: Path) -> list[str]:
     ]
     prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return lines + [" ".join(quoted.split()) for quoted in re.findall(r"`([^`]+)`", prose)]
+
+
+def lines_of(page: Path) -> list[str]:
+    """The commands of ours in blocks without output to compare, that need no launcher; continued lines joined."""
+    shown = [block for kind in LISTED for block in blocks(page, kind)]
+    lines = [line.removeprefix("$ ") for block in shown for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if re.match(r"osf [a-z]+ ?", line) and "[OPTIONS]" not in line]
+
+
+OTHERS = {"osf predict my-model.json --cluster my-wires.json --workers 8": "the timeline that stands in has 2"}
+"""Lines for which no stand-in serves, and why."""
+
+
+def left_out(words: Sequence[str]) -> bool:
+    """Whether it trains a model of the reader's, or draws where nothing can."""
+    draws = any(word.endswith(".png") for word in words) and find_spec("matplotlib") is None
+    return words[1] == "profile" or draws
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if lines_of(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_commands_on_files_of_the_reader_run_on_stand_ins(page, tmp_path, monkeypatch):
+    """All of a page in turn, so that what one writes the next reads."""
+    monkeypatch.chdir(tmp_path)
+    stand_ins.place(tmp_path)
+    place_files(page, tmp_path)
+    for line in lines_of(page):
+        words = shlex.split(line, comments=True)
+        if left_out(words) or line in OTHERS:
+            continue
+        result = CliRunner().invoke(main, words[1:])
+        assert result.exit_code == 0, f"{page.name}: $ {line}\n{result.output}"
+        assert "Traceback" not in result.output
+
+
+def test_most_of_these_commands_do_run():
+    lines = [shlex.split(line, comments=True) for page in PAGES for line in lines_of(page)]
+    assert len(lines) > 50
+    assert all(any(line in lines_of(page) for page in PAGES) for line in OTHERS)
+    assert sum(left_out(words) for words in lines) < len(lines) / 5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

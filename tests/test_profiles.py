@@ -173,7 +173,7 @@ def test_bad_workload_files_name_file_place_and_fault(tmp_path, content, message
 def test_missing_files_and_names(tmp_path):
     with pytest.raises(DataError, match="No such file"):
         osf.load_workload(tmp_path / "none.json")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"is a folder: `osf import .* --kind workload"):
         osf.load_workload(tmp_path)
     with pytest.raises(UsageError, match="did you mean resnet50-v100"):
         osf.load_workload("resnet50-v10")

@@ -113,7 +113,7 @@ def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
         ("--bandwidth xnan", "write a factor above 0 after an x"),
         ("--bandwidth x1e99", "write a factor above 0 after an x"),
         ("--bandwidth 2", "has no unit: write for example 10Gbps or 1.25GB/s; or write a factor such as x2"),
-        ("--bandwidth 25gbps", "did you mean Gbps"),
+        ("--bandwidth 25gbps", "did you mean 25Gbps?"),
         ("--bandwidth 0Gbps", "must be above 0"),
         ("--bandwidth 10us", "unknown bandwidth unit 'us'"),
         ("--latency 1Gbps", "unknown time unit 'Gbps'"),
@@ -121,7 +121,8 @@ def test_two_profiles_are_gone_by_where_both_are_given(tmp_path):
         ("--latency soon", "is not a time"),
         ("--compute 1.5", "write a factor above 0 after an x, such as x1.5"),
         ("--compute x", "write a factor above 0"),
-        ("--compression powersgd", "write one of none, fp16, bf16, powersgd:RANK"),
+        ("--compression powersgd", "did you mean powersgd:RANK?"),
+        ("--compression fp_16", "did you mean fp16?"),
         ("--compression zip", "write one of none, fp16, bf16, powersgd:RANK"),
         ("--accumulate 0", "--accumulate 0: it must be a whole number from 1"),
         ("--accumulate -2", "--accumulate -2: it must be a whole number from 1"),
@@ -138,6 +139,23 @@ def test_questions_that_make_no_sense_are_one_line(words, said):
     assert result.exit_code == 2, result.output
     assert re.fullmatch(f"osf: [^\n]*{re.escape(said)}[^\n]*\n", result.stderr), result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("written", ["FP16", "Fp16", "fp16"])
+def test_names_are_known_in_capitals_as_well(written):
+    assert run_json(*PREDICT, "--compression", written) == run_json(*PREDICT, "--compression", "fp16")
+    for words in (("--cost-model", "Ring"), ("--engine", "AUTO")):
+        assert (
+            run_json(*PREDICT, *words)["predictions"] == run_json(*PREDICT, words[0], words[1].lower())["predictions"]
+        )
+
+
+def test_a_batch_size_that_nobody_knows_is_stated_and_not_scaled_from():
+    asked = ["predict", "gnmt-pipedream", "--cluster", "v100-10gbe", "--workers", "8", "--plan", "ddp"]
+    result = run(*asked, "--batch-size", "4", "--json")
+    assert "does not say at which batch size it was profiled" in result.stderr
+    assert json.loads(result.stdout)["compute_time_s"] == run_json(*asked)["compute_time_s"]
+    assert run(*asked, "--global-batch", "64").exit_code == 1
 
 
 def test_a_table_has_no_bandwidth_to_set():

@@ -16,9 +16,9 @@ import click
 from osfmodel import __version__, documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
-from osfmodel.errors import DataError, OsfError, UsageError
+from osfmodel.errors import CostError, DataError, OsfError, UsageError
 from osfmodel.plans import NAMED_PLANS
-from osfmodel.render import FORMATS, Result, choose_format, render
+from osfmodel.render import FORMATS, Result, choose_format, ending_of, render
 from osfmodel.units import parse_time
 from osfmodel.workload import Workload
 
@@ -107,6 +107,19 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
         return found or [CompletionItem(incomplete, type="file")]
 
 
+class OneOf(click.Choice):  # type: ignore[type-arg]
+    """One of a few names, in capitals or not; says which may have been meant by another."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(list(names), case_sensitive=False)
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Those that are near, or else all."""
+        near = get_close_matches(str(value).lower(), list(self.choices), n=3)
+        meant = f"{value!r} is not known: did you mean {' or '.join(near)}?"
+        return meant if near else super().get_invalid_choice_message(value, ctx)
+
+
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
 CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
 PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
@@ -151,7 +164,7 @@ def parse_workers(text: str, cluster: Cluster) -> list[int]:
     """``"16"``, ``"4,8"`` or ``"4..64"`` as worker counts.
 
     A range holds the counts that ``cluster`` was measured with; where it serves any count, the doublings of its start,
-    and its end. Raises UsageError.
+    and its end. Raises UsageError, and CostError where the cluster was measured with none of a range.
     """
     counts: list[int] = []
     for part in text.split(","):
@@ -178,7 +191,7 @@ def _range(first: int, last: int, cluster: Cluster) -> list[int]:
     inside = [count for count in measured if first <= count <= last]
     have = ", ".join(map(str, measured))
     if not inside:
-        raise UsageError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
+        raise CostError(f"--workers {first}..{last}: cluster {cluster.name!r} was measured with {have}")
     left_out = [count for count in doublings if count not in measured]
     if left_out:
         missing = ", ".join(map(str, left_out))
@@ -219,13 +232,18 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
     if as_json and style not in (None, "json"):
         raise UsageError(f"--json contradicts --format {style}")
     to_stdout = output in (None, "-")
-    chosen = choose_format("json" if as_json else style, output)
-    text = render(chosen, result, for_terminal=to_stdout and sys.stdout is not None and sys.stdout.isatty())
+    if not to_stdout:
+        require_writable(str(output))
+    asked = "json" if as_json else style
+    chosen = choose_format(asked, output, result)
+    on_terminal = to_stdout and sys.stdout is not None and sys.stdout.isatty()
+    text = render(chosen, result, on_terminal, ending_of(output))
     if to_stdout:
         print_text(text)
     else:
         profiles.write_text(str(output), text)
-        click.echo(f"osf: wrote {output} ({chosen})", err=True)
+        held = result.other(chosen) if asked is None and hasattr(result, "other") else chosen
+        line(f"wrote {output} ({held})")
     for warning in result.warnings():
         warn(warning)
 
@@ -244,6 +262,8 @@ def require_other(output: str | None, files: Sequence[str]) -> None:
 def require_writable(output: str | os.PathLike[str]) -> None:
     """Raise UsageError where a file of that name could not be written: said before something long begins."""
     target = Path(os.path.realpath(output))
+    if target.exists() and not target.is_file() and not target.is_dir():
+        return  # a pipe or a device is written to as it is
     if target.is_dir():
         raise UsageError(f"-o {output}: that is a folder: name a file in it")
     if not target.parent.is_dir():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from osfmodel import documents, profiles
-from osfmodel.cli.app import WORKLOAD, parse_limit, print_text, require_writable, save_or_print, teller, warn
+from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_writable, save_or_print, teller, warn
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.effects import HOROVOD
 from osfmodel.errors import OsfError, UsageError
@@ -29,18 +29,18 @@ from osfmodel.units import parse_bytes
 @click.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
 @click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
 @click.option(
-    "--executor", type=click.Choice(["ddp", HOROVOD]), default="ddp", show_default=True,
+    "--executor", type=OneOf(["ddp", HOROVOD]), default="ddp", show_default=True,
     help="Whose collectives: torch's, or Horovod's, with what its loop takes.",
 )  # fmt: skip
-@click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
+@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
 @click.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
 @click.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
 @click.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
-@click.option("--collective", "collectives", multiple=True, type=click.Choice(COLLECTIVES), help="Default: all three.")
+@click.option("--collective", "collectives", multiple=True, type=OneOf(COLLECTIVES), help="Default: all three.")
 @click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Samples at each size, at most.")
 @click.option(
-    "--compute", type=click.Choice(["busy", "sleep", "none"]), default="busy", show_default=True,
+    "--compute", type=OneOf(["busy", "sleep", "none"]), default="busy", show_default=True,
     help="What is slowed by collectives: matrix products, sleeps (as in a replay), or do not measure.",
 )  # fmt: skip
 @click.option("--network", metavar="WORDS", help="What the network is, for the file; default: its interface.")

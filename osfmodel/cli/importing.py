@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from osfmodel import documents, measurements, profiles
-from osfmodel.cli.app import line, print_text, require_other, warn
+from osfmodel.cli.app import OneOf, line, print_text, require_other, require_writable, warn
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.cost import COST_MODELS
@@ -41,22 +41,20 @@ KINDS = list(TYPES)
 @click.command(name="import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Where to write it (.json); a folder for several clusters.")
-@click.option(
-    "--as", "form", type=click.Choice(list(IMPORT_FORMATS)), metavar="FORMAT", help="Do not guess the format."
-)
+@click.option("--as", "form", type=OneOf(IMPORT_FORMATS), metavar="FORMAT", help="Do not guess the format.")
 @click.option(
     "--fit",
     "cost_model",
-    type=click.Choice(list(COST_MODELS)),
+    type=OneOf(COST_MODELS),
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
-@click.option("--kind", type=click.Choice(KINDS), help="Only this, where a file holds several.")
+@click.option("--kind", type=OneOf(KINDS), help="Only this, where a file holds several.")
 @click.option("--name", help="Name of what is read; default: the file's.")
 @click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
-@click.option("--collective", type=click.Choice(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
+@click.option("--collective", type=OneOf(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
 @trace_options
 def import_command(
     files: tuple[str, ...],
@@ -113,11 +111,11 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
-    """Those of ``kind``, all without one. Raises UsageError where there are none."""
+    """Those of ``kind``, all without one. Raises DataError where there are none."""
     chosen = [noun for noun in nouns if kind in (None, kind_of(noun))]
     if not chosen:
         held = " and ".join(dict.fromkeys(map(kind_of, nouns)))
-        raise UsageError(f"--kind {kind}: {file} holds none, only {held}")
+        raise DataError(f"--kind {kind}: {file} holds none, only {held}")
     return chosen
 
 
@@ -153,8 +151,17 @@ def check_output(output: str | None, files: Sequence[str]) -> None:
     if output in (None, "-"):
         return
     target = Path(str(output))
+    if names_folder(str(output)) and not target.exists() and target.parent.is_dir():
+        return
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
-        raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder that exists")
+        raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder such as job/")
+    if not target.is_dir():
+        require_writable(target)
+
+
+def names_folder(output: str) -> bool:
+    """Whether it is one, or is written as one that is to be made."""
+    return Path(output).is_dir() or output.endswith(("/", os.sep))
 
 
 def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
@@ -182,12 +189,14 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
     elif output == "-":
         for noun in nouns:
             print_text(documents.encode(document(noun, title)))
-    elif len(nouns) > 1 and not Path(output).is_dir():
+    elif len(nouns) > 1 and not names_folder(output):
         kinds = list(dict.fromkeys(map(kind_of, nouns)))
         several = f"{len(nouns)} clusters:" if len(kinds) == 1 else f"{', '.join(kinds)}: choose with --kind, or"
-        raise UsageError(f"{files[0]} holds {several} give -o a folder that exists")
+        raise UsageError(f"{files[0]} holds {several} give -o a folder such as job/")
     else:
-        folder = Path(output).is_dir()
+        folder = names_folder(output)
+        if folder:
+            Path(output).mkdir(exist_ok=True)
         targets = [(Path(output) / f"{name}.json", noun) for name, noun in named(nouns, title)]
         targets = targets if folder else [(Path(output), noun) for noun in nouns]
         for target, _ in targets:

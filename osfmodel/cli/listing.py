@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import click
 
 from osfmodel import catalogue
-from osfmodel.cli.app import emit, output_options
+from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.errors import UsageError
 from osfmodel.output import Listed
 
 
 @click.command(name="list")
-@click.argument("kind", type=click.Choice(list(catalogue.KINDS)), metavar="[KIND]", required=False)
+@click.argument("kind", type=OneOf(catalogue.KINDS), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
     """List what comes with osfmodel, or show all that is known of one entry and where its figures are from.
 
-    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions or formats.
+    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions, formats or snippets (what
+    osf tune --lines prints).
 
     \b
     Example:
@@ -30,6 +33,8 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
     if kind is not None and name is not None:
         rows = {kind: [row for row in rows[kind] if row["name"] == name]}
         if not rows[kind]:
-            raise UsageError(f"there is no {name!r} in 'osf list {kind}'")
+            near = get_close_matches(name.lower(), [row["name"] for row in found[kind].rows], n=3)
+            advice = f": did you mean {' or '.join(near)}?" if near else ""
+            raise UsageError(f"there is no {name!r} in 'osf list {kind}'{advice}")
     problems = [problem for entry in found.values() for problem in entry.problems]
     emit(style, as_json, output, Listed(rows, list(dict.fromkeys(problems)), whole=name is not None))

@@ -8,7 +8,7 @@ import click
 
 from osfmodel import profiles
 from osfmodel.batches import at_batch
-from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.engine import predict_timeline
@@ -28,10 +28,10 @@ from osfmodel.units import parse_room
 @plan_option("Named plan or plan file; repeatable.")
 @click.option(
     "--keeper",
-    type=click.Choice(list(KEEPERS)),
+    type=OneOf(KEEPERS),
     help="Who keeps gradients. Default: ddp for plans that it can carry out, else runtime.",
 )
-@click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="If not that of the profile.")
+@click.option("--optimizer", type=OneOf(OPTIMIZERS), help="If not that of the profile.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
 @click.option("--communicator", metavar="SIZE", help="What the library keeps for each communicator: one per channel.")
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")

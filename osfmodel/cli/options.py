@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import PLAN
+from osfmodel.cli.app import PLAN, OneOf
 from osfmodel.plan import Plan
 from osfmodel.plans import NAMED_PLANS, named_plan
 from osfmodel.targets import CONFIG_TARGETS
@@ -24,7 +24,7 @@ def plan_option(said: str) -> Decorator:
 
 def target_option(said: str) -> Decorator:
     """--for: a command is handed ``target``, a key of CONFIG_TARGETS."""
-    names = click.Choice(list(CONFIG_TARGETS))
+    names = OneOf(CONFIG_TARGETS)
     return click.option("--for", "target", type=names, default="ddp", show_default=True, help=said)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.economics import Economics, economics
@@ -30,7 +30,7 @@ from osfmodel.workload import Workload
 @plan_option("Named plan or plan file; repeatable. Default: those that fit the rules asked for.")
 @click.option(
     "--engine",
-    type=click.Choice(list(ENGINES)),
+    type=OneOf(ENGINES),
     default=AUTO,
     metavar="ENGINE",
     help="Predict with this model: ours (auto), or OSF's as reconstructed (osf); 'osf list engines'.",
@@ -43,13 +43,14 @@ from osfmodel.workload import Workload
 )
 @click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only.")
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
+@click.option("--buckets", is_flag=True, help="Also list the sizes of each plan's buckets, as they are sent.")
 @click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
 @click.option("--batch-size", type=int, metavar="B", help="What if each worker took B samples at a time.")
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
 @click.option(
     "--scaling",
-    type=click.Choice(["weak", "strong"]),
+    type=OneOf(["weak", "strong"]),
     help="What more workers bring where each keeps its batch (weak), or all share one (strong).",
 )
 @click.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")
@@ -62,6 +63,7 @@ def predict_command(
     channels: int | None,
     forward_overlap: bool,
     split: bool,
+    buckets: bool,
     samples: str | None,
     price_per_gpu_hour: float | None,
     batch_size: int | None,
@@ -82,6 +84,7 @@ def predict_command(
     Example:
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --plan optimal
+      osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --plan ddp --buckets
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --bandwidth x2 --accumulate 4
       osf predict resnet50-v100 --cluster v100-10gbe --workers 4..64 --plan ddp --global-batch 2048
       osf predict resnet50-v100 --cluster v100-10gbe --workers 16 --engine osf --plan osf:64MiB,5ms
@@ -104,7 +107,8 @@ def predict_command(
         for count in counts
     ]
     money = _economics(comparisons, samples, price_per_gpu_hour)
-    emit(style, as_json, output, Predicted(comparisons, money, scaling is not None or global_batch is not None))
+    scales = scaling is not None or global_batch is not None
+    emit(style, as_json, output, Predicted(comparisons, money, scales, buckets))
 
 
 def _require_scaling(scaling: str | None, global_batch: int | None) -> None:

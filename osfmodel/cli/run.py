@@ -13,7 +13,7 @@ import click
 
 from osfmodel import profiles
 from osfmodel.batches import Variation
-from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, parse_limit, print_text, require_writable, teller, warn
+from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, OneOf, parse_limit, print_text, require_writable, teller, warn
 from osfmodel.compression import FP16, NONE, compressed
 from osfmodel.cost.curves import FREE
 from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
@@ -32,7 +32,7 @@ from osfmodel.workload import Workload
 
 if TYPE_CHECKING:
     from osfmodel.runtime.buckets import Carried
-    from osfmodel.runtime.trainees import Subject
+    from osfmodel.runtime.trainees import Trainee
     from osfmodel.runtime.training import Settings
 
 UNMEASURED = Pricing.of(FREE, workers=2)
@@ -70,10 +70,10 @@ class Asked(NamedTuple):
     help="Plan to run, repeatable: a name, cap:25MiB for one limit, cap:best, a plan file; runtime:PLAN: by executor.",
 )  # fmt: skip
 @click.option(
-    "--executor", type=click.Choice(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
+    "--executor", type=OneOf(["ddp", RUNTIME, HOROVOD]), default="ddp", show_default=True,
     help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
-@click.option("--compression", type=click.Choice([NONE, FP16]), help="Of gradients, by Horovod.")
+@click.option("--compression", type=OneOf([NONE, FP16]), help="Of gradients, by Horovod.")
 @click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 @click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
 @click.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
-@click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
+@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="For meeting and each collective.")
 @click.option("--verify", is_flag=True, help="Also compare the losses of each plan with the default's (FACTORY).")
 @click.option("--find-unused-parameters", is_flag=True, help="As DDP's argument.")
@@ -208,21 +208,21 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
 
     require_agreement(repr((asked, settings)))
     tell = watch.telling = teller(place.rank == 0)
-    subject = _subject(asked, place)
-    watch.patience += 2 * subject.workload.compute_time
+    trainee = _trainee(asked, place)
+    watch.patience += 2 * trainee.workload.compute_time
     cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
-    stated = training.conditions_of(subject, settings, place)
+    stated = training.conditions_of(trainee, settings, place)
     pricing = UNMEASURED if cluster is None else pricing_of(cluster, place.world)
     plans = []
     for name in asked.plans:
         watch.beat(f"while plan {name!r} was made")
-        plans.append(_carried(name, asked, subject, pricing, stated))
+        plans.append(_carried(name, asked, trainee, pricing, stated))
     losses: dict[str, float] = {}
     if asked.verify:
-        losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
-    first = _first(asked, settings, place, subject)
+        losses = training.loss_difference(trainee, _default_first(plans, trainee.workload), settings, place, watch)
+    first = _first(asked, settings, place, trainee)
     runs: list[Measurement] = []
-    for ran in training.run_all(subject, plans, settings, place, watch):
+    for ran in training.run_all(trainee, plans, settings, place, watch):
         run = training.measurement_of(ran, first, losses)
         runs.append(replace(run, plan=_beside(run.plan, asked.output)))
         if place.rank == 0:
@@ -283,7 +283,7 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
     return run_all(series, Turns(place, settings.limit, watch), asked.output, teller(place.rank == 0))
 
 
-def _subject(asked: Asked, place: Place) -> Subject:
+def _trainee(asked: Asked, place: Place) -> Trainee:
     from osfmodel.runtime.conditions import other_threads
     from osfmodel.runtime.trainees import agreed, replayed, trained
 
@@ -296,17 +296,17 @@ def _subject(asked: Asked, place: Place) -> Subject:
     return agreed(trained(asked.subject, place.device, known))
 
 
-def _carried(label: str, asked: Asked, subject: Subject, pricing: Pricing, stated: dict[str, str]) -> Carried:
+def _carried(label: str, asked: Asked, trainee: Trainee, pricing: Pricing, stated: dict[str, str]) -> Carried:
     from osfmodel.runtime.buckets import carried
     from osfmodel.runtime.training import executed
 
     if not _executed(label):
-        return carried(label, _plan(label, subject.workload, pricing.under(stated)), subject.workload, asked.hook)
+        return carried(label, _plan(label, trainee.workload, pricing.under(stated)), trainee.workload, asked.hook)
     name, pricing = label.removeprefix(PREFIX), pricing.under(stated | EXECUTED)
-    plan = _plan(name, subject.workload, pricing)
+    plan = _plan(name, trainee.workload, pricing)
     if plan.credit is not None and not _is_file(name):
-        label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)
-    return executed(label, plan, subject)
+        label, plan = label + FIXED, without_priority(trainee.workload, plan, pricing)
+    return executed(label, plan, trainee)
 
 
 def _plan(name: str, workload: Workload, pricing: Pricing) -> Plan:
@@ -321,14 +321,14 @@ def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried
     return [default, *(planned for planned in plans if planned.label != "ddp" or planned.hook)]
 
 
-def _first(asked: Asked, settings: Settings, place: Place, subject: Subject) -> Measurement:
+def _first(asked: Asked, settings: Settings, place: Place, trainee: Trainee) -> Measurement:
     """What all runs share; files are named from where the measurement file will lie."""
     from osfmodel.runtime.training import first_of
 
-    named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
+    named = asked.workload or (asked.subject if not asked.real else trainee.workload.name)
     wires = asked.cluster or "unmeasured"
     names = _beside(named, asked.output), _beside(wires, asked.output)
-    return first_of(subject, settings, place, names, None if asked.real else asked.variation)
+    return first_of(trainee, settings, place, names, None if asked.real else asked.variation)
 
 
 def _beside(name: str, output: str) -> str:

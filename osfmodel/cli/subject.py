@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import CLUSTER, WORKLOAD, warn
+from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
 from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.effects import EFFECTS, Effects, effects_of
@@ -46,6 +46,8 @@ class Subject:
         for name, parse in (("bandwidth", parse_bandwidth), ("latency", parse_time)):
             if name in said:
                 said[name] = parse_change(f"--{name}", said[name], parse)
+        if "compression" in said:
+            said["compression"] = said["compression"].lower()
         if "compute" in said:
             said["compute"] = parse_factor("--compute", said["compute"])
         return Subject(**{name: params[name] for name in SUBJECT}, what_if=WhatIf(**said))
@@ -74,7 +76,7 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
         click.option("--bandwidth", metavar="xF|RATE", help="What if the network were F times as fast, or 25Gbps."),
         click.option(
             "--cost-model",
-            type=click.Choice(list(COST_MODELS)),
+            type=OneOf(COST_MODELS),
             metavar="MODEL",
             help="Price collectives with this model instead ('osf list cost-models').",
         ),
@@ -95,13 +97,14 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
 
 def parse_change(option: str, text: str, parse: Callable[[str], float]) -> Change:
     """``x2`` as a factor, or a quantity that ``parse`` reads. Raises UsageError."""
-    if text.startswith("x"):
-        return Change(parse_factor(option, text))
+    if text.lower().startswith("x"):
+        return Change(parse_factor(option, text.lower()))
+    if re.fullmatch(r"[0-9.]+[xX]", text):
+        raise UsageError(f"{option} {text!r}: did you mean x{text[:-1]}?")
     try:
         return Change(value=parse(text))
     except UsageError as error:
-        advice = str(error).partition(" (")[0]  # without all units that there are
-        raise UsageError(f"{option}: {advice}; or write a factor such as x2") from None
+        raise UsageError(f"{option}: {error}; or write a factor such as x2") from None
 
 
 def parse_factor(option: str, text: str) -> float:
@@ -152,5 +155,10 @@ def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], 
     """Say where times of one batch size are taken for another in proportion."""
     sizes = dict.fromkeys(what_if.share(count) for count in counts)
     others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
-    if workload.batch_size is not None and other is None and others:
+    if workload.batch_size is None and others:
+        warn(
+            f"workload {workload.name!r} does not say at which batch size it was profiled: its times are taken for "
+            f'--batch-size {others[0]} as they are; add "batch_size" to its file for times of another'
+        )
+    elif other is None and others:
         warn(f"times in proportion to the batch, from {workload.batch_size} samples to {', '.join(others)}")

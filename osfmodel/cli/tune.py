@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
 
-from osfmodel.cli.app import emit, output_options, parse_workers
+from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import target_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
@@ -36,7 +35,7 @@ from osfmodel.units import parse_bytes
 @click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
 @click.option(
     "--lines",
-    type=click.Choice(list(SNIPPETS)),
+    type=OneOf(SNIPPETS),
     help="Print other lines for the plan: how to launch it, or NCCL's choices for its messages.",
 )
 @memory_options
@@ -63,6 +62,9 @@ def tune_command(
     Needs --cluster and --workers. With --live FOLDER, under torchrun, it measures the cluster (unless given) and the
     model (WORKLOAD may be PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and
     keeps the better.
+
+    -o FILE writes what its name says: the framework's settings where it ends as files of these do (ddp.py, horovod.env,
+    deepspeed.json), else the plan and its times (.json, .yaml, .csv). --format decides between the two.
 
     With --memory SIZE it looks for the batch size, and for what to keep, recompute, release and, with --sparse, send
     sparsely, that train most samples per second within SIZE: a plan for osf.execute.
@@ -98,10 +100,10 @@ def tune_command(
         _leads(host_lead, target),
     )
     tuning = tuning.under(subject.what_if)
-    if lines is not None:
-        tuning = replace(tuning, rendered=SNIPPETS[lines].write(tuning))
-        style = style or ("json" if as_json else "code")
-    emit(style, as_json, output, Tuned(tuning))
+    if lines is None:
+        emit(style, as_json, output, Tuned(tuning))
+    else:
+        emit(style or ("json" if as_json else "code"), as_json, output, Tuned(tuning, SNIPPETS[lines].write(tuning)))
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

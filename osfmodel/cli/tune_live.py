@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osfmodel.cli.app import line, parse_limit, print_text, teller
+from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
 from osfmodel.cli.subject import WHAT_IF
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
@@ -43,9 +43,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--live and what goes with it."""
     for option in (
         click.option("--timeout", default="60s", metavar="TIME", help="Live: for meeting and each collective (60s)."),
-        click.option(
-            "--backend", type=click.Choice(["gloo", "nccl"]), help="Live: default nccl with a GPU, else gloo."
-        ),
+        click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Live: default nccl with a GPU, else gloo."),
         click.option("--repeat", type=click.IntRange(1), default=3, metavar="R", help="Live: turns per plan (3)."),
         click.option("--iterations", type=click.IntRange(1), default=20, metavar="N", help="Live: in each turn (20)."),
         click.option("--scale", type=float, default=1.0, metavar="X", help="Live: replay computation X times as slow."),

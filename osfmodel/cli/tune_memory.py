@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from osfmodel import profiles
-from osfmodel.cli.app import emit, parse_workers
+from osfmodel.cli.app import OneOf, emit, parse_workers
 from osfmodel.cli.subject import WHAT_IF, Subject, load_subject
 from osfmodel.effects import RUNTIME
 from osfmodel.errors import UsageError
@@ -33,7 +33,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--communicator", metavar="SIZE", help="Memory: what the library keeps for each communicator."),
         click.option("--also", metavar="FILE", help="Memory: a profile of the same model at another batch size."),
         click.option("--batch-size", type=int, metavar="B", help="Memory: samples per worker; default: the fastest."),
-        click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), help="Memory: if not that of the profile."),
+        click.option("--optimizer", type=OneOf(OPTIMIZERS), help="Memory: if not that of the profile."),
         click.option("--mirror", is_flag=True, help="Memory: what is not sent in mirror weights (SGD), no residual."),
         click.option("--density", metavar="PART", help="Memory: the least part that --sparse sends of a layer (1%)."),
         click.option(

@@ -29,6 +29,10 @@ class CostModel(NamedTuple):
     counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
     uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
     stated:  those of bandwidth and latency that are figures of a link, so that another can take their place
+    figures: what bandwidth and latency are, in a sentence, where they are no figures of links
+    networked: (cluster) -> whether its data tell a network between nodes, which then is what changes with the network
+    startups: (cluster, workers) -> collective -> seconds of start-up of a message, where they were measured
+    in_words: (name, parts) -> the cluster that a person says as ``MODEL:PART,PART``; None where it cannot be said so
     """
 
     cost: Callable[[Cluster, int, str], Cost]
@@ -37,25 +41,42 @@ class CostModel(NamedTuple):
     counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
     uncertainty: float = 0
     stated: tuple[str, ...] = ()
+    figures: str = ""
+    networked: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
+    startups: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
+    in_words: Callable[[str, Sequence[str]], Cluster] | None = None
 
 
 LINK = ("bandwidth", "latency")
+OF_LINES = "latency is the constant of each fitted line, and bandwidth its slope"
+OF_TABLES = "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
 
 
 def _textbook(algorithm: str, meaning: str) -> CostModel:
-    cost = partial(collectives.cost, algorithm=algorithm)
-    return CostModel(cost, partial(collectives.fit, algorithm=algorithm), meaning, stated=LINK)
+    return CostModel(
+        partial(collectives.cost, algorithm=algorithm),
+        partial(collectives.fit, algorithm=algorithm),
+        meaning,
+        stated=LINK,
+        in_words=partial(collectives.in_words, algorithm=algorithm),
+    )
 
 
 COST_MODELS: Mapping[str, CostModel] = {
-    "hockney": CostModel(hockney.cost, hockney.fit, "one published or fitted line per worker count", hockney.counts),
+    "hockney": CostModel(
+        hockney.cost, hockney.fit, "one published or fitted line per worker count", hockney.counts, figures=OF_LINES
+    ),
     "ring": _textbook("ring", "ring over one kind of link"),
     "binary-tree": _textbook("binary-tree", "reduce to a root and broadcast"),
     "double-binary-tree": _textbook("double-binary-tree", "two pipelined trees, optimistic as printed"),
     "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
     "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
     "hierarchical": CostModel(
-        hierarchical.cost, hierarchical.fit, "rings inside nodes, then between nodes", stated=LINK
+        hierarchical.cost,
+        hierarchical.fit,
+        "rings inside nodes, then between nodes",
+        stated=LINK,
+        in_words=hierarchical.in_words,
     ),
     "nccl": CostModel(
         nccl.cost,
@@ -63,13 +84,29 @@ COST_MODELS: Mapping[str, CostModel] = {
         "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
         uncertainty=nccl.UNCERTAINTY,
         stated=LINK[:1],
+        networked=nccl.networked,
+        in_words=nccl.in_words,
     ),
-    "protocols": CostModel(protocols.cost, protocols.fit, "the fastest of fitted protocols, shared by worker counts"),
+    "protocols": CostModel(
+        protocols.cost,
+        protocols.fit,
+        "the fastest of fitted protocols, shared by worker counts",
+        networked=protocols.networked,
+    ),
     "piecewise": CostModel(
-        piecewise.cost, piecewise.fit, "the minimum of a few fitted lines per worker count", piecewise.counts
+        piecewise.cost,
+        piecewise.fit,
+        "the minimum of a few fitted lines per worker count",
+        piecewise.counts,
+        figures=OF_LINES,
     ),
     "tabulated": CostModel(
-        tabulated.cost, tabulated.fit, "a measured size -> time table per worker count", tabulated.counts
+        tabulated.cost,
+        tabulated.fit,
+        "a measured size -> time table per worker count",
+        tabulated.counts,
+        figures=OF_TABLES,
+        startups=tabulated.startups,
     ),
 }
 
@@ -93,7 +130,10 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if collective not in COLLECTIVES:
         raise UsageError(f"unknown collective {collective!r}: known are {', '.join(COLLECTIVES)}")
     if cluster.capacity is not None and workers > cluster.capacity:
-        raise CostError(f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}")
+        raise CostError(
+            f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}; for more nodes "
+            "say what joins them, as in nccl:h100x8,400Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps"
+        )
     if cluster.cost_model not in COST_MODELS:
         raise CostError(
             f"cluster {cluster.name!r} names the unknown cost model {cluster.cost_model!r}: "

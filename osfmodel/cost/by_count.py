@@ -38,7 +38,8 @@ def entry(
         if (one.workers, one.collective) == (workers, collective):
             return one
     known = sorted(one.workers for one in entries if one.collective == collective)
-    have = f"{has} {', '.join(map(str, known))}" if known else f"has no such {kind}"
+    other = "osf bench measures others, and words such as ring:50us,10Gbps serve any"
+    have = f"{has} {', '.join(map(str, known))}; {other}" if known else f"has no such {kind}"
     raise CostError(f"no {collective} {kind} for {workers} workers: cluster {cluster!r} {have}")
 
 

@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeAlias
 from osfmodel.cluster import Cluster, Link
 from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.errors import CostError
+from osfmodel.cost.words import link_in_words
+from osfmodel.errors import CostError, UsageError
 
 
 class Load(NamedTuple):
@@ -178,6 +179,14 @@ def slowest_link(cluster: Cluster, workers: int) -> Link:
 def cost(cluster: Cluster, workers: int, collective: str, algorithm: str) -> AffineCost:
     """The price of ``algorithm`` (a key of FORMULAS). Raises CostError where ``cluster`` lacks the link."""
     return AffineCost((line(FORMULAS[algorithm][collective], slowest_link(cluster, workers), workers),))
+
+
+def in_words(name: str, parts: Sequence[str], algorithm: str) -> Cluster:
+    """``LATENCY,BANDWIDTH`` of the one link between all workers. Raises UsageError."""
+    if len(parts) != 2:
+        form = f"write {algorithm}:LATENCY,BANDWIDTH, for example {algorithm}:50us,10Gbps"
+        raise UsageError(f"{name!r} is not a cluster: {form}")
+    return Cluster(name, algorithm, between_nodes=link_in_words(*parts))
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:

@@ -9,6 +9,7 @@ largest parts between nodes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from osfmodel.cluster import Cluster, Link
@@ -16,7 +17,8 @@ from osfmodel.cost.collectives import FORMULAS, line
 from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
 from osfmodel.cost.layout import layout_of
-from osfmodel.errors import CostError
+from osfmodel.cost.words import link_in_words
+from osfmodel.errors import CostError, UsageError
 
 RING = FORMULAS["ring"]
 
@@ -33,6 +35,18 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
         a, b = line(RING[collective], _link(cluster, "between_nodes"), layout.nodes)
         latency, per_byte = latency + a, per_byte + b * layout.sharing(cluster.nics_per_node) / layout.emptiest
     return AffineCost(((latency, per_byte),))
+
+
+def in_words(name: str, parts: Sequence[str]) -> Cluster:
+    """GPUs per node, the link inside a node, that between nodes, how many of these a node has. Raises UsageError."""
+    counts = (parts[0], *parts[5:])
+    if len(parts) not in (5, 6) or not all(re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in counts):
+        form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
+        example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
+        raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")
+    inside, between = link_in_words(*parts[1:3]), link_in_words(*parts[3:5])
+    gpus, nics = int(parts[0]), int(parts[5]) if len(parts) == 6 else 1
+    return Cluster(name, "hierarchical", gpus_per_node=gpus, nics_per_node=nics, in_node=inside, between_nodes=between)
 
 
 def _link(cluster: Cluster, which: str) -> Link:

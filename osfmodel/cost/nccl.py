@@ -18,7 +18,8 @@ Reduce-scatter and all-gather run as rings, in half of the steps (as in PyTorch'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ from osfmodel.cluster import Cluster, NcclShape
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.curves import AffineCost, Array
 from osfmodel.cost.layout import Layout, layout_of
-from osfmodel.errors import CostError
+from osfmodel.cost.words import rate_in_words
+from osfmodel.errors import CostError, UsageError
 
 
 class Corrections(NamedTuple):
@@ -221,6 +223,25 @@ def times(way: Way, corrections: Corrections = CORRECTED) -> Array:
     moving = way.seconds_per_byte * STRETCHED[way.stretch]
     total: Array = way.latency + moving + 2 * corrections.pipeline * np.sqrt(way.latency * moving)
     return total
+
+
+def in_words(name: str, parts: Sequence[str]) -> Cluster:
+    """``GPUxGPUS_PER_NODE``, and the network bandwidth of each GPU where there are several nodes. Raises UsageError."""
+    match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
+    if match is None or len(parts) > 2:
+        form = "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH], for example nccl:h100x8,400Gbps"
+        raise UsageError(f"{name!r} is not a cluster: {form}")
+    device, gpus = known.DEVICES.get(match[1].lower()), int(match[2])
+    if device is None:
+        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}, known are {', '.join(known.DEVICES)}")
+    network = rate_in_words(parts[1]) if len(parts) == 2 else None
+    shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
+    return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
+
+
+def networked(cluster: Cluster) -> bool:
+    """Whether a network between nodes is stated."""
+    return cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None
 
 
 def lines(

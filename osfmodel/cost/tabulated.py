@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from osfmodel.cluster import Cluster, Table
 from osfmodel.cost import by_count
-from osfmodel.cost.curves import TableCost
+from osfmodel.cost.curves import Cost, TableCost
 from osfmodel.cost.fitting import Fit, Sample, medians
 from osfmodel.errors import CostError
 
@@ -15,6 +15,15 @@ def cost(cluster: Cluster, workers: int, collective: str) -> TableCost:
     """The table for that worker count. Raises CostError where it was not measured, naming those that were."""
     table = by_count.entry(cluster.tables, workers, collective, cluster.name, "table", "was measured with")
     return TableCost(table.sizes, table.times, measured_range=(table.sizes[0], table.sizes[-1]))
+
+
+def startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
+    """Those that were measured beside the tables, by collective."""
+    return {
+        table.collective: TableCost(table.sizes, table.startups, 0.0)
+        for table in cluster.tables
+        if table.startups and table.workers == workers
+    }
 
 
 def counts(cluster: Cluster) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,12 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     order = sorted(range(len(ranks)), key=lambda place: ranks[place].rank)
     hosts_of = [str(found[place].header.get("host_name") or "") for place in order]
     job: tuple[RankTrace, ...] = tuple(ranks[place] for place in order)
-    if len({rank.rank for rank in job}) < len(job):
-        raise DataError("two of the files are of one rank: give one file a rank of one run")
+    for before, after in pairwise(order):
+        if ranks[before].rank == ranks[after].rank:
+            raise DataError(
+                f"{found[before].path} and {found[after].path} are both of rank {ranks[after].rank}: give the files of "
+                "one run, one a rank; several jobs in one folder by their names"
+            )
     if len(job) > 1:
         job, said = joined(job, _numbered(found), hosts_of)
         remarks += said

@@ -36,10 +36,17 @@ def sized(trace: Trace, hints: Hints) -> Trace:
     step. Raises DataError, with both counts, where they do not.
     """
     if hints.model is not None:
-        trace = _fitting(trace, _by_model(hints.model.gradients), _counts(hints.model.gradients))
+        gradients = hints.model.gradients
+        _require(
+            trace,
+            lambda step: len(gradients) in (len(step.gradients), len(step.reductions)),
+            f"the model has {len(gradients)} gradients",
+        )
+        trace = _mapped(trace, _by_model(gradients))
     if hints.ddp_logging is not None:
         sizes, dtype = _logged(hints.ddp_logging)
-        trace = _fitting(trace, _by_buckets(sizes, dtype), f"DDP's log has {len(sizes)} buckets")
+        _require(trace, lambda step: len(step.reductions) == len(sizes), f"DDP's log has {len(sizes)} buckets")
+        trace = _mapped(trace, _by_buckets(sizes, dtype))
     return _mapped(trace, _by_gradients)
 
 
@@ -48,17 +55,12 @@ def _mapped(trace: Trace, change: Sized) -> Trace:
     return replace(trace, ranks=tuple(ranks))
 
 
-def _fitting(trace: Trace, change: Sized, told: str) -> Trace:
-    found = _mapped(trace, change)
-    if found == trace:
+def _require(trace: Trace, fits: Callable[[Step], bool], told: str) -> None:
+    """Raise DataError where no step is of what was told, whether sizes are known already or not."""
+    if not any(fits(step) for rank in trace.ranks for step in rank.steps):
         step = trace.ranks[0].steps[-1]
         seen = f"{len(step.reductions)} all-reduces of gradients and {len(step.gradients)} gradients"
         raise DataError(f"{told}, a step of the trace {seen}: is it of another model or run?")
-    return found
-
-
-def _counts(gradients: Gradients) -> str:
-    return f"the model has {len(gradients)} gradients"
 
 
 def _resized(step: Step, sizes: Sequence[tuple[int, str]], by: str) -> Step:

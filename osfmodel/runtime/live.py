@@ -33,7 +33,7 @@ from osfmodel.runtime.session import PLANNING, Asked, Session, Voice
 from osfmodel.runtime.sizes import sizes_for
 from osfmodel.runtime.subjects import from_factory
 from osfmodel.runtime.surroundings import setting_of, unmet
-from osfmodel.runtime.trainees import Subject, replayed, trained
+from osfmodel.runtime.trainees import Trainee, replayed, trained
 from osfmodel.runtime.training import Ran, Settings
 from osfmodel.solve import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
@@ -86,10 +86,10 @@ def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watc
     workload = _workload(here)
     cluster = _cluster(here, workload)
     scaled = workload.scaled(asked.scale)
-    subject = _subject(here, scaled)
+    trainee = _trainee(here, scaled)
     planned = _planned(here, scaled, cluster)
-    turns = _turns(here, scaled, subject, planned)
-    runs = _runs(here, settings, subject, turns)
+    turns = _turns(here, scaled, trainee, planned)
+    runs = _runs(here, settings, trainee, turns)
     return _kept(here, planned, runs) if here.first else None
 
 
@@ -214,14 +214,14 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
     return planned
 
 
-def _turns(here: Session, workload: Workload, subject: Subject, planned: Planned) -> list[Carried]:
+def _turns(here: Session, workload: Workload, trainee: Trainee, planned: Planned) -> list[Carried]:
     """What is run in each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
     default = Carried("ddp", realise(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
     if planned.executed is not None:
         try:
-            turns.append(training.executed(f"{RUNTIME}:{EXECUTED_PLAN}", planned.executed.plan, subject))
+            turns.append(training.executed(f"{RUNTIME}:{EXECUTED_PLAN}", planned.executed.plan, trainee))
         except OsfError as error:  # the same on every rank: they have the same model
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
@@ -248,16 +248,16 @@ def _announce(here: Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: Session, settings: Settings, subject: Subject, plans: Sequence[Carried]) -> list[Ran]:
+def _runs(here: Session, settings: Settings, trainee: Trainee, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
-    here.watch.patience += 2 * subject.workload.compute_time
+    here.watch.patience += 2 * trainee.workload.compute_time
     first = training.first_of(
-        subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
+        trainee, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
     )
     found: list[Ran] = []
     kept: list[Measurement] = []
-    for ran in training.run_all(subject, plans, settings, place, here.watch):
+    for ran in training.run_all(trainee, plans, settings, place, here.watch):
         found.append(ran)
         if here.first:
             run = training.measurement_of(ran, first, {})
@@ -268,7 +268,7 @@ def _runs(here: Session, settings: Settings, subject: Subject, plans: Sequence[C
     return found
 
 
-def _subject(here: Session, workload: Workload) -> Subject:
+def _trainee(here: Session, workload: Workload) -> Trainee:
     here.watch.beat("while the model was made")
     device = here.place.device
     return trained(here.asked.subject, device, workload) if here.asked.real else replayed(workload, device)

@@ -16,11 +16,12 @@ PORT = 29500
 def torchrun(tuning: Tuning) -> str:
     """The command for every node; on one node it needs no meeting place. Raises UsageError as :func:`places`."""
     nodes, each = places(tuning)
+    script = _script(tuning)
     if nodes == 1:
-        return f"{_head(tuning, nodes, each)}torchrun --standalone --nproc-per-node {each} train.py\n"
+        return f"{_head(tuning, nodes, each)}torchrun --standalone --nproc-per-node {each} {script}\n"
     meeting = f"--rdzv-backend c10d --rdzv-id osf --rdzv-endpoint HOST:{PORT}"
     where = f"# On each of the {nodes} nodes, HOST being the name of one of them, the same everywhere:\n"
-    return f"{_head(tuning, nodes, each)}{where}torchrun --nnodes {nodes} --nproc-per-node {each} {meeting} train.py\n"
+    return f"{_head(tuning, nodes, each)}{where}torchrun --nnodes {nodes} --nproc-per-node {each} {meeting} {script}\n"
 
 
 def slurm(tuning: Tuning) -> str:
@@ -28,7 +29,7 @@ def slurm(tuning: Tuning) -> str:
     nodes, each = places(tuning)
     head = _head(tuning, nodes, each)
     job = re.sub(r"[^\w.-]+", "-", tuning.workload.name)
-    return BATCH.format(head=head, name=job, nodes=nodes, each=each, port=PORT)
+    return BATCH.format(head=head, name=job, nodes=nodes, each=each, port=PORT, script=_script(tuning))
 
 
 def places(tuning: Tuning) -> tuple[int, int]:
@@ -55,8 +56,13 @@ def _head(tuning: Tuning, nodes: int, each: int) -> str:
     workers = tuning.outcomes[0].workers
     return (
         f"# {tuning.workload.name} on {tuning.cluster.name}: {workers} workers, {nodes} x {each}.\n"
-        f"# train.py is your script, with the lines of: osf tune ... --for {tuning.target}\n"
+        f"# For {tuning.target}: {CONFIG_TARGETS[tuning.target].beside}.\n"
     )
+
+
+def _script(tuning: Tuning) -> str:
+    """The training script, with the settings where they are arguments of it."""
+    return f"train.py {CONFIG_TARGETS[tuning.target].arguments(tuning.knobs)}".strip()
 
 
 BATCH = """\
@@ -70,5 +76,5 @@ BATCH = """\
 set -euo pipefail
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 meeting="--rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint $host:{port}"
-srun torchrun --nnodes {nodes} --nproc-per-node {each} $meeting train.py
+srun torchrun --nnodes {nodes} --nproc-per-node {each} $meeting {script}
 """

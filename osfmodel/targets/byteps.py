@@ -133,8 +133,10 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending=".env",
     caveats=caveats,
     exact=exact,
     size=SizeKnob("BYTEPS_PARTITION_BYTES", BytePsKnobs),
-    launcher="BytePS is started by bpslaunch, beside a scheduler and servers",
+    launcher="bpslaunch does, beside a scheduler and servers, with the environment that -o byteps.env writes without "
+    "--lines",
 )

@@ -116,9 +116,14 @@ def render(knobs: DeepSpeedKnobs, workload: Workload) -> str:
     )
 
 
+def plain(knobs: DeepSpeedKnobs, workload: Workload) -> str:
+    """The same without comments, for whoever reads plain JSON only."""
+    return json.dumps(config(knobs), indent=2) + "\n"
+
+
 TEMPLATE = """\
 # DeepSpeed settings for {name}: {count} buckets for {tensors} gradient tensors.
-# DeepSpeed reads this file as it is (Hjson); leave these lines out where something else wants JSON. Merge with yours.
+# DeepSpeed reads this file as it is (Hjson); -o FILE.json leaves these lines out, as others want it. Merge with yours.
 # reduce_bucket_size is in elements, not bytes; two buffers of that many elements are kept with overlap_comm.
 # Stage 2 forms the same buckets, in every micro-step. allgather_bucket_size changes nothing before the update.
 # Users saw training converge worse with small buckets (github.com/deepspeedai/DeepSpeed/issues/6351): compare losses
@@ -133,6 +138,10 @@ TARGET = Target(
     realise=whatever_it_costs(realise),
     config=config,
     render=render,
+    ending=".hjson",
+    files={".json": plain},
+    arguments=lambda knobs: "--deepspeed --deepspeed_config deepspeed.json",
+    beside="deepspeed.json is yours, with what this command writes without --lines (-o settings.json) merged in",
     caveats=caveats,
     exact=exact,
     size=SizeKnob(

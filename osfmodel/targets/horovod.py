@@ -176,6 +176,16 @@ def render(knobs: Loop, workload: Workload) -> str:
     )
 
 
+def launched(knobs: Loop, workload: Workload) -> str:
+    """The file for ``horovodrun --config-file``, which rounds to whole MiB and knows no groups."""
+    return LAUNCHED.format(
+        name=workload.name,
+        missing=IN_PYTHON if knobs.use_groups else "",
+        mb=-(-knobs.threshold // MIB),
+        ms=milliseconds(knobs.cycle),
+    )
+
+
 def _offered(knobs: Loop, workload: Workload) -> Loop:
     """The settings under which the groups form the plan."""
     return replace(_grouped(grouped_plan_of(knobs, workload)), cycle=knobs.cycle)
@@ -211,6 +221,15 @@ TEMPLATE = """\
 # )
 """
 
+IN_PYTHON = "# Groups are part of the recommendation, too, in Python: osf tune ... --for horovod --format code\n"
+LAUNCHED = """\
+# Horovod settings for {name}, for horovodrun --config-file.
+{missing}\
+params:
+  fusion_threshold_mb: {mb}
+  cycle_time_ms: {ms}
+"""
+
 TARGET = Target(
     meaning="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
     default_knobs=Loop,
@@ -218,6 +237,8 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending=".env",
+    files={".yaml": launched, ".yml": launched},
     complete=complete,
     caveats=caveats,
     exact=exact,
@@ -229,5 +250,6 @@ TARGET = Target(
     compared=True,
     unpriced=True,  # its loop has the settings, and forms the batches itself
     size=SizeKnob("HOROVOD_FUSION_THRESHOLD", lambda size: Loop(threshold=size)),
-    launcher="Horovod is started by horovodrun or mpirun, with the lines of --for horovod",
+    launcher="horovodrun or mpirun does, with the environment that -o horovod.env writes without --lines, or "
+    "horovodrun with --config-file and -o horovod.yaml",
 )

@@ -82,12 +82,17 @@ def config(knobs: MegatronKnobs) -> dict[str, Any]:
     return {"overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_size}
 
 
+def flags(knobs: MegatronKnobs) -> str:
+    """The same on a command line."""
+    size = "" if knobs.bucket_size is None else f" --ddp-bucket-size {knobs.bucket_size}"
+    return f"{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
+
+
 def render(knobs: MegatronKnobs, workload: Workload) -> str:
     """The flags, and the other way to say them where there is one."""
-    size = "" if knobs.bucket_size is None else f" --ddp-bucket-size {knobs.bucket_size}"
     return TEMPLATE.format(
         name=workload.name,
-        flags=f"--overlap-grad-reduce{size}",
+        flags=flags(knobs),
         buckets=_by_number(knobs, workload),
         aligned=_aligned(knobs, workload),
     )
@@ -140,6 +145,9 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending=".args",
+    arguments=flags,
+    beside="train.py is your script of Megatron's, such as pretrain_gpt.py; its other arguments go where these are",
     caveats=caveats,
     exact=exact,
     size=SizeKnob(

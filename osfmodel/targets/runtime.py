@@ -46,6 +46,9 @@ TARGET = Target(
     realise=realise,
     config=config,
     render=render,
+    ending="",
+    beside="train.py is your script, with osf.execute and the plan that this command writes without --lines "
+    "(-o plan.json)",
     conditions=EXECUTED,
     executes=True,
 )

@@ -47,6 +47,8 @@ class Target:
     realise:       (knobs, workload, pricing) -> plan      what the framework does with them
     config:        (knobs) -> JSON-ready dict
     render:        (knobs, workload) -> text               lines to paste
+    ending:        of the name of a file with these lines; "" where they are none that the framework reads
+    files:         endings of other files of the framework's own -> (knobs, workload) -> text
     complete:      (knobs, workload, pricing, limits) -> knobs  adds what only the final choice needs
     caveats:       (workload) -> sentences                 what a prediction for this framework takes for granted
     exact:         (plan, workload) -> knobs               those that form exactly this plan, with a clock of its own
@@ -64,7 +66,9 @@ class Target:
     compared:      whether its default is among the plans that are compared where nobody names any
     unpriced:      whether what its default does can be carried out without knowing what a message costs
     size:          the setting that limits all messages, where there is one
-    launcher:      what starts its workers, in a sentence, where torchrun does not
+    launcher:      what starts its workers, in a sentence, where torchrun does not, and how they come by the settings
+    arguments:     (knobs) -> what is given to the training script on its command line, where settings go there
+    beside:        how else the training script comes by the settings, in a sentence
     """
 
     meaning: str
@@ -73,6 +77,8 @@ class Target:
     realise: Callable[[Any, Workload, Pricing], Plan]
     config: Callable[[Any], dict[str, Any]]
     render: Callable[[Any, Workload], str]
+    ending: str = ".py"
+    files: Mapping[str, Callable[[Any, Workload], str]] = field(default_factory=dict)
     complete: Callable[[Any, Workload, Pricing, Limits], Any] = lambda knobs, workload, pricing, limits: knobs
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     exact: Callable[[Plan, Workload], Any] | None = None
@@ -88,6 +94,17 @@ class Target:
     unpriced: bool = False
     size: SizeKnob | None = None
     launcher: str = ""
+    arguments: Callable[[Any], str] = lambda knobs: ""
+    beside: str = "train.py is your script, with the lines that this command writes without --lines (-o lines.py)"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Of files that the framework reads, or that are pasted from."""
+        return tuple(filter(None, (self.ending, *self.files)))
+
+    def written(self, knobs: Any, workload: Workload, ending: str) -> str:
+        """The settings as they stand in a file whose name ends so."""
+        return self.files.get(ending, self.render)(knobs, workload)
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
         """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""

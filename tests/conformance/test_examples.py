@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 import sys
 import types
 from itertools import product
 
 import pytest
+from click.testing import CliRunner
 
 from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
+from osfmodel.cli import main
 from osfmodel.plans import NAMED_PLANS, by_solver
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
@@ -56,6 +60,42 @@ def test_the_cost_model(example, monkeypatch):
     monkeypatch.setitem(COST_MODELS, "example", example.tired_ring)
     assert put_through(test_cost_models, "model", "ring") == listed(test_cost_models, "model")
     assert COST_MODELS["example"].meaning
+
+
+@pytest.mark.parametrize("example", ["add-a-cost-model"], indirect=True)
+def test_a_line_in_the_table_is_all_that_commands_need(example, monkeypatch):
+    """In words, with a faster network by a factor and by a figure, tuned for; all prices are those of the model."""
+    monkeypatch.setitem(COST_MODELS, "tired-ring", example.tired_ring)
+    cluster = ["googlenet-k80", "--cluster", "tired-ring:100us,5Gbps", "--workers", "16", "--json"]
+
+    def ran(command, *words):
+        result = CliRunner().invoke(main, [command, *cluster, *words])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    changes = ([], ["--bandwidth", "x2"], ["--bandwidth", "10Gbps"])
+    single = [ran("predict", "--plan", "single", *words) for words in changes]
+    slow, fast, stated = (document["predictions"][0]["exposed_communication_s"] for document in single)
+    latency = 2 * 15 * 100e-6
+    assert slow - latency == pytest.approx(2 * (fast - latency))
+    assert stated == pytest.approx(fast)
+    assert ran("predict", "--plan", "single", "--latency", "x3")["predictions"][0]["exposed_communication_s"] == (
+        pytest.approx(slow + 2 * latency)
+    )
+    tuned = ran("tune", "--bandwidth", "x2")
+    assert tuned["lower_bound_s"] <= tuned["tuned_iteration_time_s"] <= tuned["default_iteration_time_s"]
+    assert tuned["tuned_iteration_time_s"] < single[1]["predictions"][0]["iteration_time_s"]
+
+
+def test_nothing_else_asks_for_a_cost_model_by_its_name():
+    """But what is of one model by its nature: NCCL's tuner file, and a cluster that osf bench adds tables to."""
+    asking = re.compile(r"cost_model (?:==|!=|in|not in) [^C]")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "osfmodel").rglob("*.py")
+        if asking.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"osfmodel/snippets/nccl_tuner.py", "osfmodel/runtime/findings.py"}
 
 
 @pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import osfmodel as osf
@@ -52,6 +53,53 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
         for knobs in (target.default_knobs(), target.project(plan, workload, pricing, Limits()))
     )
     assert tuned <= default * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("framework", CONFIG_TARGETS)
+def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tmp_path):
+    """Whatever else is called so; and osfmodel's own result, which is a plan, where it is asked for or no such file."""
+    asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for", framework]
+    target, whole = CONFIG_TARGETS[framework], json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    for ending in target.endings:
+        path = tmp_path / f"settings{ending}"
+        result = CliRunner().invoke(main, [*asked, "-o", str(path)])
+        assert f"settings for {framework}; the plan and its times: --format json" in result.stderr
+        assert path.read_text() == (whole["rendered"] if ending == target.ending else path.read_text())
+        assert {".py": _compiles, ".env": _sets, ".json": json.loads}.get(ending, str.strip)(path.read_text())
+        assert CliRunner().invoke(main, [*asked, "-f", "json", "-o", str(path)]).exit_code == 0
+        assert json.loads(path.read_text()) == whole
+    for ending in {".json", ".yaml"} - set(target.endings):
+        path = tmp_path / f"result{ending}"
+        assert "the plan and its times" in CliRunner().invoke(main, [*asked, "-o", str(path)]).stderr
+        assert yaml.safe_load(path.read_text()) == whole
+    for ending in {".py", ".env"} - set(target.endings):
+        result = CliRunner().invoke(main, [*asked, "-o", str(tmp_path / f"wrong{ending}")])
+        assert (result.exit_code, "name it" in result.stderr) == (2, True)
+
+
+def _compiles(text):
+    return compile(text, "settings.py", "exec")
+
+
+def _sets(text):
+    """Variables, as ``set -a; . FILE`` reads them."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return all(re.fullmatch(r"[A-Z_]+=[0-9.]+", line) for line in lines) and lines
+
+
+def test_files_of_other_names_are_what_their_readers_want(tmp_path):
+    """DeepSpeed's without comments; horovodrun's with the figures of the environment, in its units."""
+    asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for"]
+    written = {}
+    for name, file in (("deepspeed", "d.json"), ("horovod", "h.yaml")):
+        CliRunner().invoke(main, [*asked, name, "-o", str(tmp_path / file)])
+        written[name] = yaml.safe_load((tmp_path / file).read_text())
+        configs = json.loads(CliRunner().invoke(main, [*asked, name, "--json"]).stdout)["config"]
+        written[name] = (written[name], configs)
+    assert written["deepspeed"][0] == written["deepspeed"][1]
+    said, config = written["horovod"]
+    assert int(said["params"]["fusion_threshold_mb"]) == -(-int(config["env"]["HOROVOD_FUSION_THRESHOLD"]) // 2**20)
+    assert float(said["params"]["cycle_time_ms"]) == float(config["env"]["HOROVOD_CYCLE_TIME"])
 
 
 def some_plans(workload, pricing, plan):

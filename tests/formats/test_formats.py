@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import DataError, OsfError
 from osfmodel.cli import main
-from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
+from osfmodel.formats import IMPORT_FORMATS, Hints, csv_layers, csv_table, import_file, recognise
 from osfmodel.formats.source_text import Text
+from tests.conftest import ROOT
 from tests.formats import samples
 
 HINTS = Hints("mine", workers=None)
@@ -250,3 +251,21 @@ def test_what_cannot_be_fitted_is_refused(tmp_path):
     table.write_text("n_gpus,bytes,time_us\n8,1024,10\n8,2048,11\n")
     refused = CliRunner().invoke(main, ["import", str(table), "--fit", "protocols"])
     assert (refused.exit_code, "needs all-reduce times at two worker counts" in refused.stderr) == (1, True)
+
+
+def test_the_reference_names_every_column():
+    text = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
+    names = [*csv_table.SIZES, *csv_table.WORKERS, *csv_table.TIMES, *csv_layers.NAMES, *csv_layers.BYTES]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_a_folder_that_is_written_as_one_is_made(tmp_path):
+    """With what is in the file, each under its name; a folder inside one that is not there is not."""
+    (tmp_path / "run.log").write_text(samples.NEW_TEXT)
+    asked = ["import", str(tmp_path / "run.log"), "-o"]
+    assert CliRunner().invoke(main, [*asked, f"{tmp_path}/job/"]).exit_code == 0
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["run.json"]
+    assert CliRunner().invoke(main, [*asked, f"{tmp_path}/job/"]).exit_code == 0
+    result = CliRunner().invoke(main, [*asked, f"{tmp_path}/no/such/"])
+    assert (result.exit_code, "give a folder such as job/" in result.stderr) == (2, True)
+    assert not (tmp_path / "no").exists()

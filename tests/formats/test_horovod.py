@@ -437,7 +437,7 @@ def test_the_command(tmp_path):
     layers = tmp_path / "layers.csv"
     layers.write_text(samples.LAYERS_CSV)
     refused = run(layers, "--kind", "cluster")
-    assert (refused.exit_code, "holds none, only workload" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "holds none, only workload" in refused.stderr) == (1, True)
 
 
 def test_the_tuner_is_told_not_imported(tmp_path):

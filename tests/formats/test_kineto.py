@@ -210,6 +210,14 @@ def test_sizes_from_ddp_logging_and_from_a_model():
         read(job, hints=Hints("job", ddp_logging=Text("log.json", '{"rebuilt_bucket_sizes": "12"}')))
 
 
+def test_a_log_of_ddp_that_a_trace_with_sizes_agrees_with_is_taken():
+    job = Job(late=(0, 0), clocks=(0, 0))
+    log = Text("log.json", '{"rebuilt_bucket_sizes": "1200, 1200, 720"}')
+    assert read(job, hints=Hints("job", ddp_logging=log)) == read(job)
+    with pytest.raises(DataError, match="is it of another model or run"):
+        read(job, hints=Hints("job", ddp_logging=Text("log.json", '{"rebuilt_bucket_sizes": "12"}')))
+
+
 def test_without_annotations_a_step_ends_with_the_optimizers():
     job = Job(annotated=False, late=(0, 0), clocks=(0, 0))
     trace = read(job)
@@ -245,9 +253,10 @@ def test_one_rank_of_several_says_what_is_not_known():
 
 
 def test_a_rank_twice_is_refused():
-    text = Text("a.json", traces.text(Job()))
-    with pytest.raises(DataError, match="two of the files are of one rank"):
-        load_trace([text, text])
+    content = traces.text(Job())
+    said = "^a.json and b.json are both of rank 0: give the files of one run, one a rank; several jobs in one folder by"
+    with pytest.raises(DataError, match=said):
+        load_trace([Text("a.json", content), Text("b.json", content)])
 
 
 def test_a_collective_on_the_record_four_times_is_one():

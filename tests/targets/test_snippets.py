@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import shlex
 import shutil
 import subprocess
@@ -66,8 +68,8 @@ def test_the_batch_script_is_bash_and_says_the_same_to_slurm(tmp_path):
     [
         ({"workers": 7}, "evenly"),
         ({"workers": (4, 8)}, "one worker count"),
-        ({"target": "horovod"}, "horovodrun"),
-        ({"target": "byteps"}, "bpslaunch"),
+        ({"target": "horovod"}, "horovodrun .* -o horovod.env"),
+        ({"target": "byteps"}, "bpslaunch .* -o byteps.env"),
     ],
 )
 def test_what_torchrun_cannot_start_is_refused(name, made, why):
@@ -77,9 +79,35 @@ def test_what_torchrun_cannot_start_is_refused(name, made, why):
 
 @pytest.mark.parametrize("name", ["torchrun", "slurm"])
 def test_a_new_target_says_itself_what_starts_it(name, monkeypatch):
-    monkeypatch.setitem(osf.CONFIG_TARGETS, "new", replace(ddp.TARGET, launcher="New is started by newrun"))
-    with pytest.raises(UsageError, match="torchrun does not start new: New is started by newrun"):
+    monkeypatch.setitem(osf.CONFIG_TARGETS, "new", replace(ddp.TARGET, launcher="newrun does"))
+    with pytest.raises(UsageError, match="torchrun does not start new: newrun does"):
         SNIPPETS[name].write(tuned(target="new"))
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_the_settings_are_given_or_it_is_said_where_they_are(name, tmp_path):
+    """Megatron's as its arguments, DeepSpeed's file by its flags; of others a file that the command writes."""
+    for target, entry in osf.CONFIG_TARGETS.items():
+        if entry.launcher:
+            continue
+        tuning = tuned(target=target)
+        found = words(SNIPPETS[name].write(tuning))
+        assert " ".join(found[found.index("train.py") + 1 :]) == entry.arguments(tuning.knobs)
+        text = SNIPPETS[name].write(tuning)
+        assert f"# For {target}: " in text
+        named = re.search(r"-o ([a-z]+[.][a-z]+)", text)
+        if named is not None:
+            asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for", target, "-o"]
+            assert CliRunner().invoke(main, [*asked, str(tmp_path / named[1])]).exit_code == 0
+        else:
+            assert entry.arguments(tuning.knobs)
+    megatron, deepspeed = tuned(target="megatron"), tuned(target="deepspeed")
+    assert f"--ddp-bucket-size {megatron.config['ddp_bucket_size']}\n" in SNIPPETS[name].write(megatron)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--deepspeed", action="store_true")
+    parser.add_argument("--deepspeed_config")
+    found = words(SNIPPETS[name].write(deepspeed))
+    assert parser.parse_args(found[found.index("train.py") + 1 :]).deepspeed_config == "deepspeed.json"
 
 
 def matching(text, size, nodes, ranks):

@@ -1,0 +1,20 @@
+"""Parts of a cluster in words (``--cluster ring:50us,10Gbps``): what cost models that can be said so share."""
+
+from __future__ import annotations
+
+from osfmodel.cluster import Link
+from osfmodel.errors import UsageError
+from osfmodel.units import parse_bandwidth, parse_time
+
+
+def link_in_words(latency: str, bandwidth: str) -> Link:
+    """``50us`` and ``10Gbps`` as a link. Raises UsageError."""
+    return Link(parse_time(latency), 1 / rate_in_words(bandwidth))
+
+
+def rate_in_words(bandwidth: str) -> float:
+    """Bytes per second, above 0. Raises UsageError."""
+    rate = parse_bandwidth(bandwidth)
+    if not rate:
+        raise UsageError(f"a bandwidth of {bandwidth!r} moves nothing: it must be above 0")
+    return rate

@@ -1,0 +1,58 @@
+"""Files that stand for the reader's own, under the names in the docs, for the commands shown on such files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import osfmodel as osf
+from tests.conftest import ROOT
+from tests.formats import samples, traces
+
+WORKLOADS = ("my-model.json", "model.json", "profile.json")
+CLUSTERS = ("my-cluster.json", "cluster.json", "c.json", "my-wires.json", "horovod-wires.json")
+RUNS = ("run.json", "runs.json", "r.json")
+TIMELINES = ("timeline.json", "alone.json", "all.json")
+JOB = traces.Job(late=(0, 0), clocks=(0, 0), steps=10)
+SIZES = [4 * sum(bucket) for bucket in JOB.buckets]
+
+
+def place(folder: Path) -> None:
+    """Write all of them to ``folder``."""
+    for name in WORKLOADS:
+        osf.save(osf.load_workload("resnet50-memory"), folder / name)
+    for name in CLUSTERS:
+        osf.save(osf.load_cluster("v100-10gbe"), folder / name)
+    for name, content in _texts().items():
+        (folder / name).write_text(content, encoding="utf-8")
+    (folder / "traces").mkdir()
+    with tarfile.open(folder / "traces.tar.gz", "w:gz") as archive:
+        for rank in (0, 1):
+            content = traces.text(JOB, rank).encode()
+            for name in (f"rank{rank}.json.gz", f"rank{rank}.pt.trace.json.gz"):
+                (folder / name).write_bytes(gzip.compress(content))
+            (folder / "traces" / f"rank{rank}.json").write_bytes(content)
+            entry = tarfile.TarInfo(f"traces/rank{rank}.json")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def _texts() -> dict[str, str]:
+    log = {"rebuilt_bucket_sizes": ", ".join(map(str, SIZES)), "has_rebuilt_buckets": 1, "bucket_cap_bytes": 1200}
+    return {
+        **{f"rank{rank}.json": traces.text(JOB, rank) for rank in (0, 1)},
+        **dict.fromkeys(TIMELINES, samples.HOROVOD_FUSED),
+        **dict.fromkeys(RUNS, _runs()),
+        "nccl-tests.log": samples.NEW_TEXT,
+        **{f"n{8 * hosts}.log": samples.log(hosts=hosts, gpus=8) for hosts in (1, 2)},
+        "ddp.json": json.dumps(log),
+    }
+
+
+def _runs() -> str:
+    """A few runs that were measured."""
+    document = json.loads((ROOT / "profiles/measurements/emulated-ddp.json").read_text(encoding="utf-8"))
+    return json.dumps({**document, "name": "runs", "runs": document["runs"][:12]})
