@@ -19,6 +19,12 @@ WIDTH = 40
 """Characters of the bar of a whole step."""
 HELPS = 0.005
 """Remedies that bring a smaller part are not called such."""
+BUCKET_COLUMNS = ("message", "size", "ready", "start", "end", "bus bandwidth", "{best}", "hidden", "exposed")
+LEFT_OUT = ("hidden", "start", "ready", "end", "size")
+"""Columns that a narrow terminal has no room for, the first to go first."""
+ANY_WIDTH = 1000
+SHORT = {"float32": "", "float16": "fp16", "bfloat16": "bf16"}
+"""What is said of a message's type."""
 LISTED = 24
 """Most buckets that are listed; all are in the other formats."""
 SMALL = 0.001
@@ -49,7 +55,7 @@ def show_explanation(console: Console, one: Explanation) -> None:
     _show_parts(console, one)
     _show_causes(console, one)
     _show_ranks(console, one)
-    _show_buckets(console, one.buckets, "of best seen" if one.cluster is None else "of possible")
+    _show_buckets(console, one.buckets, "of best" if one.cluster is None else "of possible")
     _show_remedies(console, one.remedies)
     for remark in one.remarks:
         console.print(f"Note: {remark}.", markup=False)
@@ -105,25 +111,47 @@ def _show_ranks(console: Console, one: Explanation) -> None:
 
 
 def _show_buckets(console: Console, rows: Sequence[BucketRow], best: str) -> None:
+    """As many columns as there is room for, each message on a line."""
     if not rows:
         return
     console.print()
-    table = _table("message", "size", "ready", "start", "end", "bus bandwidth", best, "hidden", "exposed")
     shown = sorted(sorted(rows, key=lambda row: -row.exposed)[:LISTED], key=lambda row: row.number)
-    for row in shown:
-        table.add_row(*_bucket_cells(row))
+    for count in range(len(LEFT_OUT) + 1):
+        table = _bucket_table(shown, best, LEFT_OUT[:count])
+        if console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum <= console.width:
+            break
     console.print(table)
+    if count:
+        console.print(f"No room for {' and '.join(LEFT_OUT[:count])}: a wider terminal, or --format csv.", markup=False)
     if len(rows) > len(shown):
         console.print(f"The {len(shown)} of {len(rows)} messages with most exposed; all: --format csv.", markup=False)
 
 
-def _bucket_cells(row: BucketRow) -> tuple[str, ...]:
-    name = f"{row.number} {row.kind.replace('_', '-')}" + ("" if row.dtype in (None, "float32") else f" {row.dtype}")
-    size = "" if row.bytes is None else show_bytes(row.bytes)
-    speed = "" if row.bandwidth is None else f"{show_bytes(row.bandwidth)}/s"
-    part = "" if not row.bandwidth or not row.possible else f"{row.bandwidth / row.possible:.0%}"
+def _bucket_table(rows: Sequence[BucketRow], best: str, left_out: Sequence[str]) -> Table:
+    columns = [name for name in BUCKET_COLUMNS if name not in left_out]
+    table = _table(*(name.format(best=best) for name in columns))
+    for column in table.columns:
+        column.no_wrap = True
+    for row in rows:
+        cells = _bucket_cells(row)
+        table.add_row(*(cells[name] for name in columns))
+    return table
+
+
+def _bucket_cells(row: BucketRow) -> dict[str, str]:
+    """By column."""
+    dtype = SHORT.get(row.dtype or "float32", row.dtype)
     times = [show_time(time) for time in (row.ready, row.start, row.end)]
-    return (escape(name), size, *times, speed, part, show_time(row.hidden), show_time(row.exposed))
+    cells = (
+        escape(f"{row.number} {row.kind.replace('_', '-')} {dtype}".strip()),
+        "" if row.bytes is None else show_bytes(row.bytes),
+        *times,
+        "" if row.bandwidth is None else f"{show_bytes(row.bandwidth)}/s",
+        "" if not row.bandwidth or not row.possible else f"{row.bandwidth / row.possible:.0%}",
+        show_time(row.hidden),
+        show_time(row.exposed),
+    )
+    return dict(zip(BUCKET_COLUMNS, cells, strict=True))
 
 
 def _show_remedies(console: Console, remedies: Sequence[Remedy]) -> None:

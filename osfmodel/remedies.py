@@ -7,21 +7,20 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from statistics import median
 from types import MappingProxyType
 
-from osfmodel.cluster import AlphaBeta, Cluster, Table
+from osfmodel.cluster import Cluster
 from osfmodel.compression import compressed
 from osfmodel.diagnosis import CAUSES, Explanation, Remedy
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import DataError, OsfError
+from osfmodel.errors import OsfError
 from osfmodel.network import Change, faster_network
 from osfmodel.plan import Block, Plan
 from osfmodel.pricing import pricing_of
-from osfmodel.trace import Trace, plan_of, workload_of
+from osfmodel.trace import Trace, cluster_of, plan_of, workload_of
+from osfmodel.trace.wires import wire_times_by_size
 from osfmodel.tune import tune
 from osfmodel.units import show_time
 from osfmodel.what_if import accumulating
@@ -188,36 +187,20 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     """The job as the model has it. Raises OsfError, saying why, where the trace does not hold what that takes."""
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
-    wires = wires_of(found, cluster)
+    wires = wires_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
     return Job(subject, wires, plan, found.workers, now, cluster)
 
 
-def wires_of(found: Explanation, cluster: Cluster | None = None) -> Cluster:
-    """What all-reduces had the wires for, by bytes: one after the other, as the replay has them.
+def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
+    """What all-reduces had the wires for, as an import has it.
 
-    Of ``cluster``, as much slower as those of the trace took longer in all than it prices them. Without one a table, in
-    which none takes longer than a larger one, since it could be padded; with a single size a line through nothing.
-    Raises DataError where no size is known.
+    Of ``cluster``, as much slower as those of the trace took longer in all than it prices them. Raises DataError where
+    no size is known.
     """
-    times: dict[int, list[float]] = {}
-    for row in found.buckets:
-        if row.kind == "all_reduce" and row.bytes and row.wire > 0:
-            times.setdefault(row.bytes, []).append(row.wire)
-    if cluster is not None:
-        return _as_seen(cluster, times, found.workers)
-    if not times:
-        raise DataError("the trace holds no all-reduce of a size that is known: give --cluster")
-    points = sorted((size, median(seconds)) for size, seconds in times.items())
-    if len(points) == 1:
-        ((size, seconds),) = points
-        return Cluster(found.name, "hockney", fits=(AlphaBeta(found.workers, 0.0, seconds / size),))
-    least = list(accumulate((seconds for _, seconds in reversed(points)), min))[::-1]
-    table = Table(found.workers, tuple(size for size, _ in points), tuple(least))
-    return Cluster(found.name, "tabulated", tables=(table,))
-
-
-def _as_seen(cluster: Cluster, times: Mapping[int, Sequence[float]], workers: int) -> Cluster:
+    if cluster is None:
+        return cluster_of(trace)
+    times = wire_times_by_size(trace).get(("all_reduce", workers), {})
     price = pricing_of(cluster, workers).cost()
     priced = sum(price(size) * len(seconds) for size, seconds in times.items())
     factor = sum(map(sum, times.values())) / priced if priced else 1.0

@@ -6,13 +6,16 @@ import csv
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.explain_screen import show_explanation
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
 from tests.formats import traces
@@ -58,6 +61,25 @@ def test_what_mends_it_brings_most(name):
     cost = next(row["costs_s"] for row in found["causes"] if row["cause"] == found["cause"])
     saving = {remedy["remedy"] for remedy in priced if found["step_time_s"] - remedy["step_time_s"] > cost / 2}
     assert MENDED_BY[name] <= saving
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"), [(80, ("hidden", "start")), (60, ("hidden", "start", "ready")), (120, ())]
+)
+@pytest.mark.parametrize("name", ["slow-link", "tiny-buckets"])
+def test_each_message_has_a_line_on_a_narrow_terminal(name, width, missing):
+    """The widest columns are as in print: times of five digits, with their units."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    show_explanation(console, osf.explain(paths_of(name)))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    (head,) = [line for line in lines if line.startswith("message")]
+    columns = re.split(r" {2,}", head)
+    assert [name for name in ("hidden", "start", "ready", "exposed") if name not in columns] == list(missing)
+    rows = [line for line in lines if re.match(r"\d+ all-reduce", line)]
+    assert len(rows) == min(24, 8 if name == "slow-link" else 60)
+    assert all(len(re.split(r" {2,}", row)) == len(columns) for row in rows)
+    assert any(line.startswith("No room for") for line in lines) == bool(missing)
 
 
 def test_there_is_nothing_to_gain_in_a_healthy_job():

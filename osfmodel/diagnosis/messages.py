@@ -14,6 +14,8 @@ from osfmodel.workload import holds_gradients
 
 COMPLETE = 0.02
 """Part of the bytes sent by which gradients seen may miss them and still be taken for all of them."""
+ROUNDING = 1e-9
+"""Seconds by which sums of times may be off: a message that starts when another ends is not held back."""
 EVEN = 16
 """Pieces of a bucket whose gradients are not in the trace."""
 
@@ -70,7 +72,7 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
         there = max([last, *(g.ready for g in mine)]) if mine else submitted if host_computes else one.start
         formed = min(there, one.start)
         ready = min(earliest.get(id(one), formed), formed)
-        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > 0.0
+        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > ROUNDING
         gradient = id(one) in held
         delay = one.start - formed if quiet else 0.0
         pieces = _pieces(mine, before, ready) if gradient else ((formed, 1.0),)

@@ -13,11 +13,12 @@ from osfmodel.bands import Band
 from osfmodel.check import check
 from osfmodel.cluster import Cluster
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, scaling, sweep
-from osfmodel.picture.gantt import Gantt, measured, middle_step, predicted
+from osfmodel.picture.gantt import Gantt, measured, predicted
 from osfmodel.picture.scatter import Scatter, scatter
 from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
 from osfmodel.trace.record import Trace
+from osfmodel.trace.usual import usual_step
 from osfmodel.tune import Tuning, tune
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
@@ -149,11 +150,16 @@ def pictures(request: Request) -> Pictures:
 
 
 def _measured(trace: Trace) -> list[Gantt]:
-    """The middle step of the first rank, and of the rank whose middle step is the longest, where that is another."""
-    steps = [(rank.rank, middle_step(rank)) for rank in trace.ranks]
+    """The usual step of the first rank that has it, and of the rank on which it is the longest, where that is another.
+
+    Raises DataError for a trace without a step.
+    """
+    number = usual_step(trace).number
+    steps = [(rank.rank, step) for rank in trace.ranks for step in rank.steps if step.number == number]
     longest = max(steps, key=lambda one: one[1].time)
-    shown = dict([steps[0], longest])
-    return [measured(step, f"{trace.name}, rank {rank}, step {step.number}") for rank, step in shown.items()]
+    return [
+        measured(step, f"{trace.name}, rank {rank}, step {number}") for rank, step in dict([steps[0], longest]).items()
+    ]
 
 
 def _evidence(bands: Sequence[Band | None]) -> Scatter | None:

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from osfmodel.trace.record import Collective, GradientReady, Step, Trace
+from osfmodel.trace.record import Collective, GradientReady, Step
 from osfmodel.workload import Workload
-
-
-def usual_steps(trace: Trace) -> list[Step]:
-    """The steps of the rank that sets the pace which sent what most of them did: of these the middle third by time."""
-    steps = trace.pace.steps
-    shapes = [_shape(step) for step in steps]
-    usual = Counter(shapes).most_common(1)[0][0]
-    alike = [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
-    cut = len(alike) // 3
-    middle = {step.number for step in sorted(alike, key=lambda step: step.time)[cut : len(alike) - cut]}
-    return [step for step in alike if step.number in middle]
-
-
-def _shape(step: Step) -> tuple[object, ...]:
-    gradients = tuple((one.elements, one.dtype) for one in step.gradients)
-    return gradients, tuple((one.elements, one.dtype) for one in step.reductions)
 
 
 def carried(step: Step) -> list[list[GradientReady]] | None:

@@ -1,7 +1,7 @@
 """The nouns in a trace: the workload, the buckets that were sent, what collectives took, and how long steps took.
 
-All are of the rank that the others wait for, and of the steps that sent what most steps did, the third in the middle of
-them by time, so that the parts of a step add up; times are medians over them. A gradient is ready for the job when the
+All are of the rank that the others wait for, and of its usual steps (:mod:`osfmodel.trace.usual`), so that the parts of
+a step add up; times are medians over them. A gradient is ready for the job when the
 last rank on the record has it. What the device did is taken as it was: computation that collectives slow down is longer
 in the workload, and other collectives than those of gradients, which a plan cannot change, are part of its forward and
 backward.
@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
-from osfmodel.cluster import COLLECTIVES, LIBRARIES, Cluster, Table
+from osfmodel.cluster import LIBRARIES, AlphaBeta, Cluster, Table
 from osfmodel.errors import DataError, OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
-from osfmodel.trace.buckets import carried, usual_steps, wire_times
-from osfmodel.trace.record import Collective, GradientReady, Step, Trace
+from osfmodel.trace.buckets import carried
+from osfmodel.trace.record import GradientReady, Step, Trace
+from osfmodel.trace.usual import alike_steps, usual_steps
+from osfmodel.trace.wires import arrivals_known, rising_means, wire_times_by_size
 from osfmodel.workload import Layer, Workload
 
 SHAPES = "record with record_shapes=True"
+ONE_SIZE = "of one size only, so that time is taken to be in proportion to bytes"
 ROUNDING = 1e-9
 
 
@@ -202,77 +205,44 @@ def cluster_of(trace: Trace) -> Cluster:
 
     That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
     time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
-    longer than a larger one, which it could be padded to: sizes of which that was seen share their mean, so that all
-    together take what they took. Raises DataError for fewer than two sizes, which are no table.
+    longer than a larger one (:func:`osfmodel.trace.wires.rising_means`). All-reduces of one size are no table: they
+    become a line through it and through nothing, which its conditions say. Raises DataError where no size is known.
     """
-    tables = []
-    sizes = 0
-    for (kind, workers), found in sorted(_times(trace).items()):
-        sizes += len(found) if kind == "all_reduce" else 0
-        if len(found) > 1:
-            tables.append(
-                Table(workers, tuple(sorted(found)), _monotone([found[size] for size in sorted(found)]), kind)
-            )
+    times = wire_times_by_size(trace)
+    tables = [
+        Table(workers, tuple(sorted(found)), rising_means([found[size] for size in sorted(found)]), kind)
+        for (kind, workers), found in sorted(times.items())
+        if len(found) > 1
+    ]
+    lines = [
+        AlphaBeta(workers, 0.0, fmean(found[size]) / size)
+        for (kind, workers), found in sorted(times.items())
+        for size in found
+        if kind == "all_reduce" and len(found) == 1
+    ]
     if not any(table.collective == "all_reduce" for table in tables):
-        raise DataError(_no_table(sizes))
-    waits = "without waits for others" if _known(trace.pace.steps) else "waits for other ranks are in them"
-    said = f"collectives of training, each alone on the wires, {waits}, smaller ones that took longer are averaged"
+        tables = []  # what is left could not price a gradient
+    if not tables and not lines:
+        raise DataError(f"holds no all-reduce of a size that is known: {SHAPES}, or use osf bench")
+    waits = "without waits for others" if arrivals_known(trace.pace) else "waits for other ranks are in them"
+    averaged = "smaller ones that took longer are averaged" if tables else ONE_SIZE
     backend = trace.pace.backend
     return Cluster(
         name=trace.name,
-        cost_model="tabulated",
-        nodes=max(table.workers for table in tables),
+        cost_model="tabulated" if tables else "hockney",
+        nodes=max(one.workers for one in tables or lines),
+        fits=() if tables else tuple(lines),
         tables=tuple(tables),
         library=backend if backend in LIBRARIES else "",
-        source=_source(trace, said),
+        source=_source(trace, f"collectives of training, each alone on the wires, {waits}, {averaged}"),
     )
 
 
-def _times(trace: Trace) -> dict[tuple[str, int], dict[int, list[float]]]:
-    """By kind and workers, by bytes: the seconds of each."""
-    times: dict[tuple[str, int], dict[int, list[float]]] = {}
-    numbers = {step.number for step in usual_steps(trace)}
-    ranks = [trace.pace] if any(_known(rank.steps) for rank in trace.ranks) else trace.ranks
-    for step in (step for rank in ranks for step in rank.steps if step.number in numbers):
-        for one, took in zip(step.collectives, wire_times(step.collectives), strict=True):
-            size, workers = _whole(one), one.workers or trace.workers
-            counts = one.may_be_gradients if one.kind == "all_reduce" else one.kind in COLLECTIVES
-            if size and workers and workers > 1 and counts:
-                times.setdefault((one.kind, workers), {}).setdefault(size, []).append(took)
-    return times
-
-
-def _monotone(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Means by rising sizes that never fall: neighbours that do are averaged, the least squares (pool adjacent)."""
-    pools: list[tuple[float, int, int]] = []  # seconds in all, messages, sizes
-    for row in times:
-        pool = (sum(row), len(row), 1)
-        while pools and pools[-1][0] * pool[1] > pool[0] * pools[-1][1]:
-            before = pools.pop()
-            pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
-        pools.append(pool)
-    return tuple(total / count for total, count, sizes in pools for _ in range(sizes))
-
-
-def _no_table(sizes: int) -> str:
-    if sizes:
-        return "holds all-reduces of one size only, a table needs two: record another bucket_cap_mb, or use osf bench"
-    return f"holds no all-reduce of a size that is known: {SHAPES}, or use osf bench"
-
-
-def _known(steps: Sequence[Step]) -> bool:
-    return any(one.arrival is not None for step in steps for one in step.collectives)
-
-
-def _whole(one: Collective) -> int | None:
-    """Bytes of the whole vector: each rank has a part of what an all-gather makes."""
-    if one.kind == "all_gather" and one.bytes is not None:
-        return one.bytes * one.workers if one.workers else None
-    return one.bytes
-
-
 def measurement_of(trace: Trace) -> Measurement:
-    """The times of all steps of the rank that sets the pace, with the plan that was sent where it is known."""
+    """The times of steps of the rank that sets the pace, with the plan that was sent where it is known.
+
+    Of all that sent what most did, of which the other nouns take the middle third.
+    """
     rank, steps = trace.pace, usual_steps(trace)
     conditions = {
         "framework": "pytorch",
@@ -289,7 +259,7 @@ def measurement_of(trace: Trace) -> Measurement:
         conditions["sent"] = written(plan_of(trace, workload), workload)
     except OsfError:
         pass  # what is missing is said where the workload and the plan are asked for
-    samples = tuple(step.time for step in rank.steps)
+    samples = tuple(step.time for step in alike_steps(trace))
     told = tuple((name, _printable(value)) for name, value in conditions.items())
     source = _source(trace, "times of steps on the device")
     return Measurement(trace.name, trace.name, "ddp", trace.workers or 1, samples, 0, told, source)

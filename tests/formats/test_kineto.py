@@ -20,9 +20,11 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
-from osfmodel.trace.buckets import carried, usual_steps
-from osfmodel.trace.nouns import _monotone, cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.trace.buckets import carried
+from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.trace.own_step import doubts, own_step
+from osfmodel.trace.usual import unsteady, usual_steps
+from osfmodel.trace.wires import rising_means
 from osfmodel.workload import Layer, Workload
 from tests.conftest import ROOT
 from tests.formats import traces
@@ -123,10 +125,6 @@ def test_a_trace_predicts_its_own_step(job, late):
     """
     job = replace(job, late=tuple(late), clocks=(0,) * len(late), micro_batches=1)
     trace = read(job)
-    if len({sum(bucket) for bucket in job.buckets}) < 2:
-        with pytest.raises(DataError, match="one size only"):
-            cluster_of(trace)
-        return
     workload = workload_of(trace)
     plan = plan_of(trace, workload)
     assert [bucket.size for bucket in plan.buckets] == [4 * sum(bucket) for bucket in job.buckets]
@@ -491,17 +489,26 @@ def recorded():
     return cache(lambda name: load_trace(sorted(folder.glob(f"{name}-*.gz")), Hints(name)))
 
 
-@pytest.mark.parametrize("name", ["find-unused", "tiny-buckets"])
+@pytest.mark.parametrize("name", EXPLAINED)
 def test_recorded_traces_predict_their_own_step(recorded, name):
-    """Gloo keeps two all-reduces in flight, which share the wires; the int32 map of find-unused is no gradient."""
+    """Gloo keeps two all-reduces in flight, which share the wires; the int32 map of find-unused is no gradient.
+
+    Jobs whose messages have one size become a line through it and through nothing.
+    """
     trace = recorded(name)
     workload = workload_of(trace)
     cluster, plan = cluster_of(trace), plan_of(trace, workload)
     assert plan.channels == 1
     predicted = predict(workload, cluster, plan, trace.workers)
     assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
+    sizes = {bucket.size for bucket in plan.buckets}
+    if len(sizes) == 1:
+        (line,) = cluster.fits
+        assert (line.workers, line.latency) == (trace.workers, 0.0)
+        assert "of one size only" in cluster.source.conditions
+        return
     (table,) = cluster.tables
-    assert set(table.sizes) == {bucket.size for bucket in plan.buckets}
+    assert set(table.sizes) == sizes
     assert list(table.times) == sorted(table.times)
 
 
@@ -513,7 +520,6 @@ def test_an_import_says_where_the_step_does_not_follow_from_its_parts(recorded):
     longer = [replace(rank, steps=tuple(idled(step) for step in rank.steps)) for rank in trace.ranks]
     (said,) = doubts(replace(trace, ranks=tuple(longer)))
     assert "the step is off by -" in said
-    assert doubts(recorded("healthy")) == (), "of one size: no costs, which the import says"
 
 
 def idled(step):
@@ -524,10 +530,48 @@ def idled(step):
     return replace(step, collectives=(step.collectives[0], *moved), end=step.end + late, update=update)
 
 
+def test_an_import_says_where_a_cluster_stands_on_one_size(recorded):
+    told: list[str] = []
+    nouns = nouns_of(recorded("slow-link"), None, told.append)
+    assert [type(noun) for noun in nouns] == [Workload, Cluster, Measurement]
+    assert [said for said in told if "one size" in said]
+    told.clear()
+    nouns_of(recorded("find-unused"), None, told.append)
+    assert not [said for said in told if "one size" in said]
+
+
+def stretched(trace, factors):
+    """With each step so many times as long: what is added comes after its update."""
+
+    def longer(step, factor):
+        return replace(step, end=step.end + step.time * (factor - 1))
+
+    ranks = []
+    for rank in trace.ranks:
+        steps = [longer(step, factor) for step, factor in zip(rank.steps, factors, strict=True)]
+        ranks.append(replace(rank, steps=tuple(steps)))
+    return replace(trace, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ((1, 1, 1, 1.05, 1, 1), ()),
+        ((1, 1, 3, 1, 1, 1), "a usual one takes"),
+        ((1, 2, 1, 2, 1, 2), "no one time stands for them"),
+    ],
+)
+def test_steps_that_are_unlike_are_told(factors, said):
+    """One that is an outlier; two kinds by turns, of which the mean and the median are the same."""
+    trace = stretched(read(Job(steps=6, late=(0, 0), clocks=(0, 0))), factors)
+    found = unsteady(trace)
+    assert found == () if not said else said in found[0]
+
+
 @given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=8))
 def test_a_larger_message_never_takes_less(times):
     """And all together take what they took; what rises already is left as it is."""
-    found = _monotone(times)
+    found = rising_means(times)
     assert list(found) == sorted(found)
     total = sum(time * len(row) for time, row in zip(found, times, strict=True))
     assert total == pytest.approx(sum(map(sum, times)))
