@@ -607,3 +607,31 @@ def test_bfloat16_on_rocm(published):
     workload = workload_of(published("tracelens_resnet18_1xMI300X_compute_only.json.gz"))
     assert set(workload.gradients.dtypes) == {"bfloat16"}
     assert workload.gradient_bytes == 2 * 11689512
+
+
+def host_event(cat, name, start, duration, thread=1, dims=None, types=None):
+    told = {} if dims is None else {"Input Dims": dims, "Input type": types}
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration, "args": told}
+
+
+def test_coalesced_all_reduces_of_a_compiled_backward_are_read_whole():
+    """All tensors of a message count; threads may begin messages in another order than they were submitted in."""
+    large, small = [[300], [20, 10]], [[7]]
+    events = [
+        host_event("user_annotation", "ProfilerStep#1", 0, 1000),
+        host_event("cpu_op", "Torch-Compiled Region: 0/0", 10, 100),
+        host_event("cpu_op", "Torch-Compiled Region: !0/1/0", 200, 500),
+        host_event("cpu_op", "c10d::allreduce_coalesced_", 300, 5, 1, [large], ["TensorList"]),
+        host_event("cpu_op", "c10d::allreduce_", 310, 5, 1, [small], ["TensorList"]),
+        host_event("user_annotation", "gloo:all_reduce", 316, 20, 3, small, ["float"]),
+        host_event("user_annotation", "gloo:all_reduce", 318, 80, 2, large, ["float", "float"]),
+        host_event("user_annotation", "Optimizer.step#SGD.step", 800, 100),
+        host_event("cpu_op", "aten::add_", 810, 50),
+    ]
+    document = {"schemaVersion": 1, "traceEvents": events, "traceName": ""}
+    trace = load_trace([Text("rank0.json", json.dumps(document))], Hints("compiled", workers=2))
+    (step,) = trace.ranks[0].steps
+    assert [(one.elements, one.dtype) for one in step.reductions] == [(500, "float32"), (7, "float32")]
+    assert [one.issued for one in step.reductions] == times(300e-6, 310e-6)
+    assert list(step.backward) == times(200e-6, 700e-6)
+    assert workload_of(trace).gradients.sizes == (2000, 28)
