@@ -20,11 +20,12 @@ from osfmodel.network import Change, faster_network
 from osfmodel.plan import Block, Plan
 from osfmodel.pricing import pricing_of
 from osfmodel.trace import Trace, cluster_of, plan_of, workload_of
+from osfmodel.trace.usual import usual_step
 from osfmodel.trace.wires import wire_times_by_size
 from osfmodel.tune import tune
 from osfmodel.units import show_time
 from osfmodel.what_if import accumulating
-from osfmodel.workload import Workload
+from osfmodel.workload import Workload, element_bytes
 
 MODEL, REPLAY = "model", "replay"
 OFF = 0.1
@@ -43,6 +44,7 @@ class Job:
 
     cluster: its network as the trace shows it; stated: as it is said to be, where that was given
     now:     what the model predicts for a step
+    micro_batches: of a step, as it is
     """
 
     workload: Workload
@@ -51,6 +53,7 @@ class Job:
     workers: int
     now: float
     stated: Cluster | None = None
+    micro_batches: int = 1
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> float:
         """Seconds of a step of another workload, with the same layers in the same buckets."""
@@ -72,7 +75,8 @@ def carried_over(plan: Plan, workload: Workload) -> Plan:
 class Measure:
     """A remedy that the model prices.
 
-    what:    what it is, with ``{workers}``, ``{half}`` of them and ``{network}`` (as stated) of the job
+    what:    what it is, with ``{workers}``, ``{half}`` of them, ``{network}`` (as stated) and ``{micro[2]}``, twice the
+             micro-batches, of the job
     price:   seconds of a step with it, by the model. Raises OsfError, saying why, where that cannot be priced
     note:    what that leaves out
     samples: those of a step of the job, as a multiple of now
@@ -104,8 +108,13 @@ def _faster(factor: float) -> Callable[[Job], float]:
     return lambda job: job.step(job.workload, faster_network(job.cluster, Change(factor)))
 
 
+def _wider_than_half(job: Job) -> bool:
+    """Whether gradients are sent in more than 16 bits."""
+    return any(element_bytes(dtype) > 2 for dtype in job.workload.gradients.dtypes)
+
+
 def _accumulated(count: int) -> Measure:
-    what = f"{count} micro-batches a step (no_sync)"
+    what = f"{{micro[{count}]}} micro-batches a step (no_sync)"
     return Measure(
         what,
         _together(count),
@@ -118,7 +127,9 @@ def _accumulated(count: int) -> Measure:
 REMEDIES: Mapping[str, Measure] = MappingProxyType(
     {
         "plan": Measure("the best buckets for DDP (osf tune)", _tuned),
-        "half": Measure("gradients sent as fp16 or bf16 (comm hook)", _sent("fp16"), "casting is left out"),
+        "half": Measure(
+            "gradients sent as fp16 or bf16 (comm hook)", _sent("fp16"), "casting is left out", applies=_wider_than_half
+        ),
         "powersgd": Measure(
             f"PowerSGD hook, rank {POWER_SGD_RANK}",
             _sent(f"powersgd:{POWER_SGD_RANK}"),
@@ -189,7 +200,7 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     plan = plan_of(trace, subject)
     wires = wires_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
-    return Job(subject, wires, plan, found.workers, now, cluster)
+    return Job(subject, wires, plan, found.workers, now, cluster, usual_step(trace).micro_batches)
 
 
 def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
@@ -219,7 +230,8 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
         if not measure.applies(job):
             continue
         network = job.cluster if job.stated is None else job.stated
-        what = measure.what.format(workers=job.workers, half=job.workers // 2, network=network.name)
+        micro = {count: _counted(count * job.micro_batches, job.micro_batches) for count in (2, 4)}
+        what = measure.what.format(workers=job.workers, half=job.workers // 2, network=network.name, micro=micro)
         try:
             seconds = measure.price(job)
         except OsfError as error:
@@ -227,6 +239,11 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
             continue
         step = _measured(found.step_time, job, seconds, measure.alone(job))
         yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, measure.note)
+
+
+def _counted(count: int, now: int) -> str:
+    """``2``, or ``6, not 3,`` where there are several now."""
+    return str(count) if now == 1 else f"{count}, not {now},"
 
 
 def _measured(measured: float, job: Job, seconds: float, alone: float) -> float:

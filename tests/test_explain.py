@@ -15,7 +15,9 @@ from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.intervals import merged, without
+from osfmodel.trace import workload_of
 from osfmodel.trace.buckets import wire_times
+from osfmodel.trace.own_step import own_step
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
 from tests.jobs import GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 
@@ -287,6 +289,43 @@ def test_without_sizes_nothing_that_communicates_is_priced():
     assert found.remedies == ()
     assert any("are not priced" in remark for remark in found.remarks)
     assert found.buckets[0].bandwidth is None
+
+
+def sent_in(trace: Trace, dtype: str, held: str) -> Trace:
+    """With messages of that type, and gradients of ``held``."""
+
+    def changed(step: Step) -> Step:
+        messages = tuple(replace(one, dtype=dtype) for one in step.collectives)
+        return replace(step, collectives=messages, gradients=tuple(replace(one, dtype=held) for one in step.gradients))
+
+    return replace(trace, ranks=tuple(replace(rank, steps=tuple(map(changed, rank.steps))) for rank in trace.ranks))
+
+
+@pytest.mark.parametrize(("dtype", "sent_as"), [("float16", "fp16"), ("bfloat16", "bf16")])
+def test_what_is_sent_in_16_bits_is_not_told_to_be(dtype, sent_as):
+    """By a hook, which casts what is held in 32 bits, and of a model in 16 bits, which is compressed in no way."""
+    trace = trace_of(SLOW)
+    assert "half" in {one.name for one in osf.explain(trace).remedies}
+    for held, how in (("float32", sent_as), (dtype, "")):
+        halved = sent_in(trace, dtype, held)
+        workload = workload_of(halved)
+        assert workload.sent_as == how
+        assert workload.gradient_bytes == sum(SLOW.gradients) // 2
+        assert sum(workload.gradients.held_sizes) == sum(SLOW.gradients) // (1 if how else 2)
+        assert own_step(halved) == pytest.approx(step_time(SLOW), rel=1e-3)
+        found = osf.explain(halved)
+        assert "half" not in {one.name for one in found.remedies}
+        assert not any("of what was measured" in remark for remark in found.remarks)
+        assert found.gains == pytest.approx(explain_trace(trace).gains), "only bytes are other ones"
+
+
+def test_remedies_count_on_from_the_micro_batches_of_the_job():
+    trace = trace_of(SLOW)
+    ranks = [replace(rank, steps=tuple(replace(step, micro_batches=3) for step in rank.steps)) for rank in trace.ranks]
+    found = {one.name: one for one in osf.explain(replace(trace, ranks=tuple(ranks))).remedies}
+    assert found["accumulate-2"].what == "6, not 3, micro-batches a step (no_sync)"
+    assert found["accumulate-2"].step_time == remedies_of(SLOW)["accumulate-2"].step_time
+    assert remedies_of(SLOW)["accumulate-2"].what == "2 micro-batches a step (no_sync)"
 
 
 TIMES = st.floats(0, 10)

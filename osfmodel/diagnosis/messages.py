@@ -99,14 +99,14 @@ def _held(step: Step) -> dict[int, Sequence[GradientReady]]:
 
 
 def _earliest(step: Step) -> dict[int, float]:
-    """When as many bytes of gradients were there as each bucket and all before it have; empty where sizes differ."""
+    """When as many elements of gradients were there as each bucket and all before it have; empty where sizes differ."""
     buckets = step.reductions
     ordered = sorted(step.gradients, key=lambda one: one.ready)
-    there = list(accumulate(one.bytes or 0 for one in ordered))
-    total = sum(one.bytes or 0 for one in buckets)
+    there = list(accumulate(one.elements or 0 for one in ordered))
+    total = sum(one.elements or 0 for one in buckets)
     if not there or not there[-1] or abs(there[-1] - total) > COMPLETE * total:
         return {}
-    wanted = accumulate(one.bytes or 0 for one in buckets)
+    wanted = accumulate(one.elements or 0 for one in buckets)
     last = len(there) - 1
     # A little less than all of it will do: sizes may be padded.
     places = [min(last, bisect_left(there, need * (1 - COMPLETE / 10))) for need in wanted]

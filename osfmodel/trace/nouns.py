@@ -24,22 +24,27 @@ from osfmodel.trace.buckets import carried
 from osfmodel.trace.record import GradientReady, Step, Trace
 from osfmodel.trace.usual import alike_steps, usual_steps
 from osfmodel.trace.wires import arrivals_known, rising_means, wire_times_by_size
-from osfmodel.workload import Layer, Workload
+from osfmodel.workload import Layer, Workload, element_bytes
 
 SHAPES = "record with record_shapes=True"
 ONE_SIZE = "of one size only, so that time is taken to be in proportion to bytes"
+CASTS = {"float16": "fp16", "bfloat16": "bf16"}
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it."""
+    """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it.
+
+    ``held`` are its bytes in memory where it is cast before it is sent, as hooks do; ``dtype`` is what is sent.
+    """
 
     name: str
     ready: float
     bytes: int
     dtype: str
     bucket: int | None
+    held: int | None = None
 
 
 def workload_of(trace: Trace) -> Workload:
@@ -58,7 +63,8 @@ def workload_of(trace: Trace) -> Workload:
     ends = [median(_backward_end(step) - step.start for step in steps), *(piece.ready for piece in pieces)]
     update = median(max(0.0, step.end - _barrier(step)) for step in steps)
     layers = _layers(pieces, forward, max(forward, *ends))
-    return Workload(trace.name, tuple(layers), None, update, _source(trace, _grain(steps[0])))
+    source = _source(trace, _grain(steps[0]))
+    return Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces))
 
 
 def _forward(step: Step) -> float:
@@ -107,8 +113,22 @@ def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None
         bucket = where.get(id(one))
         sent = one.bytes if bucket is not None or messages is None else 0
         ready = one.ready if bucket is None else min(one.ready, step.reductions[bucket].start)
-        found.append(Piece(one.name or f"gradient{number}", ready - step.start, sent or 0, one.dtype or "", bucket))
+        piece = Piece(one.name or f"gradient{number}", ready - step.start, sent or 0, one.dtype or "", bucket)
+        found.append(piece if bucket is None else _cast(piece, one, step.reductions[bucket].dtype))
     return found
+
+
+def _cast(piece: Piece, one: GradientReady, dtype: str | None) -> Piece:
+    """As the message has it."""
+    if dtype is None or one.elements is None or dtype == one.dtype:
+        return piece
+    return replace(piece, bytes=one.elements * element_bytes(dtype), dtype=dtype, held=one.bytes)
+
+
+def _sent_as(pieces: Sequence[Piece]) -> str:
+    """``fp16`` or ``bf16`` where all that is sent is cast to it."""
+    casts = {piece.dtype if piece.held is not None else "" for piece in pieces if piece.bytes}
+    return CASTS.get(casts.pop(), "") if len(casts) == 1 else ""
 
 
 def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[Piece]:
@@ -144,7 +164,7 @@ def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:
     for piece in pieces:
         share = forward * piece.bytes / total if total else forward / len(pieces)
         ready = max(piece.ready, before)
-        layers.append(Layer(piece.name, share, ready - before, piece.bytes, piece.dtype))
+        layers.append(Layer(piece.name, share, ready - before, piece.bytes, piece.dtype, held_bytes=piece.held))
         before = ready
     if end - before > ROUNDING or not layers:
         layers.append(Layer("input", 0.0 if layers else forward, end - before, 0))

@@ -53,7 +53,7 @@ def usual_step(trace: Trace) -> Step:
 
 def _shape(step: Step) -> tuple[object, ...]:
     gradients = tuple((one.elements, one.dtype) for one in step.gradients)
-    return gradients, tuple((one.elements, one.dtype) for one in step.reductions)
+    return step.micro_batches, gradients, tuple((one.elements, one.dtype) for one in step.reductions)
 
 
 def unsteady(trace: Trace) -> tuple[str, ...]:

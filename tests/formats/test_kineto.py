@@ -609,6 +609,36 @@ def test_bfloat16_on_rocm(published):
     assert workload.gradient_bytes == 2 * 11689512
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_profiler_steps_that_are_micro_batches_are_taken_together(first):
+    """As where prof.step() is called for each batch of three: what was recorded from within a step is left out."""
+    job = Job(micro_batches=3, steps=4, late=(0, 0), clocks=(0, 0), lead=3000)
+
+    def cut(events):
+        found = []
+        for event in events:
+            if not event["name"].startswith("ProfilerStep"):
+                found.append(event)
+                continue
+            third = event["dur"] / 3
+            number = 3 * int(event["name"].partition("#")[2])
+            parts = range(first if event["name"].endswith("#5") else 0, 3)
+            found += [
+                {**event, "name": f"ProfilerStep#{number + part}", "ts": event["ts"] + part * third, "dur": third}
+                for part in parts
+            ]
+        return found
+
+    trace, whole = read(job, change=cut), read(job)
+    assert "steps are micro-batches: 3 of them" in " ".join(trace.remarks)
+    for rank, other in zip(trace.ranks, whole.ranks, strict=True):
+        assert [step.number for step in rank.steps] == [3 * step.number + 2 for step in other.steps[first:]]
+        for step, twin in zip(rank.steps, other.steps[first:], strict=True):
+            assert (step.time, step.micro_batches) == (pytest.approx(twin.time, abs=1e-9), 3)
+            assert [one.elements for one in step.reductions] == [one.elements for one in twin.reductions]
+    assert measurement_of(trace).iteration_time == pytest.approx(measurement_of(whole).iteration_time, rel=0.01)
+
+
 def host_event(cat, name, start, duration, thread=1, dims=None, types=None):
     told = {} if dims is None else {"Input Dims": dims, "Input type": types}
     return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration, "args": told}
