@@ -15,6 +15,7 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.documents import document_of, encode
 from osfmodel.explain_screen import show_explanation
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
@@ -218,11 +219,11 @@ def test_no_trace_is_written_over(tmp_path):
 
 
 def test_traces_of_two_jobs_are_refused():
-    """A healthy rank beside one of a job on a slow link: by them a cause would cost more than the step takes."""
+    """A healthy rank beside one of a job on a slow link: on no one clock were they in the same collectives."""
     words = ["explain", *(str(STORED / f"{name}.json.gz") for name in ("healthy-0", "slow-link-1"))]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 1
-    assert "the traces of the ranks do not fit together" in result.output
+    assert "the traces of ranks 0 and 1 do not fit together" in result.output
 
 
 def test_one_rank_of_several_does_not_blame_the_network_alone():
@@ -248,3 +249,23 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
     assert result.exit_code == 0
     assert "is of 2 workers, what is predicted of 4" in result.output
     assert "has gradients of 2.000 MiB, the workload of 97.49 MiB: are they of one job?" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("w.json", osf.load_workload("resnet50-v100"), "is a file of osfmodel, no trace of a profiler: osf predict,"),
+        ("l.csv", "name,bytes,forward_ms,backward_ms\na,4,1,1\n", "is csv-layers (CSV of layers: "),
+        ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "no trace of a profiler: osf import reads it"),
+        ("t.txt", "hello world", "is no trace of a profiler that is known here (kineto), nor what osf import reads"),
+        ("e.json", "", "is no trace of a profiler"),
+    ],
+)
+def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
+    file = tmp_path / name
+    file.write_bytes(content.encode() if isinstance(content, str) else encode(document_of(content)).encode())
+    result = explained(file)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"osf: {file}: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1

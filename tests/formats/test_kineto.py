@@ -116,6 +116,40 @@ def test_clocks_of_hosts_are_brought_together(job, clocks, sequence):
             assert [one.waiting for one in step.reductions] == times(*(one.waiting for one in twin.reductions))
 
 
+def on_hosts(job, names, late=None):
+    """The trace of a job whose ranks are on hosts of these names; with ``late`` the last is of another job."""
+    documents = [traces.trace(job, rank) for rank in range(job.ranks)]
+    if late is not None:
+        documents[-1] = traces.trace(late, job.ranks - 1)
+    texts = [
+        Text(f"rank{rank}.json", json.dumps({**document, "host_name": name}))
+        for rank, (document, name) in enumerate(zip(documents, names, strict=True))
+    ]
+    return load_trace(texts, Hints("job"))
+
+
+@pytest.mark.parametrize("clock", [0, 300, 5_000_000, -5_000_000])
+def test_hosts_of_one_name_may_have_several_clocks(clock):
+    """Containers are often called alike: their collectives must overlap, or they are brought together."""
+    job = Job(late=(0, 200), clocks=(0, clock))
+    alike, apart = on_hosts(job, ("node", "node")), on_hosts(job, ("a", "b"))
+    said = [remark for remark in alike.remarks if "both hosts are called node" in remark]
+    assert bool(said) == (abs(clock) > 1000)
+    if said:
+        waits = [[one.waiting for step in rank.steps for one in step.reductions] for rank in apart.ranks]
+        assert [[one.waiting for step in rank.steps for one in step.reductions] for rank in alike.ranks] == waits
+    else:
+        ends = [rank.steps[0].reductions[0].end for rank in alike.ranks]
+        assert ends[1] - ends[0] == pytest.approx(clock * MICRO, abs=1e-9), "left as it is"
+
+
+def test_ranks_of_several_runs_are_refused():
+    """No clock brings steps of 3 ms and of 60 ms together."""
+    job = Job(late=(0, 0), clocks=(0, 0), steps=5)
+    with pytest.raises(DataError, match=r"ranks 0 and 1 do not fit together: on no one clock .* of one run"):
+        on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
+
+
 @settings(max_examples=20, deadline=None)
 @given(JOBS, st.lists(st.integers(0, 2000), min_size=2, max_size=3))
 def test_a_trace_predicts_its_own_step(job, late):
