@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
 from osfmodel.trace.record import Collective, GradientReady, Step
-from osfmodel.workload import Workload
 
 
 def carried(step: Step) -> list[list[GradientReady]] | None:
@@ -83,14 +81,3 @@ def wire_times(collectives: Sequence[Collective]) -> list[float]:
     shares = [(late - early) / max(1, n) for early, late, n in zip(edges, edges[1:], counts, strict=False)]
     until = [0.0, *accumulate(shares)]
     return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
-
-
-UNNAMED = ("bucket", "gradient")
-"""What a layer of a workload of a trace is called, with a number, where the trace has no name for it."""
-
-
-def stands_for(workload: Workload) -> str:
-    """``bucket`` or ``gradient`` where that is all the trace knew of every layer that is sent; else empty."""
-    names = workload.gradients.names
-    found = (what for what in UNNAMED if all(re.fullmatch(rf"{what}\d+", name) for name in names))
-    return next(found, "") if names else ""

@@ -37,6 +37,7 @@ class Piece:
     """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it.
 
     ``held`` are its bytes in memory where it is cast before it is sent, as hooks do; ``dtype`` is what is sent.
+    ``grain`` is what it is where its name is made up.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Piece:
     dtype: str
     bucket: int | None
     held: int | None = None
+    grain: str = ""
 
 
 def workload_of(trace: Trace) -> Workload:
@@ -64,7 +66,9 @@ def workload_of(trace: Trace) -> Workload:
     update = median(max(0.0, step.end - _barrier(step)) for step in steps)
     layers = _layers(pieces, forward, max(forward, *ends))
     source = _source(trace, _grain(steps[0]))
-    return Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces))
+    grains = {piece.grain for piece in pieces if piece.bytes}
+    grain = grains.pop() if len(grains) == 1 else ""
+    return Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
 
 
 def _forward(step: Step) -> float:
@@ -113,7 +117,8 @@ def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None
         bucket = where.get(id(one))
         sent = one.bytes if bucket is not None or messages is None else 0
         ready = one.ready if bucket is None else min(one.ready, step.reductions[bucket].start)
-        piece = Piece(one.name or f"gradient{number}", ready - step.start, sent or 0, one.dtype or "", bucket)
+        name, grain = (one.name, "") if one.name else (f"gradient{number}", "gradient")
+        piece = Piece(name, ready - step.start, sent or 0, one.dtype or "", bucket, grain=grain)
         found.append(piece if bucket is None else _cast(piece, one, step.reductions[bucket].dtype))
     return found
 
@@ -136,7 +141,8 @@ def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None) 
     found = []
     for number, one in enumerate(step.reductions):
         ready = min(one.start, messages[number][-1].ready) if messages else one.start
-        found.append(Piece(f"bucket{number}", ready - step.start, one.bytes or 0, one.dtype or "", number))
+        name, size = f"bucket{number}", one.bytes or 0
+        found.append(Piece(name, ready - step.start, size, one.dtype or "", number, grain="bucket"))
     return found
 
 
@@ -175,7 +181,7 @@ def _grain(step: Step) -> str:
     pieces = _pieces(step)
     if not pieces:
         return f"one layer: sizes of gradients are not recorded, so that none are sent; {SHAPES}, or give --model"
-    if not pieces[0].name.startswith("bucket") or (step.gradients and step.gradients[0].name):
+    if pieces[0].grain != "bucket":
         return "a layer per gradient"
     return f"a layer per bucket, since sizes of single gradients are not recorded; {SHAPES} for them"
 

@@ -194,6 +194,8 @@ def test_sizes_that_a_trace_lacks():
     bare = Job(shapes=False, late=(0, 0), clocks=(0, 0))
     workload = workload_of(read(bare))
     assert workload.gradients.names == ("bucket0", "bucket1", "bucket2")
+    assert workload.grain == "bucket"
+    assert workload_of(read(replace(bare, shapes=True))).grain == "gradient"
     assert workload.gradients.sizes == (1200, 1200, 720)
     assert any("record_shapes=True" in remark for remark in read(bare).remarks)
     none = replace(bare, sizes="nowhere")
