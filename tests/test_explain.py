@@ -15,10 +15,11 @@ from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.intervals import merged, without
-from osfmodel.trace import workload_of
+from osfmodel.trace import measurement_of, workload_of
 from osfmodel.trace.buckets import wire_times
 from osfmodel.trace.own_step import own_step
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
+from osfmodel.units import show_time
 from tests.jobs import GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 
 
@@ -158,6 +159,22 @@ def test_hidden_and_exposed_add_up_to_the_transfer():
     assert [row.exposed for row in rows[:-1]] == pytest.approx([0] * 9, abs=1e-12)
     assert rows[-1].exposed == pytest.approx(4.1e-3)
     assert all(row.hidden + row.exposed == pytest.approx(row.transfer) for row in rows)
+
+
+def test_two_times_of_a_step_are_both_told():
+    """Of one step that a rank ends 30 ms after the other, as where a profiler stops at different times."""
+    trace = trace_of(replace(HEALTHY, steps=1))
+    first, other = trace.ranks
+    (step,) = other.steps
+    late = replace(step, end=step.end + 0.03)
+    skewed = replace(trace, ranks=(first, replace(other, steps=(late,))))
+    imported = measurement_of(skewed).iteration_time
+    found = explain_trace(skewed)
+    assert found.step_time == pytest.approx(imported + 0.015)
+    (said,) = [remark for remark in found.remarks if "osf import takes" in remark]
+    assert show_time(found.step_time) in said
+    assert show_time(imported) in said
+    assert not any("osf import takes" in remark for remark in explain_trace(trace).remarks)
 
 
 def test_steps_are_chosen_by_number():

@@ -1,4 +1,4 @@
-"""Pictures of a workload on a cluster, as data: the iteration under each plan, curves, and runs behind the error band.
+"""Pictures of a workload on a cluster, as data: the iteration under each plan, curves, and runs of a band's sources.
 
 The terminal, PNG and SVG, the HTML report and the Chrome trace all show these and nothing else.
 """
@@ -40,7 +40,7 @@ class Request:
     target:   the framework whose default and tuned plans are shown first
     plans:    what is shown beside them
     traces:   measured jobs to stand beside the predictions
-    evidence: whether the measured runs that the error band stands on are shown
+    evidence: whether the measured runs of the sources of the error band are shown, all of them
     inputs:   what was asked for, as pairs of words, to be shown
     what_if:  what of workload and cluster was changed; the cluster has been, the workload is as profiled
     """
@@ -163,7 +163,7 @@ def _measured(trace: Trace) -> list[Gantt]:
 
 
 def _evidence(bands: Sequence[Band | None]) -> Scatter | None:
-    """None where no band stands on runs."""
+    """All runs of the sources of the bands, of which a band takes those that communicate alike; None for no runs."""
     sources = sorted({source for band in bands if band is not None for source in band.sources})
     found = scatter(check(sources) if sources else ())
     return found if found.clouds else None
