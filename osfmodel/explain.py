@@ -22,13 +22,12 @@ from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
 from osfmodel.trace.record import Trace
 from osfmodel.trace.usual import unsteady, usual_steps
+from osfmodel.trace.wires import SEVERAL_SIZES
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 WORTH = 0.05
 """The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
-SEVERAL_SIZES = 2.0
-"""Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
 REPLAY_ERROR = 0.1
 """A replay that differs from its step by a larger part is said to."""
 TWO_TIMES = 0.02

@@ -34,7 +34,8 @@ SMALL = 0.01
 """Part of the step below which a fault of the trace is not worth a remedy of its own."""
 POWER_SGD_RANK = 4
 ONE_SIZE = (
-    "all-reduces are priced in proportion to their bytes, since all have one size: with --cluster start-ups count too"
+    "all-reduces are priced in proportion to their bytes, since all have about one size: with --cluster start-ups "
+    "count too"
 )
 
 

@@ -15,7 +15,7 @@ from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.intervals import merged, without
-from osfmodel.trace import measurement_of, workload_of
+from osfmodel.trace import cluster_of, measurement_of, workload_of
 from osfmodel.trace.buckets import wire_times
 from osfmodel.trace.own_step import own_step
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
@@ -266,6 +266,23 @@ def test_prices_of_the_trace_itself_do_as_well():
     assert remedies_of(SLOW)["half"].step_time == pytest.approx(
         step_time(replace(SLOW, gradients=tuple(size // 2 for size in SLOW.gradients))), rel=0.02
     )
+
+
+def test_messages_of_about_one_size_do_not_make_bytes_free():
+    """A larger one that happened to take less would else price all alike, so that no faster network helped."""
+    job = replace(SLOW, gradients=(4_000_000, 3_900_000), buckets=((0,), (1,)), latency=0.0)
+    trace = trace_of(job)
+
+    def shorter(step):
+        first, last = step.collectives
+        return replace(step, collectives=(replace(first, end=first.end - 0.01), last))
+
+    ranks = [replace(rank, steps=tuple(map(shorter, rank.steps))) for rank in trace.ranks]
+    (line,) = cluster_of(replace(trace, ranks=tuple(ranks))).fits
+    assert line.seconds_per_byte == pytest.approx((7_900_000 * 1e-8 - 0.01) / 7_900_000)
+    found = {one.name: one for one in osf.explain(replace(trace, ranks=tuple(ranks))).remedies}
+    assert found["half"].throughput > 1.2
+    assert found["network-10"].throughput > found["network-2"].throughput > 1.2
 
 
 def test_prices_of_a_cluster_are_slowed_to_what_the_trace_shows():

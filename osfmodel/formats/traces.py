@@ -17,8 +17,8 @@ from osfmodel.workload import Workload
 
 MOST_SHOWN = 12
 ONE_SIZE = (
-    "all-reduces have one size: the cluster prices others in proportion to their bytes, as if there were no start-ups; "
-    "record another bucket_cap_mb, or use osf bench"
+    "all-reduces have about one size: the cluster prices others in proportion to their bytes, as if nothing was "
+    "start-up; record another bucket_cap_mb, or use osf bench"
 )
 
 

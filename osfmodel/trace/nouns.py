@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
 from osfmodel.cluster import LIBRARIES, AlphaBeta, Cluster, Table
 from osfmodel.errors import DataError, OsfError
@@ -23,11 +23,11 @@ from osfmodel.source import Source
 from osfmodel.trace.buckets import carried
 from osfmodel.trace.record import GradientReady, Step, Trace
 from osfmodel.trace.usual import alike_steps, usual_steps
-from osfmodel.trace.wires import arrivals_known, rising_means, wire_times_by_size
+from osfmodel.trace.wires import arrivals_known, rising_means, seconds_per_byte, several_sizes, wire_times_by_size
 from osfmodel.workload import Layer, Workload, element_bytes
 
 SHAPES = "record with record_shapes=True"
-ONE_SIZE = "of one size only, so that time is taken to be in proportion to bytes"
+ONE_SIZE = "of about one size only, so that time is taken to be in proportion to bytes"
 CASTS = {"float16": "fp16", "bfloat16": "bf16"}
 ROUNDING = 1e-9
 
@@ -231,20 +231,20 @@ def cluster_of(trace: Trace) -> Cluster:
 
     That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
     time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
-    longer than a larger one (:func:`osfmodel.trace.wires.rising_means`). All-reduces of one size are no table: they
-    become a line through it and through nothing, which its conditions say. Raises DataError where no size is known.
+    longer than a larger one (:func:`osfmodel.trace.wires.rising_means`). All-reduces of about one size are no table:
+    they become a line through them and through nothing, which its conditions say. Raises DataError where no size is
+    known.
     """
-    times = wire_times_by_size(trace)
+    times = sorted(wire_times_by_size(trace).items())
     tables = [
         Table(workers, tuple(sorted(found)), rising_means([found[size] for size in sorted(found)]), kind)
-        for (kind, workers), found in sorted(times.items())
-        if len(found) > 1
+        for (kind, workers), found in times
+        if several_sizes(found)
     ]
     lines = [
-        AlphaBeta(workers, 0.0, fmean(found[size]) / size)
-        for (kind, workers), found in sorted(times.items())
-        for size in found
-        if kind == "all_reduce" and len(found) == 1
+        AlphaBeta(workers, 0.0, seconds_per_byte(found))
+        for (kind, workers), found in times
+        if kind == "all_reduce" and not several_sizes(found)
     ]
     if not any(table.collective == "all_reduce" for table in tables):
         tables = []  # what is left could not price a gradient

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from osfmodel.cluster import COLLECTIVES
 from osfmodel.trace.buckets import wire_times
 from osfmodel.trace.record import Collective, RankTrace, Trace
 from osfmodel.trace.usual import usual_steps
+
+SEVERAL_SIZES = 2.0
+"""Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
+Times = Mapping[int, Sequence[float]]
+"""By bytes, the seconds of each message."""
 
 
 def wire_times_by_size(trace: Trace) -> dict[tuple[str, int], dict[int, list[float]]]:
@@ -25,6 +30,16 @@ def wire_times_by_size(trace: Trace) -> dict[tuple[str, int], dict[int, list[flo
             if size and workers and workers > 1 and counts:
                 times.setdefault((one.kind, workers), {}).setdefault(size, []).append(took)
     return times
+
+
+def several_sizes(times: Times) -> bool:
+    """Whether start-ups are told from bytes."""
+    return max(times) >= SEVERAL_SIZES * min(times)
+
+
+def seconds_per_byte(times: Times) -> float:
+    """Of all messages together: the slope of a line through nothing by which all take what they took."""
+    return sum(map(sum, times.values())) / sum(size * len(seconds) for size, seconds in times.items())
 
 
 def rising_means(times: Sequence[Sequence[float]]) -> tuple[float, ...]:

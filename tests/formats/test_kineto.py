@@ -162,8 +162,14 @@ def test_a_trace_predicts_its_own_step(job, late):
     workload = workload_of(trace)
     plan = plan_of(trace, workload)
     assert [bucket.size for bucket in plan.buckets] == [4 * sum(bucket) for bucket in job.buckets]
-    predicted = predict(workload, cluster_of(trace), plan, job.ranks)
-    assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=1e-6)
+    cluster = cluster_of(trace)
+    predicted = predict(workload, cluster, plan, job.ranks)
+    off = 0.0
+    if cluster.fits:  # about one size: at most by what the line differs from each message
+        taken = [job.transfer(place) * MICRO for place in range(len(job.buckets))]
+        line = cluster.fits[0].seconds_per_byte
+        off = sum(abs(time - line * bucket.size) for time, bucket in zip(taken, plan.buckets, strict=True))
+    assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=1e-6, abs=off)
     assert predicted.warnings == ()
 
 
@@ -529,7 +535,7 @@ def recorded():
 def test_recorded_traces_predict_their_own_step(recorded, name):
     """Gloo keeps two all-reduces in flight, which share the wires; the int32 map of find-unused is no gradient.
 
-    Jobs whose messages have one size become a line through it and through nothing.
+    Messages of about one size become a line through them and through nothing.
     """
     trace = recorded(name)
     workload = workload_of(trace)
@@ -538,10 +544,10 @@ def test_recorded_traces_predict_their_own_step(recorded, name):
     predicted = predict(workload, cluster, plan, trace.workers)
     assert predicted.iteration_time == pytest.approx(measurement_of(trace).iteration_time, rel=0.05)
     sizes = {bucket.size for bucket in plan.buckets}
-    if len(sizes) == 1:
+    if max(sizes) < 2 * min(sizes):
         (line,) = cluster.fits
         assert (line.workers, line.latency) == (trace.workers, 0.0)
-        assert "of one size only" in cluster.source.conditions
+        assert "of about one size only" in cluster.source.conditions
         return
     (table,) = cluster.tables
     assert set(table.sizes) == sizes
@@ -570,10 +576,10 @@ def test_an_import_says_where_a_cluster_stands_on_one_size(recorded):
     told: list[str] = []
     nouns = nouns_of(recorded("slow-link"), None, told.append)
     assert [type(noun) for noun in nouns] == [Workload, Cluster, Measurement]
-    assert [said for said in told if "one size" in said]
+    assert [said for said in told if "about one size" in said]
     told.clear()
-    nouns_of(recorded("find-unused"), None, told.append)
-    assert not [said for said in told if "one size" in said]
+    nouns_of(recorded("tiny-buckets"), None, told.append)
+    assert not [said for said in told if "about one size" in said]
 
 
 def stretched(trace, factors):
