@@ -21,9 +21,9 @@ from typing import NamedTuple
 import osfmodel as osf
 from osfmodel.errors import DataError
 from osfmodel.formats import Hints, load_trace
-from osfmodel.trace.buckets import usual_steps
 from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.trace.record import Trace
+from osfmodel.trace.usual import usual_steps
 from osfmodel.workload import Workload
 
 COLUMNS = (

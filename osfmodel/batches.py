@@ -24,7 +24,10 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None)
     """
     require_count(batch_size, "the batch size", least=1)
     if workload.batch_size is None:
-        raise DataError(f"workload {workload.name!r} does not say at which batch size it was profiled: add batch_size")
+        raise DataError(
+            f"workload {workload.name!r} does not say at which batch size it was profiled: add batch_size to its "
+            "file, or import it with --batch-size"
+        )
     if other is None:
         ratio = batch_size / workload.batch_size
         return _mapped(workload, workload, batch_size, lambda one, _: one * ratio)

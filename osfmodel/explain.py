@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import TypeVar
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost.fitting import Sample, fit_nonnegative
@@ -22,18 +21,17 @@ from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
 from osfmodel.trace.record import Trace
+from osfmodel.trace.usual import unsteady, usual_steps
+from osfmodel.trace.wires import SEVERAL_SIZES
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 WORTH = 0.05
 """The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
-SEVERAL_SIZES = 2.0
-"""Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
 REPLAY_ERROR = 0.1
 """A replay that differs from its step by a larger part is said to."""
-UNSTEADY = 0.1
-"""Steps whose mean differs by a larger part from the mean of their middle third are said to be unlike each other."""
-Item = TypeVar("Item")
+TWO_TIMES = 0.02
+"""Two times of a step, by what they are of, that differ by a larger part are both told."""
 Steps = Mapping[int, Sequence[Seen]]
 """By number, a step as each rank saw it, in the order of the ranks."""
 
@@ -67,13 +65,15 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
 
     Raises DataError where there is no such step, CostError where the cluster cannot price so many workers.
     """
-    seen = _seen(trace, steps)
-    workers = _workers(trace)
+    trace = _chosen(trace, steps)
+    seen = _seen(trace)
+    workers = trace.workers or 1
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
     startup, unsure = _startup(seen, pricing, workers)
     found = tuple(_step(number, ranks, startup) for number, ranks in seen.items())
-    usual = _middle(found, [step.time for step in found])
-    ranks = _ranks(trace, seen, [step.number for step in usual])
+    numbers = [step.number for step in usual_steps(trace)]
+    usual = [step for step in found if step.number in numbers]
+    ranks = _ranks(trace, seen, numbers)
     gains = {cause: fmean(step.gains.seconds[cause] for step in usual) for cause in CAUSES}
     time = fmean(step.time for step in usual)
     if not time:
@@ -98,7 +98,17 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         verdict="",
         buckets=bucket_rows([one[place] for one in seen.values()], workers, pricing.cost() if pricing else None),
     )
-    return replace(bare, verdict=verdict(bare), remarks=(*trace.remarks, *(unsure if network else ()), *_unknown(bare)))
+    return replace(
+        bare,
+        verdict=verdict(bare),
+        remarks=(
+            *trace.remarks,
+            *(unsure if network else ()),
+            *_unknown(bare),
+            *unsteady(trace),
+            *_of_one(bare, trace),
+        ),
+    )
 
 
 def _require_fitting(gains: Mapping[str, float], time: float) -> None:
@@ -111,31 +121,25 @@ def _require_fitting(gains: Mapping[str, float], time: float) -> None:
         )
 
 
-def _seen(trace: Trace, wanted: Sequence[int]) -> Steps:
-    """The steps that all ranks have, and that are wanted. Raises DataError where there is none."""
-    by_rank = [{step.number: step for step in rank.steps} for rank in trace.ranks]
-    shared = [number for number in by_rank[0] if all(number in steps for steps in by_rank)]
-    numbers = [number for number in shared if number in wanted] if wanted else shared
+def _chosen(trace: Trace, wanted: Sequence[int]) -> Trace:
+    """Of the steps that all ranks have, and that are wanted. Raises DataError where there is none."""
+    shared = [
+        step.number
+        for step in trace.ranks[0].steps
+        if all(any(other.number == step.number for other in rank.steps) for rank in trace.ranks)
+    ]
+    numbers = {number for number in shared if not wanted or number in wanted}
     if not numbers:
         there = ", ".join(map(str, shared)) or "none that all ranks have"
         raise DataError(f"the trace {trace.name!r} has no such step: it has {there}")
-    return {
-        number: [Seen.of(steps[number], rank.host_computes) for rank, steps in zip(trace.ranks, by_rank, strict=True)]
-        for number in numbers
-    }
+    ranks = [replace(rank, steps=tuple(step for step in rank.steps if step.number in numbers)) for rank in trace.ranks]
+    return replace(trace, ranks=tuple(ranks))
 
 
-def _workers(trace: Trace) -> int:
-    """Ranks of the job: as the trace says, those that are there, or those of its largest group."""
-    groups = [one.workers or 0 for rank in trace.ranks for step in rank.steps for one in step.collectives]
-    return max([trace.workers or 0, len(trace.ranks), *groups])
-
-
-def _middle(items: Sequence[Item], times: Sequence[float]) -> list[Item]:
-    """The middle third by time, in their order: no outliers, and parts of them add up."""
-    order = sorted(range(len(items)), key=lambda place: times[place])
-    cut = len(items) // 3
-    return [items[place] for place in sorted(order[cut : len(items) - cut])]
+def _seen(trace: Trace) -> Steps:
+    """By number, each step as the ranks saw it."""
+    by_rank = [{step.number: Seen.of(step, rank.host_computes) for step in rank.steps} for rank in trace.ranks]
+    return {number: [steps[number] for steps in by_rank] for number in by_rank[0]}
 
 
 def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startup, tuple[str, ...]]:
@@ -213,11 +217,16 @@ def _unknown(one: Explanation) -> tuple[str, ...]:
     if abs(one.replayed - one.step_time) > REPLAY_ERROR * one.step_time:
         off = one.replayed / one.step_time - 1
         found.append(f"the replay of a usual step is off by {off:+.0%}: take what causes cost as rough")
-    average = fmean(step.time for step in one.steps)
-    if abs(average / one.step_time - 1) > UNSTEADY:
-        worst = max(one.steps, key=lambda step: step.time)
-        found.append(
-            f"steps differ: a usual one takes {show_time(one.step_time)}, the mean {show_time(average)}, step "
-            f"{worst.number} {show_time(worst.time)}; --steps looks at some, --format json has all"
-        )
     return tuple(found)
+
+
+def _of_one(one: Explanation, trace: Trace) -> tuple[str, ...]:
+    """Where the mean of the ranks is another time than that of the one whose steps an import takes."""
+    time = median(step.time for step in usual_steps(trace))
+    if abs(one.step_time - time) <= TWO_TIMES * time:
+        return ()
+    rank = trace.pace.rank
+    return (
+        f"a step takes {show_time(one.step_time)} in the mean of ranks and steps, and {show_time(time)} in the median "
+        f"of those of rank {rank}, which osf import takes",
+    )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.diagnosis import Explanation
+from osfmodel.diagnosis.bucket_rows import BucketRow
 from osfmodel.explain_tables import (
-    MESSAGE_HEADS,
     RANK_HEADS,
     WORDS,
-    compared,
     costs,
     faster,
     helping,
     message_cells,
+    message_heads,
     most_exposed,
     others,
     parts,
@@ -26,6 +28,9 @@ from osfmodel.units import show_time
 
 WIDTH = 40
 """Characters of the bar of a whole step."""
+LEFT_OUT = ("hidden", "start", "ready", "end", "size")
+"""Columns that a narrow terminal has no room for, the first to go first."""
+ANY_WIDTH = 1000
 LISTED = 24
 """Most buckets that are listed; all are in the other formats."""
 
@@ -90,17 +95,32 @@ def _show_ranks(console: Console, one: Explanation) -> None:
 
 
 def _show_messages(console: Console, one: Explanation) -> None:
+    """As many columns as there is room for, each message on a line."""
     if not one.buckets:
         return
     console.print()
-    table = _table(*MESSAGE_HEADS, compared(one), "hidden", "exposed")
-    shown = most_exposed(one.buckets, LISTED)
-    for row in shown:
-        table.add_row(*map(escape, message_cells(row)))
+    heads, shown = message_heads(one), most_exposed(one.buckets, LISTED)
+    for count in range(len(LEFT_OUT) + 1):
+        table = _messages(heads, shown, LEFT_OUT[:count])
+        if console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum <= console.width:
+            break
     console.print(table)
+    if count:
+        console.print(f"No room for {' and '.join(LEFT_OUT[:count])}: a wider terminal, or --format csv.", markup=False)
     if len(one.buckets) > len(shown):
         words = f"The {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
         console.print(words, markup=False)
+
+
+def _messages(heads: Sequence[str], rows: Sequence[BucketRow], left_out: Sequence[str]) -> Table:
+    kept = [place for place, head in enumerate(heads) if head not in left_out]
+    table = _table(*(heads[place] for place in kept))
+    for column in table.columns:
+        column.no_wrap = True
+    for row in rows:
+        cells = message_cells(row)
+        table.add_row(*(escape(cells[place]) for place in kept))
+    return table
 
 
 def _show_remedies(console: Console, one: Explanation) -> None:

@@ -26,8 +26,9 @@ WORDS = {
 }
 """What each part of a step is called."""
 RANK_HEADS = ("rank", "own work", "computes", "waits for ranks", "waits for input", "slowest in")
-MESSAGE_HEADS = ("message", "size", "ready", "start", "end", "bus bandwidth")
-"""Heads of tables; of messages, before what the bandwidth is compared with, ``hidden`` and ``exposed``."""
+"""Heads of the table of ranks."""
+SHORT = {"float32": "", "float16": "fp16", "bfloat16": "bf16"}
+"""What is said of a message's type."""
 
 
 def title(one: Explanation) -> str:
@@ -39,9 +40,10 @@ def title(one: Explanation) -> str:
     return f"{workers}, a step takes {show_time(one.step_time)} ({over}{ranks})"
 
 
-def compared(one: Explanation) -> str:
-    """What bus bandwidths are parts of."""
-    return "of best seen" if one.cluster is None else "of possible"
+def message_heads(one: Explanation) -> tuple[str, ...]:
+    """Heads of the table of messages."""
+    compared = "of best" if one.cluster is None else "of possible"
+    return ("message", "size", "ready", "start", "end", "bus bandwidth", compared, "hidden", "exposed")
 
 
 def parts(one: Explanation) -> list[tuple[str, float | None]]:
@@ -70,8 +72,8 @@ def most_exposed(rows: Sequence[BucketRow], most: int) -> list[BucketRow]:
 
 
 def message_cells(row: BucketRow) -> tuple[str, ...]:
-    """A row under MESSAGE_HEADS and the three after them."""
-    name = f"{row.number} {row.kind.replace('_', '-')}" + ("" if row.dtype in (None, "float32") else f" {row.dtype}")
+    """A row under message_heads."""
+    name = f"{row.number} {row.kind.replace('_', '-')} {SHORT.get(row.dtype or 'float32', row.dtype)}".strip()
     size = "" if row.bytes is None else show_bytes(row.bytes)
     speed = "" if row.bandwidth is None else f"{show_bytes(row.bandwidth)}/s"
     part = "" if not row.bandwidth or not row.possible else f"{row.bandwidth / row.possible:.0%}"

@@ -221,7 +221,7 @@ def show_scatter(console: Any, picture: Scatter) -> None:
         for measured, predicted in cloud.points:
             right, up = ((math.log(value) - low) / span for value in (measured, predicted))
             grid[min(int(up * height), height - 1)][min(int(right * width), width - 1)] = MARKS[number % len(MARKS)]
-    console.print("Predicted over measured iteration time of the runs behind the error band", style="bold")
+    console.print("Predicted over measured iteration time: all runs of the sources of the error band", style="bold")
     for cells in reversed(grid):
         console.print("  " + "".join(cells).rstrip(), markup=False)
     console.print(

@@ -7,25 +7,25 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from statistics import median
 from types import MappingProxyType
 
-from osfmodel.cluster import AlphaBeta, Cluster, Table
+from osfmodel.cluster import Cluster
 from osfmodel.compression import compressed
 from osfmodel.diagnosis import CAUSES, Explanation, Remedy
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import DataError, OsfError
+from osfmodel.errors import OsfError
 from osfmodel.network import Change, faster_network
 from osfmodel.plan import Block, Plan
 from osfmodel.pricing import pricing_of
-from osfmodel.trace import Trace, plan_of, workload_of
+from osfmodel.trace import Trace, cluster_of, plan_of, workload_of
+from osfmodel.trace.usual import usual_step
+from osfmodel.trace.wires import wire_times_by_size
 from osfmodel.tune import tune
 from osfmodel.units import show_time
 from osfmodel.what_if import accumulating
-from osfmodel.workload import Workload
+from osfmodel.workload import Workload, element_bytes
 
 MODEL, REPLAY = "model", "replay"
 OFF = 0.1
@@ -34,7 +34,8 @@ SMALL = 0.01
 """Part of the step below which a fault of the trace is not worth a remedy of its own."""
 POWER_SGD_RANK = 4
 ONE_SIZE = (
-    "all-reduces are priced in proportion to their bytes, since all have one size: with --cluster start-ups count too"
+    "all-reduces are priced in proportion to their bytes, since all have about one size: with --cluster start-ups "
+    "count too"
 )
 
 
@@ -44,6 +45,7 @@ class Job:
 
     cluster: its network as the trace shows it; stated: as it is said to be, where that was given
     now:     what the model predicts for a step
+    micro_batches: of a step, as it is
     """
 
     workload: Workload
@@ -52,6 +54,7 @@ class Job:
     workers: int
     now: float
     stated: Cluster | None = None
+    micro_batches: int = 1
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> float:
         """Seconds of a step of another workload, with the same layers in the same buckets."""
@@ -73,7 +76,8 @@ def carried_over(plan: Plan, workload: Workload) -> Plan:
 class Measure:
     """A remedy that the model prices.
 
-    what:    what it is, with ``{workers}``, ``{half}`` of them and ``{network}`` (as stated) of the job
+    what:    what it is, with ``{workers}``, ``{half}`` of them, ``{network}`` (as stated) and ``{micro[2]}``, twice the
+             micro-batches, of the job
     price:   seconds of a step with it, by the model. Raises OsfError, saying why, where that cannot be priced
     note:    what that leaves out
     samples: those of a step of the job, as a multiple of now
@@ -105,8 +109,13 @@ def _faster(factor: float) -> Callable[[Job], float]:
     return lambda job: job.step(job.workload, faster_network(job.cluster, Change(factor)))
 
 
+def _wider_than_half(job: Job) -> bool:
+    """Whether gradients are sent in more than 16 bits."""
+    return any(element_bytes(dtype) > 2 for dtype in job.workload.gradients.dtypes)
+
+
 def _accumulated(count: int) -> Measure:
-    what = f"{count} micro-batches a step (no_sync)"
+    what = f"{{micro[{count}]}} micro-batches a step (no_sync)"
     return Measure(
         what,
         _together(count),
@@ -119,7 +128,9 @@ def _accumulated(count: int) -> Measure:
 REMEDIES: Mapping[str, Measure] = MappingProxyType(
     {
         "plan": Measure("the best buckets for DDP (osf tune)", _tuned),
-        "half": Measure("gradients sent as fp16 or bf16 (comm hook)", _sent("fp16"), "casting is left out"),
+        "half": Measure(
+            "gradients sent as fp16 or bf16 (comm hook)", _sent("fp16"), "casting is left out", applies=_wider_than_half
+        ),
         "powersgd": Measure(
             f"PowerSGD hook, rank {POWER_SGD_RANK}",
             _sent(f"powersgd:{POWER_SGD_RANK}"),
@@ -188,36 +199,20 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     """The job as the model has it. Raises OsfError, saying why, where the trace does not hold what that takes."""
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
-    wires = wires_of(found, cluster)
+    wires = wires_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
-    return Job(subject, wires, plan, found.workers, now, cluster)
+    return Job(subject, wires, plan, found.workers, now, cluster, usual_step(trace).micro_batches)
 
 
-def wires_of(found: Explanation, cluster: Cluster | None = None) -> Cluster:
-    """What all-reduces had the wires for, by bytes: one after the other, as the replay has them.
+def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
+    """What all-reduces had the wires for, as an import has it.
 
-    Of ``cluster``, as much slower as those of the trace took longer in all than it prices them. Without one a table, in
-    which none takes longer than a larger one, since it could be padded; with a single size a line through nothing.
-    Raises DataError where no size is known.
+    Of ``cluster``, as much slower as those of the trace took longer in all than it prices them. Raises DataError where
+    no size is known.
     """
-    times: dict[int, list[float]] = {}
-    for row in found.buckets:
-        if row.kind == "all_reduce" and row.bytes and row.wire > 0:
-            times.setdefault(row.bytes, []).append(row.wire)
-    if cluster is not None:
-        return _as_seen(cluster, times, found.workers)
-    if not times:
-        raise DataError("the trace holds no all-reduce of a size that is known: give --cluster")
-    points = sorted((size, median(seconds)) for size, seconds in times.items())
-    if len(points) == 1:
-        ((size, seconds),) = points
-        return Cluster(found.name, "hockney", fits=(AlphaBeta(found.workers, 0.0, seconds / size),))
-    least = list(accumulate((seconds for _, seconds in reversed(points)), min))[::-1]
-    table = Table(found.workers, tuple(size for size, _ in points), tuple(least))
-    return Cluster(found.name, "tabulated", tables=(table,))
-
-
-def _as_seen(cluster: Cluster, times: Mapping[int, Sequence[float]], workers: int) -> Cluster:
+    if cluster is None:
+        return cluster_of(trace)
+    times = wire_times_by_size(trace).get(("all_reduce", workers), {})
     price = pricing_of(cluster, workers).cost()
     priced = sum(price(size) * len(seconds) for size, seconds in times.items())
     factor = sum(map(sum, times.values())) / priced if priced else 1.0
@@ -236,7 +231,8 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
         if not measure.applies(job):
             continue
         network = job.cluster if job.stated is None else job.stated
-        what = measure.what.format(workers=job.workers, half=job.workers // 2, network=network.name)
+        micro = {count: _counted(count * job.micro_batches, job.micro_batches) for count in (2, 4)}
+        what = measure.what.format(workers=job.workers, half=job.workers // 2, network=network.name, micro=micro)
         try:
             seconds = measure.price(job)
         except OsfError as error:
@@ -244,6 +240,11 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
             continue
         step = _measured(found.step_time, job, seconds, measure.alone(job))
         yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, measure.note)
+
+
+def _counted(count: int, now: int) -> str:
+    """``2``, or ``6, not 3,`` where there are several now."""
+    return str(count) if now == 1 else f"{count}, not {now},"
 
 
 def _measured(measured: float, job: Job, seconds: float, alone: float) -> float:

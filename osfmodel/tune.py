@@ -21,7 +21,6 @@ from osfmodel.solve.robust import penalised, robust_ends
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.task import Task
 from osfmodel.timeline import Timeline
-from osfmodel.trace.buckets import stands_for
 from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
@@ -219,7 +218,7 @@ def tune(
 
 def _grain(workload: Workload) -> tuple[str, ...]:
     """What is said where layers are what a trace saw sent together."""
-    if stands_for(workload) != "bucket":
+    if workload.grain != "bucket":
         return ()
     return ("each layer is a bucket of the traced job, so that smaller buckets cannot be looked at",)
 

@@ -11,6 +11,9 @@ from osfmodel.source import Source
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
+GRAINS = ("", "gradient", "bucket")
+"""What a layer is; nothing where it is one of the model's, or a tensor of it, under its name."""
+
 
 def element_bytes(dtype: str) -> int:
     """Bytes of one element, at whose multiples a tensor may be cut; 8, which suits all, for a type not known here."""
@@ -143,6 +146,7 @@ class Workload:
     update_bytes: of scratch alive at once during the optimizer's step, where known
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, where known
     sent_as:      how its gradients are compressed, such as "fp16" or "powersgd:4"; nothing where they are sent as held
+    grain:        what each layer is where the names of layers are made up: of GRAINS, "gradient" or "bucket" of a trace
 
     Raises DataError for no layers, duplicate names, and times or sizes that cannot be.
     """
@@ -157,6 +161,7 @@ class Workload:
     update_bytes: int | None = None
     fixed_bytes: int | None = None
     sent_as: str = ""
+    grain: str = ""
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
@@ -171,6 +176,8 @@ class Workload:
         for name in ("state_bytes", "update_bytes", "fixed_bytes"):
             if getattr(self, name) is not None:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
+        if self.grain not in GRAINS:
+            raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
         _require_unique([layer.name for layer in self.layers], self.name)
         _require_segments(self.segments, self.layers, self.name)
         forward_time = sum(layer.forward_time for layer in self.layers)

@@ -6,13 +6,17 @@ import csv
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.documents import document_of, encode
+from osfmodel.explain_screen import show_explanation
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
 from tests.formats import traces
@@ -58,6 +62,25 @@ def test_what_mends_it_brings_most(name):
     cost = next(row["costs_s"] for row in found["causes"] if row["cause"] == found["cause"])
     saving = {remedy["remedy"] for remedy in priced if found["step_time_s"] - remedy["step_time_s"] > cost / 2}
     assert MENDED_BY[name] <= saving
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"), [(80, ("hidden", "start")), (60, ("hidden", "start", "ready")), (120, ())]
+)
+@pytest.mark.parametrize("name", ["slow-link", "tiny-buckets"])
+def test_each_message_has_a_line_on_a_narrow_terminal(name, width, missing):
+    """The widest columns are as in print: times of five digits, with their units."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    show_explanation(console, osf.explain(paths_of(name)))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    (head,) = [line for line in lines if line.startswith("message")]
+    columns = re.split(r" {2,}", head)
+    assert [name for name in ("hidden", "start", "ready", "exposed") if name not in columns] == list(missing)
+    rows = [line for line in lines if re.match(r"\d+ all-reduce", line)]
+    assert len(rows) == min(24, 8 if name == "slow-link" else 60)
+    assert all(len(re.split(r" {2,}", row)) == len(columns) for row in rows)
+    assert any(line.startswith("No room for") for line in lines) == bool(missing)
 
 
 def test_there_is_nothing_to_gain_in_a_healthy_job():
@@ -196,11 +219,11 @@ def test_no_trace_is_written_over(tmp_path):
 
 
 def test_traces_of_two_jobs_are_refused():
-    """A healthy rank beside one of a job on a slow link: by them a cause would cost more than the step takes."""
+    """A healthy rank beside one of a job on a slow link: on no one clock were they in the same collectives."""
     words = ["explain", *(str(STORED / f"{name}.json.gz") for name in ("healthy-0", "slow-link-1"))]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 1
-    assert "the traces of the ranks do not fit together" in result.output
+    assert "the traces of ranks 0 and 1 do not fit together" in result.output
 
 
 def test_one_rank_of_several_does_not_blame_the_network_alone():
@@ -226,3 +249,23 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
     assert result.exit_code == 0
     assert "is of 2 workers, what is predicted of 4" in result.output
     assert "has gradients of 2.000 MiB, the workload of 97.49 MiB: are they of one job?" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("w.json", osf.load_workload("resnet50-v100"), "is a file of osfmodel, no trace of a profiler: osf predict,"),
+        ("l.csv", "name,bytes,forward_ms,backward_ms\na,4,1,1\n", "is csv-layers (CSV of layers: "),
+        ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "no trace of a profiler: osf import reads it"),
+        ("t.txt", "hello world", "is no trace of a profiler that is known here (kineto), nor what osf import reads"),
+        ("e.json", "", "is no trace of a profiler"),
+    ],
+)
+def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
+    file = tmp_path / name
+    file.write_bytes(content.encode() if isinstance(content, str) else encode(document_of(content)).encode())
+    result = explained(file)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"osf: {file}: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -18,7 +18,7 @@ from osfmodel.intervals import length, merged, outside
 from osfmodel.picture import TRACED, TUNED, Request, pictures
 from osfmodel.picture.coarse import coarse
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
-from osfmodel.picture.gantt import Bar, Gantt, Lane, kinds_of, measured, middle_step, predicted
+from osfmodel.picture.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
 from osfmodel.picture.scatter import scatter
 from osfmodel.pricing import pricing_of
 from osfmodel.targets import CONFIG_TARGETS
@@ -155,13 +155,12 @@ def test_a_measured_step():
 
 def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_shown():
     job = trace()
-    assert middle_step(job.ranks[0]).number == 1
     request = Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(job,))
     shown = pictures(request)
     assert [gantt.name for gantt in shown.measured] == ["job, rank 0, step 1", "job, rank 1, step 1"]
     assert ("sizes come from the host", ("trace job",)) in shown.notes
     empty = Trace("empty", (RankTrace(2, ()),))
-    with pytest.raises(osf.DataError, match="rank 2 of the trace has no complete step"):
+    with pytest.raises(osf.DataError, match="rank 2 of the trace 'empty' has no complete step"):
         pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,)))
 
 

@@ -239,7 +239,17 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
     layer = Layer("a", 1.0, 2.0, 3, "bfloat16", activation_bytes=4, enqueue_time=5.0, peak_bytes=6)
     segments = (Segment("block", "a", "a", 8),)
     workload = Workload(
-        "full", (layer,), 6, 7.0, source, segments, state_bytes=9, update_bytes=10, fixed_bytes=11, sent_as="fp16"
+        "full",
+        (layer,),
+        6,
+        7.0,
+        source,
+        segments,
+        state_bytes=9,
+        update_bytes=10,
+        fixed_bytes=11,
+        sent_as="fp16",
+        grain="bucket",
     )
     block = Block("a", 0, 3)
     plans = (

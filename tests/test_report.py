@@ -228,8 +228,8 @@ def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
     bare = pictures(replace(request, workers=1))
     assert [type(one) for one in bare.curves] == [Scaling, Sweep]
     assert len(drawn_panels(bare, monkeypatch)) == 2 + 2
-    assert "Runs behind the error band" in page(banded, "1")
-    assert "Runs behind the error band" not in page(bare, "1")
+    assert "Runs of the sources of the error band" in page(banded, "1")
+    assert "Runs of the sources of the error band" not in page(bare, "1")
 
 
 @pytest.mark.parametrize(

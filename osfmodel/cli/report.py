@@ -69,7 +69,9 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     help="torch.profiler trace of the job, measured beside predicted; repeatable: the files of its ranks.",
 )
 @trace_options
-@click.option("--evidence", is_flag=True, help="Also show the measured runs that the error band stands on.")
+@click.option(
+    "--evidence", is_flag=True, help="Also show the measured runs of the sources of the error band, all of them."
+)
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not the profile's.")
 @click.option(
     "-o",

@@ -25,7 +25,8 @@ class BucketRow:
     transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
     wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
     bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
-    possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of any in the trace
+    possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of gradients' messages
+                that are no larger, since larger ones are faster for their size alone; None where it is the only one
     exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
                 for each of several in flight
     hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
@@ -63,8 +64,7 @@ def bucket_rows(steps: Sequence[Seen], workers: int, price: Price | None) -> tup
     alike = [one for one in steps if _shape(one) == _shape(typical)]
     per_step = [_rows(one, workers) for one in alike]
     rows = [_middle(rows) for rows in zip(*per_step, strict=True)]
-    best = max((row.bandwidth for row in rows if row.bandwidth and row.gradients), default=None)
-    return tuple(_compared(row, workers, price, best) for row in rows)
+    return tuple(_compared(row, workers, price, rows) for row in rows)
 
 
 def _shape(one: Seen) -> list[tuple[str, int | None]]:
@@ -119,8 +119,11 @@ def _middle(rows: Sequence[BucketRow]) -> BucketRow:
     return BucketRow(**same, **{name: middle(name) for name in figures})  # type: ignore[arg-type]
 
 
-def _compared(row: BucketRow, workers: int, price: Price | None, best: float | None) -> BucketRow:
+def _compared(row: BucketRow, workers: int, price: Price | None, rows: Sequence[BucketRow]) -> BucketRow:
     if row.bytes and row.kind == "all_reduce" and price is not None:
         seconds = price(row.bytes)
         return replace(row, possible=row.bytes * bus_factor(row.kind, workers) / seconds if seconds else None)
-    return replace(row, possible=best if row.bandwidth and row.gradients else None)
+    if not (row.bytes and row.bandwidth and row.gradients):
+        return row
+    alike = [one.bandwidth for one in rows if one.gradients and one.bandwidth and (one.bytes or 0) <= row.bytes]
+    return replace(row, possible=max(alike)) if len(alike) > 1 else row

@@ -14,6 +14,8 @@ from osfmodel.workload import holds_gradients
 
 COMPLETE = 0.02
 """Part of the bytes sent by which gradients seen may miss them and still be taken for all of them."""
+ROUNDING = 1e-9
+"""Seconds by which sums of times may be off: a message that starts when another ends is not held back."""
 EVEN = 16
 """Pieces of a bucket whose gradients are not in the trace."""
 
@@ -70,7 +72,7 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
         there = max([last, *(g.ready for g in mine)]) if mine else submitted if host_computes else one.start
         formed = min(there, one.start)
         ready = min(earliest.get(id(one), formed), formed)
-        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > 0.0
+        quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > ROUNDING
         gradient = id(one) in held
         delay = one.start - formed if quiet else 0.0
         pieces = _pieces(mine, before, ready) if gradient else ((formed, 1.0),)
@@ -97,14 +99,14 @@ def _held(step: Step) -> dict[int, Sequence[GradientReady]]:
 
 
 def _earliest(step: Step) -> dict[int, float]:
-    """When as many bytes of gradients were there as each bucket and all before it have; empty where sizes differ."""
+    """When as many elements of gradients were there as each bucket and all before it have; empty where sizes differ."""
     buckets = step.reductions
     ordered = sorted(step.gradients, key=lambda one: one.ready)
-    there = list(accumulate(one.bytes or 0 for one in ordered))
-    total = sum(one.bytes or 0 for one in buckets)
+    there = list(accumulate(one.elements or 0 for one in ordered))
+    total = sum(one.elements or 0 for one in buckets)
     if not there or not there[-1] or abs(there[-1] - total) > COMPLETE * total:
         return {}
-    wanted = accumulate(one.bytes or 0 for one in buckets)
+    wanted = accumulate(one.elements or 0 for one in buckets)
     last = len(there) - 1
     # A little less than all of it will do: sizes may be padded.
     places = [min(last, bisect_left(there, need * (1 - COMPLETE / 10))) for need in wanted]

@@ -140,8 +140,21 @@ def load_trace(
     trace = None if chosen is None else _entry(chosen).trace
     if trace is None:
         file = paths[0].file if isinstance(paths[0], Text) else paths[0]
-        raise DataError(f"{file}: is no trace of a profiler that is known here: {', '.join(_sniffs())}")
+        raise DataError(f"{file}: {_no_trace(paths[0])}")
     return trace(Files(tuple(paths), tell, progress), hints)
+
+
+def _no_trace(path: Path | Text) -> str:
+    """What a file is that is no trace, and what takes it."""
+    name = _format_of(path, {name: entry.sniff for name, entry in IMPORT_FORMATS.items()})
+    if name is None:
+        return f"is no trace of a profiler that is known here ({', '.join(_sniffs())}), nor what osf import reads"
+    if name == "osfmodel":
+        return (
+            "is a file of osfmodel, no trace of a profiler: osf predict, osf tune and osf report take a workload, and "
+            "a cluster after --cluster"
+        )
+    return f"is {name} ({IMPORT_FORMATS[name].meaning}), no trace of a profiler: osf import reads it"
 
 
 def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
@@ -154,15 +167,15 @@ def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
 
 def _shared_format(paths: Sequence[Path | Text]) -> str | None:
     """The format of traces that all are of; None where they are of none."""
-    found = [_format_of(path) for path in paths]
+    found = [_format_of(path, _sniffs()) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
         raise DataError(f"{paths[0]} and {other} are not of one format: import them apart")
     return found[0]
 
 
-def _format_of(path: Path | Text) -> str | None:
-    sniffs = _sniffs()
+def _format_of(path: Path | Text, sniffs: Mapping[str, Callable[[str], bool]]) -> str | None:
+    """Which of ``sniffs`` knows it."""
     if isinstance(path, Text):
         return next((name for name, sniff in sniffs.items() if sniff(path.content[:HEAD])), None)
     return recognised(path, sniffs, [ending for name in sniffs for ending in IMPORT_FORMATS[name].endings])

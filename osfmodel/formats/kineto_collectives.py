@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from osfmodel.formats.kineto_recorded import LARGEST, Recorded, Span, launch_times
+from osfmodel.trace.record import places
 
 KINDS = {
     "allreduce": "all_reduce",
@@ -121,6 +122,17 @@ def tensor_of(args: Any) -> tuple[int | None, str | None]:
         return None, None
     dtype = None if kind == "TensorList" else dtype_of(kind)
     return (1 if not first and dtype else elements_of(first)), dtype
+
+
+def tensors_of(args: Any) -> tuple[int | None, str | None]:
+    """Elements of all inputs together, where all are tensors of one type, as a coalesced all-reduce has them."""
+    dims, types = args.input_dims, args.input_types
+    if not isinstance(dims, list) or not isinstance(types, list) or len(dims) != len(types) or len(dims) < 2:
+        return tensor_of(args)
+    kinds = {kind if isinstance(kind, str) else "" for kind in types}
+    if len(kinds) > 1 or kinds & {"", "Scalar", "TensorList"}:
+        return tensor_of(args)
+    return elements_of(dims), dtype_of(kinds.pop())
 
 
 def collectives(kept: Recorded) -> list[Found]:
@@ -234,15 +246,27 @@ def _size(kernel: Span, around: Sequence[Span]) -> Size | None:
 
 
 def _of_threads(kept: Recorded) -> list[Found]:
-    """Of libraries that use threads of the host: their annotations, with the k-th call for the k-th of each kind."""
+    """Of libraries that use threads of the host: their annotations, each with its call."""
     found = []
     for kind in set(KINDS.values()):
         runs = [span for span in kept.issues if span.name.startswith(LIBRARY_THREAD) and kind_of(span.name) == kind]
-        calls = _calls(kept, kind)
         runs.sort(key=lambda span: span.start)
-        paired: Sequence[Span | None] = calls if len(calls) == len(runs) else [None] * len(runs)
-        found += [_run(kind, run, call) for run, call in zip(runs, paired, strict=True)]
+        found += [_run(kind, run, call) for run, call in _paired(runs, _calls(kept, kind))]
     return found
+
+
+def _paired(runs: Sequence[Span], calls: Sequence[Span]) -> list[tuple[Span, Span | None]]:
+    """The k-th call with the k-th run of its size, as threads may begin in another order; of all, if sizes differ."""
+    if len(calls) != len(runs):
+        return [(run, None) for run in runs]
+
+    def keys(spans: Sequence[Span]) -> list[tuple[int | None, int]]:
+        sizes = [tensors_of(span.args)[0] for span in spans]
+        return list(zip(sizes, places(sizes), strict=True))
+
+    by_size = dict(zip(keys(calls), calls, strict=True))
+    ran = keys(runs)
+    return list(zip(runs, [by_size[key] for key in ran] if by_size.keys() == set(ran) else calls, strict=True))
 
 
 def _calls(kept: Recorded, kind: str) -> list[Span]:
@@ -255,7 +279,8 @@ def _calls(kept: Recorded, kind: str) -> list[Span]:
 
 def _run(kind: str, run: Span, call: Span | None) -> Found:
     told = [run] if call is None else [run, call]
-    elements, dtype = next((found for span in told if (found := tensor_of(span.args))[0] is not None), (None, None))
+    read = tensors_of if kind == "all_reduce" else tensor_of
+    elements, dtype = next((found for span in told if (found := read(span.args))[0] is not None), (None, None))
     dtype = dtype or next((said for span in told if (said := tensor_of(span.args)[1])), None)
     issued = min(call.start, run.start) if call else run.start
     return Found(kind, run.start, run.end, issued, elements, dtype, "dims" if elements else "", "", None, None)

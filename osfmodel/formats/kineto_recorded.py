@@ -36,7 +36,8 @@ the device what a user_annotation says of the host, is left out: each collective
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl|oneccl", re.IGNORECASE)
 LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 ISSUE = re.compile(r"record_param_comms|(?:nccl|rccl|gloo|mpi|ucc|xccl):|c10d::|_c10d_functional::")
-BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$")
+BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$|Torch-Compiled Region: !")
+"""Nodes of backward, or all of it as a graph of compiled autograd, whose number has a mark before it."""
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 """What is on the host's record and does not compute."""

@@ -11,6 +11,7 @@ Steps so tile the time, and their mean is that of training. Where the host compu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,12 +105,33 @@ def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
 def windows_of(kept: Recorded, device: Device) -> tuple[list[Window], str]:
     """The steps on the host and, where they are not annotated, a sentence on how they were found."""
     marked = sorted((note for note in kept.notes if note.name.startswith(PROFILER_STEP)), key=lambda n: n.start)
+    updates = sorted((note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)), key=lambda n: n.start)
     if marked:
         ends = [*(note.start for note in marked[1:]), marked[-1].end]
         numbers = [_number(note.name, place) for place, note in enumerate(marked)]
-        return [Window(n, note.start, end) for n, note, end in zip(numbers, marked, ends, strict=True)], ""
-    updates = sorted((note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)), key=lambda n: n.start)
+        return _by_updates(
+            [Window(*row) for row in zip(numbers, (one.start for one in marked), ends, strict=True)], updates
+        )
     return _by_optimizer(kept, device, updates) if updates else _whole_trace(kept, device)
+
+
+def _by_updates(windows: list[Window], updates: Sequence[Span]) -> tuple[list[Window], str]:
+    """Windows that are micro-batches, most of them without a step of the optimizer, as steps up to each of those.
+
+    What follows the last is no whole step; nor is the first, where it has fewer than most.
+    """
+    groups: list[list[Window]] = [[]]
+    for window in windows:
+        groups[-1].append(window)
+        if any(window.start <= note.start < window.end for note in updates):
+            groups.append([])
+    whole = groups[:-1]
+    usual = Counter(map(len, whole)).most_common(1)[0][0] if whole else 1
+    if usual == 1:
+        return windows, ""
+    whole = whole[1:] if len(whole) > 1 and len(whole[0]) < usual else whole
+    said = f"the profiler's steps are micro-batches: {usual} of them, to each step of the optimizer, are taken as one"
+    return [Window(group[-1].number, group[0].start, group[-1].end) for group in whole], said
 
 
 def _number(name: str, place: int) -> int:

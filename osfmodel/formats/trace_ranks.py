@@ -3,7 +3,8 @@
 Collectives are matched by group and the library's sequence number where all ranks have it, else by step, group, kind
 and place in the step. A collective begins to transfer when the last rank arrives: before, the others wait. Clocks of
 hosts differ: where ranks are not known to share a host, a rank's clock is moved so that the collectives that it has in
-common with the first rank end together, by the median of the differences.
+common with the first rank end together, by the median of the differences. Names of hosts may be the same where hosts
+are not: ranks of one name share a clock only if the collectives that they have in common overlap on it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from osfmodel.errors import DataError
 from osfmodel.intervals import Interval
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, places
 from osfmodel.units import show_time
 
 TOLD = 1e-3
 """Seconds by which a clock may be moved without a word."""
+SEVERAL_RUNS = 1e-2
+"""Seconds by which a busy host may end a short collective later than another, and both still be of one run."""
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that end at the same time everywhere, none before all have arrived."""
 Key = tuple[object, ...]
@@ -40,11 +44,19 @@ def joined(
     shifted = [ranks[0]]
     first = keyed(ranks[0], by_sequence)
     for rank, host in zip(ranks[1:], hosts[1:], strict=True):
-        shift = 0.0 if host and host == hosts[0] else _shift(first, keyed(rank, by_sequence))
+        differences = _differences(first, keyed(rank, by_sequence))
+        named_alike = bool(host) and host == hosts[0]
+        shift = 0.0 if named_alike and not _apart(differences) else _middle(differences)
         if abs(shift) > TOLD:
+            alike = f"; both hosts are called {host}, but their clocks are not one" if named_alike else ""
             remarks.append(
                 f"the clock of rank {rank.rank} is moved by {show_time(abs(shift))}, so that the collectives that it "
-                f"shares with rank {ranks[0].rank} end together"
+                f"shares with rank {ranks[0].rank} end together{alike}"
+            )
+        if _apart([(late - shift, least) for late, least in differences], SEVERAL_RUNS):
+            raise DataError(
+                f"the traces of ranks {ranks[0].rank} and {rank.rank} do not fit together: on no one clock do their "
+                "collectives overlap: give those of one run, of the same steps"
             )
         shifted.append(moved(rank, shift))
     shifted = _not_before_zero(shifted)
@@ -58,10 +70,23 @@ def joined(
     return tuple(_arrived(rank, by_sequence, arrivals) for rank in shifted), remarks
 
 
-def _shift(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> float:
+def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[tuple[float, float]]:
+    """(how much earlier it ends on the other rank, its time where that is shorter) of each collective of both."""
+    return [
+        (one.end - other[key].end, min(one.end - one.start, other[key].end - other[key].start))
+        for key, one in first.items()
+        if key in other and one.kind in TOGETHER
+    ]
+
+
+def _middle(differences: Sequence[tuple[float, float]]) -> float:
     """Seconds to add to the other's clock."""
-    shared = [key for key, one in first.items() if key in other and one.kind in TOGETHER]
-    return median(first[key].end - other[key].end for key in shared) if shared else 0.0
+    return median(late for late, _ in differences) if differences else 0.0
+
+
+def _apart(differences: Sequence[tuple[float, float]], slack: float = TOLD) -> bool:
+    """Whether most collectives are over on one rank before they begin on the other, which none is on one clock."""
+    return bool(differences) and median(abs(late) - max(least, slack) for late, least in differences) > 0
 
 
 def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, float], int]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 
+from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Noun
-from osfmodel.trace.buckets import usual_steps
 from osfmodel.trace.nouns import cluster_of, measurement_of, workload_of
 from osfmodel.trace.own_step import doubts
 from osfmodel.trace.record import Trace
+from osfmodel.trace.usual import unsteady, usual_step
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 MOST_SHOWN = 12
+ONE_SIZE = (
+    "all-reduces have about one size: the cluster prices others in proportion to their bytes, as if nothing was "
+    "start-up; record another bucket_cap_mb, or use osf bench"
+)
 
 
 def nouns_of(trace: Trace, batch_size: int | None, tell: Callable[[str], None]) -> Sequence[Noun]:
@@ -31,7 +35,9 @@ def nouns_of(trace: Trace, batch_size: int | None, tell: Callable[[str], None]) 
             nouns.append(make(trace))
         except DataError as error:
             tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
-    for said in doubts(trace):
+    if any(isinstance(noun, Cluster) and not noun.tables for noun in nouns):
+        tell(ONE_SIZE)
+    for said in (*unsteady(trace), *doubts(trace)):
         tell(said)
     if batch_size is None:
         return nouns
@@ -40,13 +46,13 @@ def nouns_of(trace: Trace, batch_size: int | None, tell: Callable[[str], None]) 
 
 def found_in(trace: Trace) -> str:
     """One line on it: ranks, steps, collectives and buckets of a step."""
-    pace, steps = trace.pace, usual_steps(trace)
+    step = usual_step(trace)
     ranks = f"{len(trace.ranks)} of {trace.workers} ranks" if trace.workers else f"{len(trace.ranks)} rank"
-    collectives = f"{len(steps[0].collectives)} collectives a step"
-    sizes = [one.elements for one in steps[0].reductions]
+    collectives = f"{len(step.collectives)} collectives a step"
+    sizes = [one.elements for one in step.reductions]
     shown = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN]) + " ..." * (
         len(sizes) > MOST_SHOWN
     )
     buckets = f", of gradients {len(sizes)}: {shown} elements" if sizes else ""
-    time = show_time(median(step.time for step in pace.steps))
-    return f"{ranks}, {len(pace.steps)} steps of {time}, {collectives}{buckets}"
+    time = show_time(measurement_of(trace).iteration_time)
+    return f"{ranks}, {len(trace.pace.steps)} steps of {time}, {collectives}{buckets}"

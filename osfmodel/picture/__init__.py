@@ -1,4 +1,4 @@
-"""Pictures of a workload on a cluster, as data: the iteration under each plan, curves, and runs behind the error band.
+"""Pictures of a workload on a cluster, as data: the iteration under each plan, curves, and runs of a band's sources.
 
 The terminal, PNG and SVG, the HTML report and the Chrome trace all show these and nothing else.
 """
@@ -16,12 +16,13 @@ from osfmodel.cluster import Cluster
 from osfmodel.errors import OsfError
 from osfmodel.explain import explain_trace
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, scaling, sweep
-from osfmodel.picture.gantt import Gantt, measured, middle_step, predicted
+from osfmodel.picture.gantt import Gantt, measured, predicted
 from osfmodel.picture.scatter import Scatter, scatter
 from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.trace import Trace, plan_of
+from osfmodel.trace.usual import usual_step
 from osfmodel.tune import WORTHWHILE, Tuning, tune
 from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
@@ -48,7 +49,7 @@ class Request:
     target:   the framework whose default and tuned plans are shown first
     plans:    what is shown beside them
     traces:   measured jobs to stand beside the predictions
-    evidence: whether the measured runs that the error band stands on are shown
+    evidence: whether the measured runs of the sources of the error band are shown, all of them
     inputs:   what was asked for, as pairs of words, to be shown
     what_if:  what of workload and cluster was changed; the cluster has been, the workload is as profiled
     """
@@ -230,15 +231,20 @@ def _knobless(target: str) -> list[tuple[str, str]]:
 
 
 def _measured(trace: Trace) -> list[Gantt]:
-    """The middle step of the first rank, and of the rank whose middle step is the longest, where that is another."""
-    steps = [(rank.rank, middle_step(rank)) for rank in trace.ranks]
+    """The usual step of the first rank that has it, and of the rank on which it is the longest, where that is another.
+
+    Raises DataError for a trace without a step.
+    """
+    number = usual_step(trace).number
+    steps = [(rank.rank, step) for rank in trace.ranks for step in rank.steps if step.number == number]
     longest = max(steps, key=lambda one: one[1].time)
-    shown = dict([steps[0], longest])
-    return [measured(step, f"{trace.name}, rank {rank}, step {step.number}") for rank, step in shown.items()]
+    return [
+        measured(step, f"{trace.name}, rank {rank}, step {number}") for rank, step in dict([steps[0], longest]).items()
+    ]
 
 
 def _evidence(bands: Sequence[Band | None]) -> Scatter | None:
-    """None where no band stands on runs."""
+    """All runs of the sources of the bands, of which a band takes those that communicate alike; None for no runs."""
     sources = sorted({source for band in bands if band is not None for source in band.sources})
     found = scatter(check(sources) if sources else ())
     return found if found.clouds else None

@@ -11,7 +11,7 @@ from osfmodel.intervals import Interval, common, length, merged, outside
 from osfmodel.plan import Bucket, Plan
 from osfmodel.predict import Prediction
 from osfmodel.timeline import Span
-from osfmodel.trace.record import Collective, RankTrace, Step
+from osfmodel.trace.record import Collective, Step
 
 COMPUTE = "compute"
 """The lane of the compute stream."""
@@ -173,13 +173,6 @@ def measured(step: Step, name: str) -> Gantt:
     lanes += [Lane(f"channel {number}", tuple(row)) for number, row in enumerate(rows)]
     last = max((bar.end for lane in lanes for bar in lane.bars), default=0.0)
     return Gantt(name, tuple(lanes), max(step.time, last), measured=True)
-
-
-def middle_step(rank: RankTrace) -> Step:
-    """The step of median length, the first of such. Raises DataError where there is none."""
-    if not rank.steps:
-        raise DataError(f"rank {rank.rank} of the trace has no complete step: there is nothing to show beside")
-    return sorted(rank.steps, key=lambda step: (step.time, step.number))[(len(rank.steps) - 1) // 2]
 
 
 def _buckets_of_layers(plan: Plan) -> dict[str, int]:

@@ -174,7 +174,7 @@ def sizes(sweep: Sweep) -> Iterable[Markup]:
 
 
 def evidence(picture: Scatter) -> Iterable[Markup]:
-    """Predicted over measured time of the runs behind the error band."""
+    """Predicted over measured time of all runs of the sources of the error band."""
     yield element("figure", scatter_plot(picture))
     yield scatter_key(picture)
 
@@ -191,6 +191,6 @@ class Section:
 CURVES: Mapping[type[Curve], Section] = {
     Scaling: Section("workers", "More workers", workers),
     Sweep: Section("sizes", "Bucket size", sizes),
-    Scatter: Section("evidence", "Runs behind the error band", evidence),
+    Scatter: Section("evidence", "Runs of the sources of the error band", evidence),
 }
 """The section of each type of curve."""

@@ -9,14 +9,13 @@ from osfmodel.diagnosis import Explanation
 from osfmodel.diagnosis.bucket_rows import BucketRow
 from osfmodel.diagnosis.parts import Parts
 from osfmodel.explain_tables import (
-    MESSAGE_HEADS,
     RANK_HEADS,
     WORDS,
-    compared,
     costs,
     faster,
     helping,
     message_cells,
+    message_heads,
     most_exposed,
     others,
     parts,
@@ -135,7 +134,7 @@ def _causes(one: Explanation) -> Iterable[Markup]:
 
 def _messages(one: Explanation) -> Iterable[Markup]:
     shown = most_exposed(one.buckets, MOST)
-    heads = (*MESSAGE_HEADS, compared(one), "hidden", "exposed", "in the step")
+    heads = (*message_heads(one), "in the step")
     rows: list[tuple[str | Markup, ...]] = [(*message_cells(row), _when(row, one.step_time)) for row in shown]
     yield _boxed("Collectives of a step of the median rank", heads, rows)
     words = "A stroke is where the gradients of a message were ready, the bar where it was under way."

@@ -24,7 +24,6 @@ from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
 from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
-from osfmodel.trace.buckets import stands_for
 from osfmodel.workload import Workload
 
 RULES = Objective(forward_overlap=True, split=True)
@@ -132,10 +131,10 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
 
     Raises DataError for a workload of a trace that knew no names: there is nothing to group.
     """
-    if what := stands_for(workload):
+    if workload.grain:
         raise DataError(
-            f"the layers of {workload.name!r} are {what}s of a trace without names, and FSDP2 groups modules by name: "
-            "profile the model with osf profile"
+            f"the layers of {workload.name!r} are {workload.grain}s of a trace without names, and FSDP2 groups "
+            "modules by name: profile the model with osf profile"
         )
     return _any(plan, workload, pricing, limits)
 

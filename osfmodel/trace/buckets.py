@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
-from osfmodel.trace.record import Collective, GradientReady, Step, Trace
-from osfmodel.workload import Workload
-
-
-def usual_steps(trace: Trace) -> list[Step]:
-    """The steps of the rank that sets the pace which sent what most of them did: of these the middle third by time."""
-    steps = trace.pace.steps
-    shapes = [_shape(step) for step in steps]
-    usual = Counter(shapes).most_common(1)[0][0]
-    alike = [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
-    cut = len(alike) // 3
-    middle = {step.number for step in sorted(alike, key=lambda step: step.time)[cut : len(alike) - cut]}
-    return [step for step in alike if step.number in middle]
-
-
-def _shape(step: Step) -> tuple[object, ...]:
-    gradients = tuple((one.elements, one.dtype) for one in step.gradients)
-    return gradients, tuple((one.elements, one.dtype) for one in step.reductions)
+from osfmodel.trace.record import Collective, GradientReady, Step
 
 
 def carried(step: Step) -> list[list[GradientReady]] | None:
@@ -100,14 +81,3 @@ def wire_times(collectives: Sequence[Collective]) -> list[float]:
     shares = [(late - early) / max(1, n) for early, late, n in zip(edges, edges[1:], counts, strict=False)]
     until = [0.0, *accumulate(shares)]
     return [until[bisect_left(edges, end)] - until[bisect_left(edges, start)] for start, end in spans]
-
-
-UNNAMED = ("bucket", "gradient")
-"""What a layer of a workload of a trace is called, with a number, where the trace has no name for it."""
-
-
-def stands_for(workload: Workload) -> str:
-    """``bucket`` or ``gradient`` where that is all the trace knew of every layer that is sent; else empty."""
-    names = workload.gradients.names
-    found = (what for what in UNNAMED if all(re.fullmatch(rf"{what}\d+", name) for name in names))
-    return next(found, "") if names else ""

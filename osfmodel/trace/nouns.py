@@ -1,7 +1,7 @@
 """The nouns in a trace: the workload, the buckets that were sent, what collectives took, and how long steps took.
 
-All are of the rank that the others wait for, and of the steps that sent what most steps did, the third in the middle of
-them by time, so that the parts of a step add up; times are medians over them. A gradient is ready for the job when the
+All are of the rank that the others wait for, and of its usual steps (:mod:`osfmodel.trace.usual`), so that the parts of
+a step add up; times are medians over them. A gradient is ready for the job when the
 last rank on the record has it. What the device did is taken as it was: computation that collectives slow down is longer
 in the workload, and other collectives than those of gradients, which a plan cannot change, are part of its forward and
 backward.
@@ -14,29 +14,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from osfmodel.cluster import COLLECTIVES, LIBRARIES, Cluster, Table
+from osfmodel.cluster import LIBRARIES, AlphaBeta, Cluster, Table
 from osfmodel.errors import DataError, OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
-from osfmodel.trace.buckets import carried, usual_steps, wire_times
-from osfmodel.trace.record import Collective, GradientReady, Step, Trace
-from osfmodel.workload import Layer, Workload
+from osfmodel.trace.buckets import carried
+from osfmodel.trace.record import GradientReady, Step, Trace
+from osfmodel.trace.usual import alike_steps, usual_steps
+from osfmodel.trace.wires import arrivals_known, rising_means, seconds_per_byte, several_sizes, wire_times_by_size
+from osfmodel.workload import Layer, Workload, element_bytes
 
 SHAPES = "record with record_shapes=True"
+ONE_SIZE = "of about one size only, so that time is taken to be in proportion to bytes"
+CASTS = {"float16": "fp16", "bfloat16": "bf16"}
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it."""
+    """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it.
+
+    ``held`` are its bytes in memory where it is cast before it is sent, as hooks do; ``dtype`` is what is sent.
+    ``grain`` is what it is where its name is made up.
+    """
 
     name: str
     ready: float
     bytes: int
     dtype: str
     bucket: int | None
+    held: int | None = None
+    grain: str = ""
 
 
 def workload_of(trace: Trace) -> Workload:
@@ -55,7 +65,10 @@ def workload_of(trace: Trace) -> Workload:
     ends = [median(_backward_end(step) - step.start for step in steps), *(piece.ready for piece in pieces)]
     update = median(max(0.0, step.end - _barrier(step)) for step in steps)
     layers = _layers(pieces, forward, max(forward, *ends))
-    return Workload(trace.name, tuple(layers), None, update, _source(trace, _grain(steps[0])))
+    source = _source(trace, _grain(steps[0]))
+    grains = {piece.grain for piece in pieces if piece.bytes}
+    grain = grains.pop() if len(grains) == 1 else ""
+    return Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
 
 
 def _forward(step: Step) -> float:
@@ -104,8 +117,23 @@ def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None
         bucket = where.get(id(one))
         sent = one.bytes if bucket is not None or messages is None else 0
         ready = one.ready if bucket is None else min(one.ready, step.reductions[bucket].start)
-        found.append(Piece(one.name or f"gradient{number}", ready - step.start, sent or 0, one.dtype or "", bucket))
+        name, grain = (one.name, "") if one.name else (f"gradient{number}", "gradient")
+        piece = Piece(name, ready - step.start, sent or 0, one.dtype or "", bucket, grain=grain)
+        found.append(piece if bucket is None else _cast(piece, one, step.reductions[bucket].dtype))
     return found
+
+
+def _cast(piece: Piece, one: GradientReady, dtype: str | None) -> Piece:
+    """As the message has it."""
+    if dtype is None or one.elements is None or dtype == one.dtype:
+        return piece
+    return replace(piece, bytes=one.elements * element_bytes(dtype), dtype=dtype, held=one.bytes)
+
+
+def _sent_as(pieces: Sequence[Piece]) -> str:
+    """``fp16`` or ``bf16`` where all that is sent is cast to it."""
+    casts = {piece.dtype if piece.held is not None else "" for piece in pieces if piece.bytes}
+    return CASTS.get(casts.pop(), "") if len(casts) == 1 else ""
 
 
 def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[Piece]:
@@ -113,7 +141,8 @@ def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None) 
     found = []
     for number, one in enumerate(step.reductions):
         ready = min(one.start, messages[number][-1].ready) if messages else one.start
-        found.append(Piece(f"bucket{number}", ready - step.start, one.bytes or 0, one.dtype or "", number))
+        name, size = f"bucket{number}", one.bytes or 0
+        found.append(Piece(name, ready - step.start, size, one.dtype or "", number, grain="bucket"))
     return found
 
 
@@ -141,7 +170,7 @@ def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:
     for piece in pieces:
         share = forward * piece.bytes / total if total else forward / len(pieces)
         ready = max(piece.ready, before)
-        layers.append(Layer(piece.name, share, ready - before, piece.bytes, piece.dtype))
+        layers.append(Layer(piece.name, share, ready - before, piece.bytes, piece.dtype, held_bytes=piece.held))
         before = ready
     if end - before > ROUNDING or not layers:
         layers.append(Layer("input", 0.0 if layers else forward, end - before, 0))
@@ -152,7 +181,7 @@ def _grain(step: Step) -> str:
     pieces = _pieces(step)
     if not pieces:
         return f"one layer: sizes of gradients are not recorded, so that none are sent; {SHAPES}, or give --model"
-    if not pieces[0].name.startswith("bucket") or (step.gradients and step.gradients[0].name):
+    if pieces[0].grain != "bucket":
         return "a layer per gradient"
     return f"a layer per bucket, since sizes of single gradients are not recorded; {SHAPES} for them"
 
@@ -202,77 +231,44 @@ def cluster_of(trace: Trace) -> Cluster:
 
     That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
     time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
-    longer than a larger one, which it could be padded to: sizes of which that was seen share their mean, so that all
-    together take what they took. Raises DataError for fewer than two sizes, which are no table.
+    longer than a larger one (:func:`osfmodel.trace.wires.rising_means`). All-reduces of about one size are no table:
+    they become a line through them and through nothing, which its conditions say. Raises DataError where no size is
+    known.
     """
-    tables = []
-    sizes = 0
-    for (kind, workers), found in sorted(_times(trace).items()):
-        sizes += len(found) if kind == "all_reduce" else 0
-        if len(found) > 1:
-            tables.append(
-                Table(workers, tuple(sorted(found)), _monotone([found[size] for size in sorted(found)]), kind)
-            )
+    times = sorted(wire_times_by_size(trace).items())
+    tables = [
+        Table(workers, tuple(sorted(found)), rising_means([found[size] for size in sorted(found)]), kind)
+        for (kind, workers), found in times
+        if several_sizes(found)
+    ]
+    lines = [
+        AlphaBeta(workers, 0.0, seconds_per_byte(found))
+        for (kind, workers), found in times
+        if kind == "all_reduce" and not several_sizes(found)
+    ]
     if not any(table.collective == "all_reduce" for table in tables):
-        raise DataError(_no_table(sizes))
-    waits = "without waits for others" if _known(trace.pace.steps) else "waits for other ranks are in them"
-    said = f"collectives of training, each alone on the wires, {waits}, smaller ones that took longer are averaged"
+        tables = []  # what is left could not price a gradient
+    if not tables and not lines:
+        raise DataError(f"holds no all-reduce of a size that is known: {SHAPES}, or use osf bench")
+    waits = "without waits for others" if arrivals_known(trace.pace) else "waits for other ranks are in them"
+    averaged = "smaller ones that took longer are averaged" if tables else ONE_SIZE
     backend = trace.pace.backend
     return Cluster(
         name=trace.name,
-        cost_model="tabulated",
-        nodes=max(table.workers for table in tables),
+        cost_model="tabulated" if tables else "hockney",
+        nodes=max(one.workers for one in tables or lines),
+        fits=() if tables else tuple(lines),
         tables=tuple(tables),
         library=backend if backend in LIBRARIES else "",
-        source=_source(trace, said),
+        source=_source(trace, f"collectives of training, each alone on the wires, {waits}, {averaged}"),
     )
 
 
-def _times(trace: Trace) -> dict[tuple[str, int], dict[int, list[float]]]:
-    """By kind and workers, by bytes: the seconds of each."""
-    times: dict[tuple[str, int], dict[int, list[float]]] = {}
-    numbers = {step.number for step in usual_steps(trace)}
-    ranks = [trace.pace] if any(_known(rank.steps) for rank in trace.ranks) else trace.ranks
-    for step in (step for rank in ranks for step in rank.steps if step.number in numbers):
-        for one, took in zip(step.collectives, wire_times(step.collectives), strict=True):
-            size, workers = _whole(one), one.workers or trace.workers
-            counts = one.may_be_gradients if one.kind == "all_reduce" else one.kind in COLLECTIVES
-            if size and workers and workers > 1 and counts:
-                times.setdefault((one.kind, workers), {}).setdefault(size, []).append(took)
-    return times
-
-
-def _monotone(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Means by rising sizes that never fall: neighbours that do are averaged, the least squares (pool adjacent)."""
-    pools: list[tuple[float, int, int]] = []  # seconds in all, messages, sizes
-    for row in times:
-        pool = (sum(row), len(row), 1)
-        while pools and pools[-1][0] * pool[1] > pool[0] * pools[-1][1]:
-            before = pools.pop()
-            pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
-        pools.append(pool)
-    return tuple(total / count for total, count, sizes in pools for _ in range(sizes))
-
-
-def _no_table(sizes: int) -> str:
-    if sizes:
-        return "holds all-reduces of one size only, a table needs two: record another bucket_cap_mb, or use osf bench"
-    return f"holds no all-reduce of a size that is known: {SHAPES}, or use osf bench"
-
-
-def _known(steps: Sequence[Step]) -> bool:
-    return any(one.arrival is not None for step in steps for one in step.collectives)
-
-
-def _whole(one: Collective) -> int | None:
-    """Bytes of the whole vector: each rank has a part of what an all-gather makes."""
-    if one.kind == "all_gather" and one.bytes is not None:
-        return one.bytes * one.workers if one.workers else None
-    return one.bytes
-
-
 def measurement_of(trace: Trace) -> Measurement:
-    """The times of all steps of the rank that sets the pace, with the plan that was sent where it is known."""
+    """The times of steps of the rank that sets the pace, with the plan that was sent where it is known.
+
+    Of all that sent what most did, of which the other nouns take the middle third.
+    """
     rank, steps = trace.pace, usual_steps(trace)
     conditions = {
         "framework": "pytorch",
@@ -289,7 +285,7 @@ def measurement_of(trace: Trace) -> Measurement:
         conditions["sent"] = written(plan_of(trace, workload), workload)
     except OsfError:
         pass  # what is missing is said where the workload and the plan are asked for
-    samples = tuple(step.time for step in rank.steps)
+    samples = tuple(step.time for step in alike_steps(trace))
     told = tuple((name, _printable(value)) for name, value in conditions.items())
     source = _source(trace, "times of steps on the device")
     return Measurement(trace.name, trace.name, "ddp", trace.workers or 1, samples, 0, told, source)

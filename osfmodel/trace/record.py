@@ -211,5 +211,8 @@ class Trace:
 
     @property
     def workers(self) -> int | None:
-        """Ranks in the job; None where no trace says so."""
-        return max((rank.workers for rank in self.ranks if rank.workers), default=None)
+        """Ranks in the job: as the traces say, those that are there, or those of the largest group; None for none."""
+        told = [rank.workers or 0 for rank in self.ranks]
+        groups = [one.workers or 0 for rank in self.ranks for step in rank.steps for one in step.collectives]
+        there = len(self.ranks) if len(self.ranks) > 1 else 0
+        return max([*told, *groups, there]) or None

@@ -790,7 +790,7 @@ def test_traces_are_read_where_they_lie(tmp_path):
         holds_traces([plain, other])
     with pytest.raises(OsfError, match="unknown format"):
         holds_traces([plain], "none")
-    with pytest.raises(DataError, match=r"layers.csv: is no trace of a profiler that is known here: counting"):
+    with pytest.raises(DataError, match=r"layers.csv: is csv-layers .* no trace of a profiler: osf import"):
         load_trace([other])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from functools import cache
+from shutil import which
 
 import pytest
 
@@ -24,6 +25,8 @@ from tests.live import tracing
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 WAYS = {"shapes": 2, "bare": 2, "compiled": 2, "accumulated": 4}
 """Ranks of each."""
+BY_INDUCTOR = ["inductor", "coalesced", "concatenated"] if which(os.environ.get("CXX", "g++")) else []
+"""Ways that need a compiler of C++."""
 SIZES = [parameter.numel() for parameter in reversed(list(tracing.model().parameters()))]
 """Elements of the gradients in ready order."""
 
@@ -94,3 +97,53 @@ def test_the_step_that_was_recorded_follows_from_its_parts(ran):
     fastest, slowest = measurement_of(trace).spread
     assert workload.compute_time <= slowest
     assert 0.8 * fastest < predicted.iteration_time < 1.2 * slowest
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The folder of the traces of what Inductor compiled, and what DDP logged of each way."""
+    if not BY_INDUCTOR:
+        pytest.skip("Inductor compiles C++: install g++")
+    folder = tmp_path_factory.mktemp("compiled")
+    logged = {}
+    for way in BY_INDUCTOR:
+        logged |= found("tests.live.tracing", [str(folder), way], 2)[0]
+    return folder, logged
+
+
+def test_a_model_compiled_by_inductor_keeps_ddps_buckets(compiled):
+    """DDPOptimizer cuts the graph where buckets end, and DDP's own reducer sends them."""
+    folder, logged = compiled
+    sizes = [int(size) // 4 for size in logged["inductor"]["rebuilt_bucket_sizes"].split(",")]
+    trace = load_trace([folder / "inductor"])
+    for step in (step for rank in trace.ranks for step in rank.steps):
+        assert [one.elements for one in step.reductions] == sizes
+        assert sorted(one.elements for one in step.gradients) == sorted(SIZES)
+    workload = workload_of(trace)
+    assert [bucket.size for bucket in plan_of(trace, workload).buckets] == [4 * size for size in sizes]
+
+
+def fused_by_inductor():
+    """Elements of its messages: gradients as the graph of backward has them, in messages of at least the cap."""
+    layers = [part for part in tracing.model() if isinstance(part, torch.nn.Linear)]
+    messages, now = [], 0
+    for size in (one.numel() for layer in reversed(layers) for one in (layer.weight, layer.bias)):
+        now += size
+        if 4 * now >= tracing.CAP_MB * 2**20:
+            messages, now = [*messages, now], 0
+    return [*messages, now] if now else messages
+
+
+@pytest.mark.parametrize("way", list(tracing.FUSED))
+def test_messages_that_inductor_fuses_are_read_whole(compiled, way):
+    """A coalesced all-reduce has many tensors; a compiled backward has no gradients on the record."""
+    trace = load_trace([compiled[0] / way])
+    assert any("the model is compiled" in remark for remark in trace.remarks)
+    for step in (step for rank in trace.ranks for step in rank.steps):
+        assert [one.elements for one in step.reductions] == fused_by_inductor()
+        assert step.backward is not None
+        assert all(one.waiting is not None for one in step.reductions)
+    workload = workload_of(trace)
+    assert workload.gradient_bytes == 4 * sum(SIZES)
+    assert "a layer per bucket" in workload.source.conditions
+    assert [bucket.size for bucket in plan_of(trace, workload).buckets] == [4 * size for size in fused_by_inductor()]

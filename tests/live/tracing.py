@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -16,6 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
 WIDTH, LAYERS, CAP_MB, ACTIVE, MICRO_BATCHES = 384, 4, 1.0, 3, 3
+
+FUSED = {"coalesced": "coalesced", "concatenated": "concat"}
+"""Ways in which Inductor fuses the all-reduces of a compiled backward, with what its pass calls them."""
 
 
 def model() -> torch.nn.Module:
@@ -28,7 +32,8 @@ def model() -> torch.nn.Module:
 def train(way: str, folder: Path) -> dict[str, object]:
     """A few steps; what DDP logged."""
     replica = DistributedDataParallel(model(), bucket_cap_mb=CAP_MB)
-    run = torch.compile(replica, backend="aot_eager") if way == "compiled" else replica
+    backend = "aot_eager" if way == "compiled" else "inductor" if way in FUSED or way == "inductor" else None
+    run = torch.compile(replica, backend=backend) if backend else replica
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(torch.randn(64 * 16, WIDTH), batch_size=64)
     batches = iter(loader)
@@ -46,10 +51,37 @@ def train(way: str, folder: Path) -> dict[str, object]:
             for micro in range(MICRO_BATCHES if way == "accumulated" else 1):
                 held = way == "accumulated" and micro < MICRO_BATCHES - 1
                 with replica.no_sync() if held else nullcontext():
-                    run(batch).sum().backward()
+                    loss = run(batch).mean()
+                    with backward_graph() if way in FUSED else nullcontext():
+                        loss.backward()
             optimizer.step()
             profiler.step()
-    return {key: replica._get_ddp_logging_data()[key] for key in ("rebuilt_bucket_sizes", "dtypes")}
+    logged = replica._get_ddp_logging_data()
+    return {key: logged.get(key, "") for key in ("rebuilt_bucket_sizes", "dtypes")}
+
+
+def backward_graph():
+    """Within it backward is compiled as one graph."""
+    from torch._dynamo import compiled_autograd
+
+    return compiled_autograd._enable(torch.compile(backend="inductor", fullgraph=True))
+
+
+@contextmanager
+def settings(way: str) -> Iterator[None]:
+    """For a way of FUSED, a graph whose all-reduces Inductor fuses, with DDP's own reducer off."""
+    if way not in FUSED:
+        yield
+        return
+    import torch._dynamo.config
+    import torch._inductor.config
+
+    torch._dynamo.reset()
+    passes = [f"fuse_ddp_with_{FUSED[way]}_op", "schedule_comm_wait"]
+    fused = {"_fuse_ddp_communication": True, "_fuse_ddp_bucket_size": CAP_MB, "_fuse_ddp_communication_passes": passes}
+    reducer = torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True)
+    with reducer, torch._inductor.config.patch(fused):
+        yield
 
 
 def main(folder: str, *ways: str) -> None:
@@ -57,7 +89,8 @@ def main(folder: str, *ways: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for way in ways:
-        print(json.dumps({way: train(way, Path(folder))}), flush=True)
+        with settings(way):
+            print(json.dumps({way: train(way, Path(folder))}), flush=True)
     dist.destroy_process_group()
 
 

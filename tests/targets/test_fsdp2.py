@@ -88,7 +88,7 @@ def test_a_plan_under_other_rules_is_not_formed():
 @pytest.mark.parametrize("what", ["bucket", "gradient"])
 def test_layers_of_a_trace_without_names_are_no_modules(what):
     """One line in place of groups that no model has; a layer that is a bucket is not cut, which tune says for DDP."""
-    traced = Workload("traced", tuple(Layer(f"{what}{i}", 1e-3, 1e-3, 4_000_000) for i in (2, 1, 0)))
+    traced = Workload("traced", tuple(Layer(f"{what}{i}", 1e-3, 1e-3, 4_000_000) for i in (2, 1, 0)), grain=what)
     cluster = load_cluster("v100-10gbe")
     with pytest.raises(DataError, match=rf"{what}s of a trace without names.*osf profile"):
         tune(traced, cluster, 4, "fsdp2")

@@ -1,0 +1,72 @@
+"""Which steps of a trace stand for its job: the same wherever a trace is imported, explained or drawn.
+
+Those in which the rank that sets the pace sent what it did in most, and of these the third in the middle by time, in
+the mean over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import fmean
+
+from osfmodel.errors import DataError
+from osfmodel.trace.record import Step, Trace
+from osfmodel.units import show_time
+
+UNSTEADY = 0.1
+"""Steps whose mean differs by a larger part from that of the usual ones, or usual ones that do, are told."""
+
+
+def alike_steps(trace: Trace) -> list[Step]:
+    """The steps of the rank that sets the pace which sent what most of them did. Raises DataError where it has none."""
+    steps = trace.pace.steps
+    if not steps:
+        raise DataError(f"rank {trace.pace.rank} of the trace {trace.name!r} has no complete step")
+    shapes = [_shape(step) for step in steps]
+    usual = Counter(shapes).most_common(1)[0][0]
+    return [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
+
+
+def usual_steps(trace: Trace) -> list[Step]:
+    """Of these the middle third by time, in their order: parts of them add up, and none is an outlier."""
+    times = step_times(trace)
+    alike = alike_steps(trace)
+    cut = len(alike) // 3
+    ordered = sorted(range(len(alike)), key=lambda place: times[alike[place].number])
+    return [alike[place] for place in sorted(ordered[cut : len(alike) - cut])]
+
+
+def step_times(trace: Trace) -> dict[int, float]:
+    """By number, seconds of each step of the job: the mean over the ranks that have it."""
+    times: dict[int, list[float]] = {}
+    for step in (step for rank in trace.ranks for step in rank.steps):
+        times.setdefault(step.number, []).append(step.time)
+    return {number: fmean(seconds) for number, seconds in times.items()}
+
+
+def usual_step(trace: Trace) -> Step:
+    """The one of median length, the first of such."""
+    times = step_times(trace)
+    steps = sorted(usual_steps(trace), key=lambda step: (times[step.number], step.number))
+    return steps[(len(steps) - 1) // 2]
+
+
+def _shape(step: Step) -> tuple[object, ...]:
+    gradients = tuple((one.elements, one.dtype) for one in step.gradients)
+    return step.micro_batches, gradients, tuple((one.elements, one.dtype) for one in step.reductions)
+
+
+def unsteady(trace: Trace) -> tuple[str, ...]:
+    """A sentence where the usual steps do not stand for all, or are not like each other; else none."""
+    times = step_times(trace)
+    every = [times[step.number] for step in trace.pace.steps]
+    usual = [times[step.number] for step in usual_steps(trace)]
+    time, average, least, most = fmean(usual), fmean(every), min(usual), max(usual)
+    if abs(average - time) > UNSTEADY * time:
+        worst = max(trace.pace.steps, key=lambda step: abs(times[step.number] - time)).number
+        said = f"a usual one takes {show_time(time)}, the mean {show_time(average)}, step {worst} "
+        return (f"steps differ: {said}{show_time(times[worst])}; --steps looks at some",)
+    if most - least > UNSTEADY * time:
+        said = f"those in the middle take from {show_time(least)} to {show_time(most)}"
+        return (f"steps differ: {said}, so that no one time stands for them; --steps looks at some",)
+    return ()
