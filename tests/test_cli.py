@@ -325,7 +325,8 @@ def test_a_broken_profile_does_not_hide_the_others(tmp_path, monkeypatch):
 def test_names_are_whole_on_a_narrow_terminal():
     from rich.console import Console
 
-    from osfmodel import catalogue, list_screen
+    from osfmodel import catalogue
+    from osfmodel.screens import listing as list_screen
 
     for kind in catalogue.KINDS:
         rows = catalogue.listing(kind).rows

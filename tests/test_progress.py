@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from osfmodel import progress
+from osfmodel.screens import progress
 
 
 class Terminal(io.StringIO):

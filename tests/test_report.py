@@ -19,16 +19,17 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel import chrome_trace, picture_screen, plot_pictures
+from osfmodel import chrome_trace, plot_pictures
 from osfmodel.cli import main
 from osfmodel.picture import Curve, Request, pictures
 from osfmodel.picture.curves import Scaling, Sweep
 from osfmodel.picture.gantt import KINDS
 from osfmodel.picture.scatter import Cloud, Scatter
-from osfmodel.picture_screen import show_pictures
 from osfmodel.report import page
 from osfmodel.report.curves import CURVES, scatter_plot
 from osfmodel.report.iteration import LANE
+from osfmodel.screens import pictures as picture_screen
+from osfmodel.screens.pictures import show_pictures
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.trace.record import RankTrace, Step, Trace
 from tests.conftest import ROOT

@@ -17,8 +17,8 @@ from osfmodel import __version__, documents, profiles
 from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
 from osfmodel.errors import CostError, DataError, OsfError, UsageError
+from osfmodel.outputs.render import FORMATS, Result, choose_format, ending_of, render
 from osfmodel.plans import NAMED_PLANS
-from osfmodel.render import FORMATS, Result, choose_format, ending_of, render
 from osfmodel.units import parse_time
 from osfmodel.workload import Workload
 

@@ -15,7 +15,7 @@ from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_w
 from osfmodel.cluster import COLLECTIVES, Cluster
 from osfmodel.effects import HOROVOD
 from osfmodel.errors import OsfError, UsageError
-from osfmodel.output import summary
+from osfmodel.outputs.results import summary
 from osfmodel.runtime import bench, findings
 from osfmodel.runtime.findings import Findings, Setting
 from osfmodel.runtime.job import job_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from osfmodel.check import check
-from osfmodel.check_output import Judged
 from osfmodel.cli.app import NameOrFile, emit, output_options
 from osfmodel.errors import UsageError
 from osfmodel.ledger import LEDGER
+from osfmodel.outputs.check import Judged
 
 SOURCE = NameOrFile("source", lambda: LEDGER)
 

@@ -10,8 +10,8 @@ from osfmodel import __version__, profiles
 from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_other, require_writable
 from osfmodel.cli.trace_options import load_job, trace_options
 from osfmodel.explain import explain
-from osfmodel.explain_output import Explained
 from osfmodel.formats.source_text import Hints
+from osfmodel.outputs.explain import Explained
 
 PAGE = ".html"
 """How the name of a file ends that becomes a page."""

@@ -31,7 +31,7 @@ from osfmodel.formats import (
 )
 from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
-from osfmodel.output import summary
+from osfmodel.outputs.results import summary
 from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}

@@ -9,7 +9,7 @@ import click
 from osfmodel import catalogue
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.errors import UsageError
-from osfmodel.output import Listed
+from osfmodel.outputs.results import Listed
 
 
 @click.command(name="list")

@@ -14,8 +14,8 @@ from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.memory import DDP, KEEPERS, LOCAL, RUNTIME, caveat, memory_of
-from osfmodel.memory_output import MemoryPredicted
 from osfmodel.optimizers import OPTIMIZERS
+from osfmodel.outputs.memory import MemoryPredicted
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan, named_plan
 from osfmodel.pricing import pricing_of

@@ -17,7 +17,7 @@ from osfmodel.economics import Economics, economics
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.errors import UsageError
 from osfmodel.objective import PLAIN
-from osfmodel.output import Predicted
+from osfmodel.outputs.results import Predicted
 from osfmodel.plans import plans_for
 from osfmodel.predict import Comparison, compare
 from osfmodel.what_if import WhatIf

@@ -15,7 +15,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import UsageError
 from osfmodel.memory import LOCAL, memory_of
-from osfmodel.output import summary
+from osfmodel.outputs.results import summary
 from osfmodel.plan import in_one
 from osfmodel.pricing import Pricing
 from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit

@@ -179,7 +179,7 @@ def _show(drawn: Pictures) -> None:
 
     from rich.console import Console
 
-    from osfmodel.picture_screen import show_pictures
+    from osfmodel.screens.pictures import show_pictures
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     buffer = io.StringIO()

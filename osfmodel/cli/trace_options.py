@@ -16,7 +16,7 @@ from osfmodel.errors import UsageError
 from osfmodel.formats import Hints, load_trace
 from osfmodel.formats.packed import unpacked
 from osfmodel.formats.source_text import Text
-from osfmodel.progress import progress_bar
+from osfmodel.screens.progress import progress_bar
 from osfmodel.trace.record import Trace
 
 STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")

@@ -13,7 +13,7 @@ from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_comm
 from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
 from osfmodel.errors import UsageError
 from osfmodel.objective import Objective
-from osfmodel.output import Tuned
+from osfmodel.outputs.results import Tuned
 from osfmodel.snippets import SNIPPETS
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS

@@ -69,9 +69,9 @@ def refuse_other_options(ctx: click.Context) -> None:
 
 def tune_memory_command(params: dict[str, Any]) -> None:
     """Find the plan and print it."""
-    from osfmodel.memory_output import MemoryTuned  # not loaded where osf tune tunes something else
     from osfmodel.memory_tune import tune_memory
     from osfmodel.memory_tuning import Demand
+    from osfmodel.outputs.memory import MemoryTuned  # not loaded where osf tune tunes something else
 
     workload, cluster = load_subject(Subject.of(params))
     counts = parse_workers(params["workers"], cluster)

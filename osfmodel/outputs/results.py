@@ -84,7 +84,7 @@ class Predicted:
         ]
 
     def show(self, console: Any) -> None:
-        from osfmodel import screen
+        from osfmodel.screens import results as screen
 
         if self.scaling:
             screen.show_scaling(console, self.comparisons)
@@ -185,7 +185,7 @@ class Tuned:
         ]
 
     def show(self, console: Any) -> None:
-        from osfmodel import screen
+        from osfmodel.screens import results as screen
 
         screen.show_tuning(console, self.tuning)
 
@@ -239,7 +239,7 @@ class Listed:
         return [{column: row.get(column) for column in columns} for row in rows]
 
     def show(self, console: Any) -> None:
-        from osfmodel import list_screen
+        from osfmodel.screens import listing as list_screen
 
         for number, (kind, rows) in enumerate(self.listings.items()):
             if number:

@@ -47,7 +47,7 @@ class Explained:
         return [{"trace": self.explanation.name, **_bucket(row)} for row in self.explanation.buckets]
 
     def show(self, console: Any) -> None:
-        from osfmodel import explain_screen
+        from osfmodel.screens import explain as explain_screen
 
         explain_screen.show_explanation(console, self.explanation)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from osfmodel.check import Checked
-from osfmodel.screen import how_many, table_under
+from osfmodel.screens.results import how_many, table_under
 from osfmodel.side_by_side import Beside
 from osfmodel.units import show_time
 

@@ -37,7 +37,7 @@ class MemoryPredicted:
         ]
 
     def show(self, console: Any) -> None:
-        from osfmodel import memory_screen
+        from osfmodel.screens import memory as memory_screen
 
         title = f"{self.workload}, a batch of {self.batch_size} per worker"
         console.print(title, style="bold", markup=False)
@@ -78,7 +78,7 @@ class MemoryTuned:
         return [{**shared, "which": name, **_numbers(fit)} for name, fit in pairs]
 
     def show(self, console: Any) -> None:
-        from osfmodel import memory_screen
+        from osfmodel.screens import memory as memory_screen
 
         memory_screen.show_memory_tuning(console, self.tuning)
 

@@ -56,7 +56,7 @@ class Judged:
         return [{"source": one.source, **_checked_row(row)} for one in self.checked for row in one.rows]
 
     def show(self, console: Any) -> None:
-        from osfmodel import check_screen
+        from osfmodel.screens import check as check_screen
 
         check_screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
 

@@ -1,0 +1,1 @@
+"""Results in each format that a command writes: table, JSON, CSV, lines to paste."""
