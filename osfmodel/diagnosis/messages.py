@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from osfmodel.diagnosis.parts import GRAIN, LocalClock
-from osfmodel.trace.buckets import carried, wire_times
+from osfmodel.trace.buckets import carried, filled, wire_times
 from osfmodel.trace.record import Collective, GradientReady, Step, places
 from osfmodel.workload import holds_gradients
 
@@ -27,9 +27,7 @@ Key = tuple[str, int]
 class Sent:
     """A collective of a step, as one rank sent it.
 
-    formed:   when what is in it was there: its last gradient, and those of all buckets before it. Where the trace does
-              not say: when it was submitted, if the host computes, as DDP does that with the last gradient; else its
-              start
+    formed:   when what is in it was there (:func:`osfmodel.trace.buckets.filled`), and in all buckets before it
     ready:    when it would have been with buckets formed in the order in which gradients become ready: as many bytes of
               gradients were there as it and all before it have; ``formed`` where the trace does not say, or if sooner
     delay:    seconds from ``formed`` to its start, where no other was in flight just before it; else 0, since then it
@@ -67,10 +65,9 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
     before = last = step.backward[0] if step.backward else step.start
     found = []
     for (key, one), wire in zip(pairs, wire_times([one for _, one in pairs]), strict=True):
-        submitted = one.start if one.issued is None else min(one.issued, one.start)
         mine = held.get(id(one), ())
-        there = max([last, *(g.ready for g in mine)]) if mine else submitted if host_computes else one.start
-        formed = min(there, one.start)
+        formed = filled(one, mine, host_computes)
+        formed = min(max(last, formed), one.start) if mine else formed
         ready = min(earliest.get(id(one), formed), formed)
         quiet = flying.at(one.start) - flying.at(one.start - GRAIN) > ROUNDING
         gradient = id(one) in held

@@ -67,6 +67,17 @@ def _by_size(step: Step) -> list[list[GradientReady]] | None:
     return found
 
 
+def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: bool) -> float:
+    """When what is in it was there: its last gradient.
+
+    Where the trace does not say which those are: when it was submitted, if the host computes, as DDP does that with the
+    last of them; else its start.
+    """
+    submitted = one.start if one.issued is None or not host_computes else one.issued
+    there = max((gradient.ready for gradient in gradients), default=submitted)
+    return min(there, one.start)
+
+
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
     """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
     spans = [(one.moved_from, one.end) for one in collectives]

@@ -20,7 +20,7 @@ from osfmodel.measurement import Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source
-from osfmodel.trace.buckets import carried
+from osfmodel.trace.buckets import carried, filled
 from osfmodel.trace.record import GradientReady, Step, Trace
 from osfmodel.trace.usual import alike_steps, usual_steps
 from osfmodel.trace.wires import arrivals_known, rising_means, seconds_per_byte, several_sizes, wire_times_by_size
@@ -65,7 +65,7 @@ def workload_of(trace: Trace) -> Workload:
     ends = [median(_backward_end(step) - step.start for step in steps), *(piece.ready for piece in pieces)]
     update = median(max(0.0, step.end - _barrier(step)) for step in steps)
     layers = _layers(pieces, forward, max(forward, *ends))
-    source = _source(trace, _grain(steps[0]))
+    source = _source(trace, _grain(pieces, steps[0]))
     grains = {piece.grain for piece in pieces if piece.bytes}
     grain = grains.pop() if len(grains) == 1 else ""
     return Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
@@ -84,14 +84,14 @@ def _barrier(step: Step) -> float:
     return max([_backward_end(step), *(one.end for one in step.reductions), *(one.ready for one in step.gradients)])
 
 
-def _pieces(step: Step) -> list[Piece]:
+def _pieces(step: Step, host_computes: bool) -> list[Piece]:
     """What of the step becomes layers, in ready order."""
     sizes = [one.bytes for one in step.reductions]
     messages = carried(step)
     if all(gradient.bytes is not None for gradient in step.gradients) and (messages or (step.gradients and not sizes)):
         found = _of_gradients(step, messages)
     elif sizes and None not in sizes:
-        found = _of_buckets(step, messages)
+        found = _of_buckets(step, messages, host_computes)
     else:
         return []
     return _in_order(found)
@@ -99,10 +99,10 @@ def _pieces(step: Step) -> list[Piece]:
 
 def _pieces_of_job(trace: Trace, step: Step) -> list[Piece]:
     """The same, each ready when the last rank has it."""
-    mine = _pieces(step)
+    mine = _pieces(step, trace.pace.host_computes)
     for rank in trace.ranks:
         for other in (one for one in rank.steps if one.number == step.number and one is not step):
-            theirs = _pieces(other)
+            theirs = _pieces(other, rank.host_computes)
             if [piece.bytes for piece in theirs] == [piece.bytes for piece in mine]:
                 ahead = other.start - step.start
                 mine = [replace(a, ready=max(a.ready, b.ready + ahead)) for a, b in zip(mine, theirs, strict=True)]
@@ -136,11 +136,11 @@ def _sent_as(pieces: Sequence[Piece]) -> str:
     return CASTS.get(casts.pop(), "") if len(casts) == 1 else ""
 
 
-def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[Piece]:
-    """One for each bucket, ready with the last gradient in it; where that is not known, when it was sent."""
+def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None, host_computes: bool) -> list[Piece]:
+    """One for each bucket, ready with what is in it."""
     found = []
     for number, one in enumerate(step.reductions):
-        ready = min(one.start, messages[number][-1].ready) if messages else one.start
+        ready = filled(one, messages[number] if messages else (), host_computes)
         name, size = f"bucket{number}", one.bytes or 0
         found.append(Piece(name, ready - step.start, size, one.dtype or "", number, grain="bucket"))
     return found
@@ -177,12 +177,13 @@ def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:
     return layers[::-1]
 
 
-def _grain(step: Step) -> str:
-    pieces = _pieces(step)
+def _grain(pieces: Sequence[Piece], step: Step) -> str:
     if not pieces:
         return f"one layer: sizes of gradients are not recorded, so that none are sent; {SHAPES}, or give --model"
     if pieces[0].grain != "bucket":
         return "a layer per gradient"
+    if step.gradients and all(one.elements is not None for one in step.gradients):
+        return "a layer per bucket, since the gradients on the record do not make up the messages"
     return f"a layer per bucket, since sizes of single gradients are not recorded; {SHAPES} for them"
 
 
@@ -210,7 +211,7 @@ def plan_of(trace: Trace, workload: Workload) -> Plan:
     for. Raises DataError where nothing was sent, or sizes are not known.
     """
     step = next((step for step in usual_steps(trace) if step.backward is not None), None)
-    pieces = _pieces(step) if step else []
+    pieces = _pieces(step, trace.pace.host_computes) if step else []
     if step is None or not step.reductions:
         raise DataError("holds no all-reduce of gradients, so no buckets")
     if not pieces:
