@@ -130,10 +130,18 @@ def _chosen(trace: Trace, wanted: Sequence[int]) -> Trace:
     ]
     numbers = {number for number in shared if not wanted or number in wanted}
     if not numbers:
-        there = ", ".join(map(str, shared)) or "none that all ranks have"
-        raise DataError(f"the trace {trace.name!r} has no such step: it has {there}")
+        raise DataError(_no_such_step(trace, shared))
     ranks = [replace(rank, steps=tuple(step for step in rank.steps if step.number in numbers)) for rank in trace.ranks]
     return replace(trace, ranks=tuple(ranks))
+
+
+def _no_such_step(trace: Trace, shared: Sequence[int]) -> str:
+    if shared:
+        return f"the trace {trace.name!r} has no such step: it has {', '.join(map(str, shared))}"
+    spans = (
+        f"rank {rank.rank} has {rank.steps[0].number}..{rank.steps[-1].number}" for rank in trace.ranks if rank.steps
+    )
+    return f"no step is on the record of all ranks: {', '.join(spans)}: give the traces of one run, of the same steps"
 
 
 def _seen(trace: Trace) -> Steps:

@@ -180,6 +180,11 @@ def test_two_times_of_a_step_are_both_told():
 def test_steps_are_chosen_by_number():
     trace = trace_of(HEALTHY)
     assert [step.number for step in explain_trace(trace, steps=[1]).steps] == [1]
+    other = trace.ranks[1]
+    later = replace(other, steps=tuple(replace(step, number=step.number + 10) for step in other.steps))
+    apart = replace(trace, ranks=(trace.ranks[0], later, *trace.ranks[2:]))
+    with pytest.raises(DataError, match=r"^no step is on the record of all ranks: rank 0 has 0\.\.2, rank 1 has 10"):
+        explain_trace(apart)
     with pytest.raises(DataError, match=r"no such step: it has 0, 1, 2"):
         explain_trace(trace, steps=[7])
 

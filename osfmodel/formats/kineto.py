@@ -72,7 +72,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
         if ranks[before].rank == ranks[after].rank:
             raise DataError(
                 f"{found[before].path} and {found[after].path} are both of rank {ranks[after].rank}: give the files of "
-                "one run, one a rank; several jobs in one folder by their names"
+                "one run, one a rank, by their names: a folder may hold several jobs, or cycles of schedule(repeat=...)"
             )
     if len(job) > 1:
         job, said = joined(job, _numbered(found), hosts_of)

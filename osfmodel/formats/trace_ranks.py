@@ -41,7 +41,7 @@ def joined(
 ) -> tuple[tuple[RankTrace, ...], list[str]]:
     """The ranks on one clock with arrivals filled in, and what there is to say of it."""
     remarks: list[str] = []
-    shifted = [ranks[0]]
+    shifts = [0.0]
     first = keyed(ranks[0], by_sequence)
     for rank, host in zip(ranks[1:], hosts[1:], strict=True):
         differences = _differences(first, keyed(rank, by_sequence))
@@ -58,9 +58,11 @@ def joined(
                 f"the traces of ranks {ranks[0].rank} and {rank.rank} do not fit together: on no one clock do their "
                 "collectives overlap: give those of one run, of the same steps"
             )
-        shifted.append(moved(rank, shift))
-    shifted = _not_before_zero(shifted)
+        shifts.append(shift)
+    earliest = min(shifts)  # no time on any clock is below 0, and none is to be
+    shifted = [moved(rank, shift - earliest) for rank, shift in zip(ranks, shifts, strict=True)]
     tables = [keyed(rank, by_sequence) for rank in shifted]
+    _require_one_run(ranks, tables)
     arrivals, unlike = _arrivals(tables)
     if unlike:
         remarks.append(
@@ -89,6 +91,23 @@ def _apart(differences: Sequence[tuple[float, float]], slack: float = TOLD) -> b
     return bool(differences) and median(abs(late) - max(least, slack) for late, least in differences) > 0
 
 
+def _require_one_run(ranks: Sequence[RankTrace], tables: Sequence[Mapping[Key, Collective]]) -> None:
+    """Raise DataError where most collectives that a rank shares with the first are others there."""
+    for rank, table in zip(ranks[1:], tables[1:], strict=True):
+        shared = [(one, table[key]) for key, one in tables[0].items() if key in table]
+        unlike = sum(not _alike(pair) for pair in shared)
+        if 2 * unlike > len(shared):
+            raise DataError(
+                f"the traces of ranks {ranks[0].rank} and {rank.rank} do not fit together: {unlike} of {len(shared)} "
+                "collectives that they share are of other kinds or sizes: give those of one run, of the same steps"
+            )
+
+
+def _alike(seen: Sequence[Collective]) -> bool:
+    """Whether all can be one: of one kind, and of one size where that is the same everywhere."""
+    return len({(one.kind, one.elements if one.kind == "all_reduce" else None) for one in seen}) == 1
+
+
 def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, float], int]:
     """When the last rank came to each collective that all ranks of its group saw alike, and how many others it has."""
     arrivals: dict[Key, float] = {}
@@ -96,8 +115,7 @@ def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, flo
     for key in dict.fromkeys(key for table in tables for key in table):
         seen = [table[key] for table in tables if key in table]
         members = seen[0].workers or len(tables)
-        alike = len({(one.kind, one.elements if one.kind == "all_reduce" else None) for one in seen}) == 1
-        if len(seen) >= members and alike:
+        if len(seen) >= members and _alike(seen):
             arrivals[key] = max(one.start for one in seen)
         else:
             unlike += 1
@@ -111,12 +129,6 @@ def _arrived(rank: RankTrace, by_sequence: bool, arrivals: Mapping[Key, float]) 
         known = tuple(replace(one, arrival=found.get(id(one))) for one in step.collectives)
         steps.append(replace(step, collectives=known))
     return replace(rank, steps=tuple(steps))
-
-
-def _not_before_zero(ranks: Sequence[RankTrace]) -> list[RankTrace]:
-    """All later by as much as the earliest lies before 0 after clocks were moved."""
-    earliest = min((step.start for rank in ranks for step in rank.steps), default=0.0)
-    return [moved(rank, -earliest) for rank in ranks] if earliest < 0 else list(ranks)
 
 
 def moved(rank: RankTrace, shift: float) -> RankTrace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from osfmodel import Cluster, predict
 from osfmodel.cli import main
 from osfmodel.errors import DataError, OsfError
+from osfmodel.explain import explain_trace
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
@@ -29,6 +31,7 @@ from osfmodel.workload import Layer, Workload
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job, expected
+from tests.live.explained import paths_of
 
 MICRO = 1e-6
 
@@ -103,9 +106,16 @@ def test_a_job_is_read_back_as_it_was(job, late):
 
 
 @settings(max_examples=15, deadline=None)
-@given(JOBS, st.lists(st.integers(-10_000_000, 10_000_000), min_size=1, max_size=3), st.booleans())
-def test_clocks_of_hosts_are_brought_together(job, clocks, sequence):
-    job = replace(job, late=(0, *(100 * place for place in range(len(clocks)))), clocks=(0, *clocks), sequence=sequence)
+@given(
+    JOBS,
+    st.lists(st.integers(-10_000_000, 10_000_000), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(0, 500),
+)
+def test_clocks_of_hosts_are_brought_together(job, clocks, sequence, first):
+    """Whoever comes first or last, and whichever clock is ahead."""
+    late = (first, *(100 * place for place in range(len(clocks))))
+    job = replace(job, late=late, clocks=(0, *clocks), sequence=sequence)
     trace = read(job)
     same = read(replace(job, clocks=(0,) * job.ranks))
     moved = [rank for rank, clock in enumerate(job.clocks) if abs(clock) > 1000]
@@ -126,6 +136,35 @@ def on_hosts(job, names, late=None):
         for rank, (document, name) in enumerate(zip(documents, names, strict=True))
     ]
     return load_trace(texts, Hints("job"))
+
+
+def recorded_on_another_clock(name, microseconds):
+    """A recorded job, the clock of whose second rank is moved."""
+    first, second = paths_of(name)
+    document = json.loads(gzip.decompress(second.read_bytes()))
+    for event in document["traceEvents"]:
+        if "ts" in event:
+            event["ts"] += microseconds
+    return load_trace([first, Text("rank1.json", json.dumps(document))])
+
+
+@pytest.mark.parametrize("name", ["giant-bucket", "find-unused", "slow-rank"])
+@pytest.mark.parametrize("clock", [5_000_000, -5_000_000])
+def test_a_recorded_job_is_the_same_on_several_clocks(name, clock):
+    same, moved = load_trace(paths_of(name)), recorded_on_another_clock(name, clock)
+    assert any("the clock of rank 1 is moved by" in remark for remark in moved.remarks)
+    for rank, other in zip(same.ranks, moved.ranks, strict=True):
+        for step, twin in zip(rank.steps, other.steps, strict=True):
+            assert twin.time == pytest.approx(step.time, abs=1e-6)
+    (kept, least) = (workload_of(trace).compute_time for trace in (same, moved))
+    assert least == pytest.approx(kept, rel=0.02)
+
+
+def test_ranks_of_two_runs_are_refused():
+    """Whose collectives come at the same places and are others."""
+    mixed = [paths_of("giant-bucket")[0], paths_of("find-unused")[1]]
+    with pytest.raises(DataError, match="ranks 0 and 1 do not fit together: 3 of 3 collectives that they share"):
+        load_trace(mixed)
 
 
 @pytest.mark.parametrize("clock", [0, 300, 5_000_000, -5_000_000])
@@ -294,7 +333,7 @@ def test_one_rank_of_several_says_what_is_not_known():
 
 def test_a_rank_twice_is_refused():
     content = traces.text(Job())
-    said = "^a.json and b.json are both of rank 0: give the files of one run, one a rank; several jobs in one folder by"
+    said = "^a.json and b.json are both of rank 0: give the files of one run, one a rank, by"
     with pytest.raises(DataError, match=said):
         load_trace([Text("a.json", content), Text("b.json", content)])
 
@@ -561,6 +600,17 @@ def test_recorded_traces_predict_their_own_step(recorded, name):
     (table,) = cluster.tables
     assert set(table.sizes) == sizes
     assert list(table.times) == sorted(table.times)
+
+
+@pytest.mark.parametrize("name", EXPLAINED[:-1])
+def test_what_a_rank_computes_is_what_an_explanation_has_as_its_own_work(recorded, name):
+    """Waits for wires are no computation, though a bucket behind others starts late.
+
+    But with tiny buckets, between which the host works in the time that the wires take.
+    """
+    trace = recorded(name)
+    (pace,) = (rank for rank in explain_trace(trace).ranks if rank.rank == trace.pace.rank)
+    assert workload_of(trace).compute_time == pytest.approx(pace.work + pace.parts.input, rel=0.02)
 
 
 def test_an_import_says_where_the_step_does_not_follow_from_its_parts(recorded):
