@@ -20,6 +20,7 @@ from osfmodel.diagnosis.replays import Replays, Startup
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
+from osfmodel.trace import measurement_of
 from osfmodel.trace.record import Trace
 from osfmodel.trace.usual import unsteady, usual_steps
 from osfmodel.trace.wires import SEVERAL_SIZES
@@ -230,11 +231,11 @@ def _unknown(one: Explanation) -> tuple[str, ...]:
 
 def _of_one(one: Explanation, trace: Trace) -> tuple[str, ...]:
     """Where the mean of the ranks is another time than that of the one whose steps an import takes."""
-    time = median(step.time for step in usual_steps(trace))
+    time = measurement_of(trace).iteration_time
     if abs(one.step_time - time) <= TWO_TIMES * time:
         return ()
     rank = trace.pace.rank
     return (
-        f"a step takes {show_time(one.step_time)} in the mean of ranks and steps, and {show_time(time)} in the median "
-        f"of those of rank {rank}, which osf import takes",
+        f"a step takes {show_time(one.step_time)} in the mean of ranks and steps, and {show_time(time)} in those of "
+        f"rank {rank}, which osf import takes",
     )

@@ -46,6 +46,7 @@ class Job:
     cluster: its network as the trace shows it; stated: as it is said to be, where that was given
     now:     what the model predicts for a step
     micro_batches: of a step, as it is
+    others:  seconds of a step that are exposed in collectives that are no all-reduces, which the model does not have
     """
 
     workload: Workload
@@ -55,6 +56,7 @@ class Job:
     now: float
     stated: Cluster | None = None
     micro_batches: int = 1
+    others: float = 0.0
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> float:
         """Seconds of a step of another workload, with the same layers in the same buckets."""
@@ -76,21 +78,27 @@ def carried_over(plan: Plan, workload: Workload) -> Plan:
 class Measure:
     """A remedy that the model prices.
 
-    what:    what it is, with ``{workers}``, ``{half}`` of them, ``{network}`` (as stated) and ``{micro[2]}``, twice the
-             micro-batches, of the job
+    what:    what it is, for this job
     price:   seconds of a step with it, by the model. Raises OsfError, saying why, where that cannot be priced
     note:    what that leaves out
     samples: those of a step of the job, as a multiple of now
     applies: whether the job may take it
     alone:   seconds that one worker alone computes with it, by the model
+    network: whether other collectives than all-reduces take another time with it, so that the model has no price where
+             they matter
     """
 
-    what: str
+    what: Callable[[Job], str]
     price: Callable[[Job], float]
     note: str = ""
     samples: Callable[[Job], float] = lambda job: 1.0
     applies: Callable[[Job], bool] = lambda job: True
     alone: Callable[[Job], float] = lambda job: job.workload.compute_time
+    network: bool = False
+
+
+def _named(what: str) -> Callable[[Job], str]:
+    return lambda job: what
 
 
 def _tuned(job: Job) -> float:
@@ -115,9 +123,8 @@ def _wider_than_half(job: Job) -> bool:
 
 
 def _accumulated(count: int) -> Measure:
-    what = f"{{micro[{count}]}} micro-batches a step (no_sync)"
     return Measure(
-        what,
+        lambda job: f"{_counted(count * job.micro_batches, job.micro_batches)} micro-batches a step (no_sync)",
         _together(count),
         "a larger global batch",
         samples=lambda job: float(count),
@@ -127,34 +134,40 @@ def _accumulated(count: int) -> Measure:
 
 REMEDIES: Mapping[str, Measure] = MappingProxyType(
     {
-        "plan": Measure("the best buckets for DDP (osf tune)", _tuned),
+        "plan": Measure(_named("the best buckets for DDP (osf tune)"), _tuned),
         "half": Measure(
-            "gradients sent as fp16 or bf16 (comm hook)", _sent("fp16"), "casting is left out", applies=_wider_than_half
+            _named("gradients sent as fp16 or bf16 (comm hook)"),
+            _sent("fp16"),
+            "casting is left out",
+            applies=_wider_than_half,
         ),
         "powersgd": Measure(
-            f"PowerSGD hook, rank {POWER_SGD_RANK}",
+            _named(f"PowerSGD hook, rank {POWER_SGD_RANK}"),
             _sent(f"powersgd:{POWER_SGD_RANK}"),
             "at its best: square gradients; its computation is left out",
         ),
         "accumulate-2": _accumulated(2),
         "accumulate-4": _accumulated(4),
-        "network-2": Measure("a network 2 times as fast", _faster(2)),
-        "network-10": Measure("a network 10 times as fast", _faster(10)),
+        "network-2": Measure(_named("a network 2 times as fast"), _faster(2), network=True),
+        "network-10": Measure(_named("a network 10 times as fast"), _faster(10), network=True),
         "stated-network": Measure(
-            "the network as {network} has it",
+            lambda job: f"the network as {(job.stated or job.cluster).name} has it",
             lambda job: job.step(job.workload, job.stated or job.cluster),
             applies=lambda job: job.stated is not None,
+            network=True,
         ),
         "workers-half": Measure(
-            "{half} of {workers} workers",
+            lambda job: f"{job.workers // 2} of {job.workers} workers",
             lambda job: job.step(job.workload, job.cluster, job.workers // 2),
             samples=lambda job: job.workers // 2 / job.workers,
             applies=lambda job: job.workers >= 4,  # of fewer, half are one
+            network=True,
         ),
         "workers-1": Measure(
-            "1 of {workers} workers",
+            lambda job: f"1 of {job.workers} workers",
             lambda job: job.step(job.workload, job.cluster, 1),
             samples=lambda job: 1 / job.workers,
+            network=True,
         ),
     }
 )
@@ -183,9 +196,8 @@ def remedies(
             f"the model has the step of this job at {job.now / found.step_time - 1:+.0%} of what was measured; of "
             "remedies by the model, take differences"
         )
-    others = sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
-    if others >= SMALL * found.step_time:
-        waits = show_time(others)
+    if job.others >= SMALL * found.step_time:
+        waits = show_time(job.others)
         said.append(f"remedies by the model leave collectives that are no all-reduces as they are ({waits} exposed)")
     said += [
         f"remedies by the model leave {cause.stays} as they are"
@@ -201,7 +213,8 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     plan = plan_of(trace, subject)
     wires = wires_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
-    return Job(subject, wires, plan, found.workers, now, cluster, usual_step(trace).micro_batches)
+    others = sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
+    return Job(subject, wires, plan, found.workers, now, cluster, usual_step(trace).micro_batches, others)
 
 
 def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
@@ -230,9 +243,11 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
     for name, measure in REMEDIES.items():
         if not measure.applies(job):
             continue
-        network = job.cluster if job.stated is None else job.stated
-        micro = {count: _counted(count * job.micro_batches, job.micro_batches) for count in (2, 4)}
-        what = measure.what.format(workers=job.workers, half=job.workers // 2, network=network.name, micro=micro)
+        what = measure.what(job)
+        if measure.network and job.others >= SMALL * found.step_time:
+            waits = f"{show_time(job.others)} are exposed in collectives that are no all-reduces"
+            yield Remedy(name, what, None, None, MODEL, f"not priced: {waits}, which the model does not have")
+            continue
         try:
             seconds = measure.price(job)
         except OsfError as error:

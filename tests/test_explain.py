@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
+from osfmodel.diagnosis.words import find_unused
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.intervals import merged, without
@@ -356,6 +358,38 @@ def test_what_is_sent_in_16_bits_is_not_told_to_be(dtype, sent_as):
         assert "half" not in {one.name for one in found.remedies}
         assert not any("of what was measured" in remark for remark in found.remarks)
         assert found.gains == pytest.approx(explain_trace(trace).gains), "only bytes are other ones"
+
+
+def with_others(trace, seconds):
+    """The last step of the trace with an all-to-all at its end, which nothing hides."""
+    ranks = []
+    for rank in trace.ranks:
+        step = rank.steps[-1]
+        end = step.end + seconds
+        other = Collective("all_to_all", step.end, end, step.end, 10**6, "float32", workers=len(trace.ranks))
+        ranks.append(replace(rank, steps=(replace(step, end=end, collectives=(*step.collectives, other)),)))
+    return replace(trace, ranks=tuple(ranks))
+
+
+def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
+    """A faster network would serve these too, and the model has them as computation."""
+    other = {one.name: one for one in osf.explain(with_others(trace_of(SLOW), 0.02)).remedies}
+    without = remedies_of(SLOW)
+    for name in ("network-2", "network-10", "workers-1"):
+        assert without[name].step_time is not None
+        assert other[name].step_time is None
+        assert "are exposed in collectives that are no all-reduces" in other[name].note
+    assert other["half"].step_time is not None
+
+
+def test_an_all_reduce_of_no_gradients_is_no_map_of_used_parameters():
+    """That of a loss, or of SyncBatchNorm's, is of float32."""
+    row = next(row for row in osf.explain(trace_of(SLOW)).buckets if row.kind == "all_reduce")
+    said = [
+        find_unused(SimpleNamespace(buckets=[replace(row, dtype=dtype, gradients=False)]), "much")
+        for dtype in ("float32", "int32")
+    ]
+    assert ["find_unused_parameters" in words for words in said] == [False, True]
 
 
 def test_remedies_count_on_from_the_micro_batches_of_the_job():

@@ -95,7 +95,7 @@ def import_command(
         title = name or shared_stem(files)
         trace = load_job(files, replace(hints, name=title), form)
         line(found_in(trace))
-        nouns = of_kind(nouns_of(trace, batch_size, warn), kind, files[0])
+        nouns = of_kind(nouns_of(trace, hints, warn), kind, files[0])
     if cost_model is not None:
         nouns = [fitted(noun, cost_model) for noun in wires(nouns)]
     else:

@@ -48,9 +48,9 @@ class Sent:
     pieces: tuple[tuple[float, float], ...]
 
 
-def used_map(one: Collective) -> bool:
+def used_map(kind: str, dtype: str | None) -> bool:
     """Whether it is the map of used parameters that DDP sends as int32 with ``find_unused_parameters``."""
-    return one.kind == "all_reduce" and not holds_gradients(one.dtype)
+    return kind == "all_reduce" and not holds_gradients(dtype)
 
 
 def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:

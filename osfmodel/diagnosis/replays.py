@@ -27,7 +27,7 @@ class Replays:
         self._inputs = input_waits(self.usual.step)
         self._times = dict(messages(ranks))
         self._sizes = {one.key: one.collective.bytes or 0 for one in self.usual.sent}
-        self._maps = {one.key for one in self.usual.sent if used_map(one.collective)}
+        self._maps = {one.key for one in self.usual.sent if used_map(one.collective.kind, one.collective.dtype)}
 
     def as_traced(self) -> float:
         """With everything in it."""

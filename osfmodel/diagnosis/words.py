@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from osfmodel.diagnosis.findings import Explanation
+from osfmodel.diagnosis.messages import used_map
 from osfmodel.units import show_bytes, show_time
 
 
@@ -45,7 +46,7 @@ def negotiation(one: Explanation, cost: str) -> str:
 
 def find_unused(one: Explanation, cost: str) -> str:
     """Of buckets in another order than their gradients."""
-    mapped = any(row.kind == "all_reduce" and not row.gradients for row in one.buckets)
+    mapped = any(used_map(row.kind, row.dtype) for row in one.buckets)
     why = " (a map of used parameters is sent: find_unused_parameters=True without static_graph)" if mapped else ""
     return f"Buckets out of order{why}: buckets wait for gradients that are ready late, which costs {cost}."
 
@@ -76,8 +77,8 @@ def bandwidth(one: Explanation, cost: str) -> str:
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
     if not carried:
         return (
-            f"Network: communication that no order of sending could hide costs {cost}; without the sizes of messages "
-            "start-ups are not told from bytes."
+            f"Bytes or start-ups: communication that no order of sending could hide costs {cost}; without the sizes of "
+            "messages the two are not told apart."
         )
     rate = sum(size for _, size in carried) / sum(size / speed for speed, size in carried)
     said = f" at a bus bandwidth of {show_bytes(rate)}/s"
@@ -86,8 +87,10 @@ def bandwidth(one: Explanation, cost: str) -> str:
 
 def network_or_rank(one: Explanation) -> str:
     """Before what is said of the network, where nothing tells waiting for a slower rank from transfer."""
-    traces = "the trace of one rank does" if len(one.ranks) == 1 else "these traces do"
-    return f"The network or a slower rank, which {traces} not tell apart; if the network:"
+    traces = "the trace of one rank does not tell which: give those of all"
+    if len(one.ranks) > 1:
+        traces = "these traces do not tell which"
+    return f"The network or a slower rank: {traces}. As far as it is the network:"
 
 
 def host(one: Explanation, cost: str) -> str:

@@ -66,7 +66,7 @@ def of_traces(
     """A format of traces: a job may have several files, each of any size, also in archives and folders."""
 
     def read(text: Text, hints: Hints) -> Sequence[Noun]:
-        return nouns_of(trace(Files((text,), text.tell), hints), hints.batch_size, text.tell)
+        return nouns_of(trace(Files((text,), text.tell), hints), hints, text.tell)
 
     return Format(sniff, read, meaning, trace, endings)
 
@@ -120,7 +120,7 @@ def import_file(
     """
     tell = tell or _as_warning
     if holds_traces([path], form):
-        return nouns_of(load_trace([path], hints, tell, form=form), hints.batch_size, tell)
+        return nouns_of(load_trace([path], hints, tell, form=form), hints, tell)
     return read(path, lambda content: import_content(content, path.name, hints, form, tell))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.errors import DataError
-from osfmodel.formats.kineto_collectives import collectives, groups
+from osfmodel.formats.kineto_collectives import Found, collectives, groups
 from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto_steps import counted, steps_of
@@ -38,6 +38,7 @@ class _File:
     kept: Recorded
     header: Mapping[str, Any]
     base: float
+    collectives: tuple[Found, ...]
 
     @property
     def distributed(self) -> Mapping[str, Any]:
@@ -101,15 +102,14 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
     microseconds = base / 1000 if isinstance(base, int | float) and math.isfinite(base) else 0.0
     if not math.isfinite(kept.first):
         raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
-    return _File(file.path, kept, file.header, microseconds)
+    return _File(file.path, kept, file.header, microseconds, tuple(collectives(kept)))
 
 
 def _rank(file: _File, place: int, count: int, origin: float, remarks: list[str]) -> RankTrace:
     """The steps of one file; what there is to say of it is added to ``remarks``."""
-    found = collectives(file.kept)
     sizes = groups(file.header)
     world = _whole(file.distributed.get("world_size"))
-    known = [one._replace(workers=one.workers or sizes.get(one.group) or world) for one in found]
+    known = [one._replace(workers=one.workers or sizes.get(one.group) or world) for one in file.collectives]
     try:
         steps, said = steps_of(file.kept, known, origin - file.base)
     except DataError as error:
@@ -163,7 +163,7 @@ def _backend(kept: Recorded) -> str:
 
 def _numbered(files: Sequence[_File]) -> bool:
     """Whether every collective on the record has the library's own sequence number."""
-    found = [one.sequence for file in files for one in collectives(file.kept)]
+    found = [one.sequence for file in files for one in file.collectives]
     return bool(found) and None not in found
 
 

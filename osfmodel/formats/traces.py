@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError
-from osfmodel.formats.source_text import Noun
+from osfmodel.formats.source_text import Hints, Noun
+from osfmodel.trace.buckets import exposed_others
 from osfmodel.trace.nouns import cluster_of, measurement_of, workload_of
 from osfmodel.trace.own_step import doubts
 from osfmodel.trace.record import Trace
@@ -16,16 +17,19 @@ from osfmodel.units import show_time
 from osfmodel.workload import Workload
 
 MOST_SHOWN = 12
+OTHERS = 0.01
+"""Part of a step from which on collectives that a workload has as computation are told."""
 ONE_SIZE = (
     "all-reduces have about one size: the cluster prices others in proportion to their bytes, as if nothing was "
     "start-up; record another bucket_cap_mb, or use osf bench"
 )
 
 
-def nouns_of(trace: Trace, batch_size: int | None, tell: Callable[[str], None]) -> Sequence[Noun]:
+def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequence[Noun]:
     """The workload, what collectives took and the times of steps, as far as the trace holds them.
 
-    ``tell`` hears what is missing and how to record it.
+    ``tell`` hears what is missing and how to record it; ``hints`` say what no trace does: the batch, and how many GPUs
+    hosts have, each its own where that is not told.
     """
     for remark in trace.remarks:
         tell(remark)
@@ -39,9 +43,22 @@ def nouns_of(trace: Trace, batch_size: int | None, tell: Callable[[str], None]) 
         tell(ONE_SIZE)
     for said in (*unsteady(trace), *doubts(trace)):
         tell(said)
-    if batch_size is None:
-        return nouns
-    return [replace(noun, batch_size=batch_size) if isinstance(noun, Workload) else noun for noun in nouns]
+    other = exposed_others(usual_step(trace))
+    if other >= OTHERS * usual_step(trace).time:
+        tell(
+            f"{show_time(other)} of a step are spent in collectives that are no all-reduces of gradients, beside no "
+            "computation: the workload has them as such, whatever the network and the number of workers"
+        )
+    return [_as_told(noun, hints) for noun in nouns]
+
+
+def _as_told(noun: Noun, hints: Hints) -> Noun:
+    if isinstance(noun, Workload) and hints.batch_size is not None:
+        return replace(noun, batch_size=hints.batch_size)
+    if isinstance(noun, Cluster) and hints.gpus_per_node is not None:
+        nodes = -(-(noun.nodes or 1) // hints.gpus_per_node)  # a trace has one worker in each
+        return replace(noun, gpus_per_node=hints.gpus_per_node, nodes=nodes)
+    return noun
 
 
 def found_in(trace: Trace) -> str:

@@ -50,7 +50,8 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
         return asked
     ending, own = ending_of(output), getattr(result, "endings", None)
     if ending in PICTURES:
-        raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; pages and pictures: osf report")
+        others = "pictures: osf report; pages (.html): osf report and osf explain"
+        raise UsageError(f"-o {output}: this is written as text, .json, .yaml or .csv; {others}")
     if own is not None and ending in own:
         return "code"
     chosen = SUFFIXES.get(ending, "table")

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+from osfmodel.intervals import common, length, without
 from osfmodel.trace.record import Collective, GradientReady, Step
 
 
@@ -76,6 +77,13 @@ def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: b
     submitted = one.start if one.issued is None or not host_computes else one.issued
     there = max((gradient.ready for gradient in gradients), default=submitted)
     return min(there, one.start)
+
+
+def exposed_others(step: Step) -> float:
+    """Seconds of the step in which other collectives than all-reduces of gradients were on, beside no computation."""
+    gradients = {id(one) for one in step.reductions}
+    others = [one.interval for one in step.collectives if id(one) not in gradients]
+    return length(without(common(others, [(step.start, step.end)]), step.compute))
 
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:

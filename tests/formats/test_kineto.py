@@ -160,6 +160,21 @@ def test_a_recorded_job_is_the_same_on_several_clocks(name, clock):
     assert least == pytest.approx(kept, rel=0.02)
 
 
+def test_gpus_of_a_host_are_as_told(recorded):
+    (workload, cluster, _) = nouns_of(recorded("tiny-buckets"), Hints("", gpus_per_node=2, batch_size=7), silent)
+    assert (cluster.nodes, cluster.gpus_per_node, workload.batch_size) == (2, 2, 7)
+
+
+def test_collectives_that_become_computation_are_told(published, recorded):
+    told = []
+    nouns_of(published("hta_dlrm_ddp_8xA100_rank3.json.gz"), Hints(""), told.append)
+    (said,) = [one for one in told if "no all-reduces of gradients" in one]
+    assert said.startswith("14.17 ms of a step are spent in")
+    told.clear()
+    nouns_of(recorded("healthy"), Hints(""), told.append)
+    assert not any("no all-reduces of gradients" in one for one in told)
+
+
 def test_ranks_of_two_runs_are_refused():
     """Whose collectives come at the same places and are others."""
     mixed = [paths_of("giant-bucket")[0], paths_of("find-unused")[1]]
@@ -459,7 +474,7 @@ def sane(document):
     """Whether it is read as nouns, or refused on one line."""
     try:
         files = Files((Text("odd.json", json.dumps(document)),))
-        nouns = nouns_of(kineto.trace_of(files, Hints("odd")), None, silent)
+        nouns = nouns_of(kineto.trace_of(files, Hints("odd")), Hints(""), silent)
     except OsfError as error:
         return "\n" not in str(error)
     return all(isinstance(noun, Workload | Cluster | Measurement) for noun in nouns)
@@ -633,11 +648,11 @@ def idled(step):
 
 def test_an_import_says_where_a_cluster_stands_on_one_size(recorded):
     told: list[str] = []
-    nouns = nouns_of(recorded("slow-link"), None, told.append)
+    nouns = nouns_of(recorded("slow-link"), Hints(""), told.append)
     assert [type(noun) for noun in nouns] == [Workload, Cluster, Measurement]
     assert [said for said in told if "about one size" in said]
     told.clear()
-    nouns_of(recorded("tiny-buckets"), None, told.append)
+    nouns_of(recorded("tiny-buckets"), Hints(""), told.append)
     assert not [said for said in told if "about one size" in said]
 
 
