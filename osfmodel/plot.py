@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,17 @@ def _label_ticks(axes: Any, decades: bool) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
+def require_matplotlib() -> None:
+    """Raise UsageError where it is missing."""
+    if find_spec("matplotlib") is None:
+        raise UsageError("pictures as files need matplotlib: python -m pip install matplotlib")
+
+
 def figure_of(inches: tuple[float, float], constrained: bool = True) -> Any:
     """An empty figure that no window shows. Raises UsageError where matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UsageError("pictures as files need matplotlib: python -m pip install matplotlib") from None
+    require_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "osfmodel"
     from matplotlib.figure import Figure

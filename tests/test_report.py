@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel import chrome_trace, plot_pictures
+from osfmodel import chrome_trace, plot, plot_pictures
 from osfmodel.cli import main
 from osfmodel.picture import Curve, Request, pictures
 from osfmodel.picture.curves import Scaling, Sweep
@@ -358,3 +358,12 @@ def test_sources_differ_by_more_than_colour():
     shapes = Counter((tag, attributes["class"]) for tag, attributes in found.elements if "cloud" in str(attributes))
     assert set(shapes) == {("circle", "cloud c0"), ("rect", "cloud c1"), ("circle", "cloud c2 ring")}
     assert set(shapes.values()) == {200}
+
+
+def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
+    """Neither the picture nor the page that was asked for with it."""
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    result = run(*REPORT, "-o", tmp_path / "report.html", "-o", tmp_path / "iteration.png")
+    assert result.exit_code == 2
+    assert "pictures as files need matplotlib" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -158,6 +158,10 @@ def _form(output: str) -> Callable[[Pictures, str], None]:
     for suffix, write in FORMS.items():
         if name.endswith(suffix):
             require_writable(output)
+            if write is _plot:
+                from osfmodel.plot import require_matplotlib
+
+                require_matplotlib()  # before the other files are written
             return write
     raise UsageError(f"-o {output}: the name must end in {', '.join(FORMS)}; without -o the pictures are drawn here")
 

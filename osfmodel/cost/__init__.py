@@ -132,7 +132,8 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if cluster.capacity is not None and workers > cluster.capacity:
         raise CostError(
             f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}; for more nodes "
-            "say what joins them, as in nccl:h100x8,400Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps"
+            "say what joins them, as in nccl:h100x8,400Gbps or hierarchical:8,5us,200GB/s,50us,25Gbps, or measure "
+            "that many (osf bench)"
         )
     if cluster.cost_model not in COST_MODELS:
         raise CostError(
