@@ -52,7 +52,9 @@ class Row(NamedTuple):
         return None if self.again is None else self.again / self.measured - 1
 
     def __str__(self) -> str:
-        again, error = ("", "") if self.error is None else (f"{(self.again or 0) * 1e3:.2f}", f"{round(self.error, 4) + 0.0:+.2%}")
+        again, error = (
+            ("", "") if self.error is None else (f"{(self.again or 0) * 1e3:.2f}", f"{round(self.error, 4) + 0.0:+.2%}")
+        )
         figures = (
             f"{self.collectives} | {self.gradients} | {self.buckets} | {self.measured * 1e3:.2f} | {again} | {error}"
         )
