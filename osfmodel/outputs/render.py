@@ -18,6 +18,9 @@ SUFFIXES = {
     ".csv": "csv",
     ".py": "code",
     ".env": "code",
+    ".args": "code",
+    ".hjson": "code",
+    ".sh": "code",
 }
 """What the name of an output file says about its format."""
 PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")

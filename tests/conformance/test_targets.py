@@ -72,9 +72,12 @@ def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tm
         path = tmp_path / f"result{ending}"
         assert "the plan and its times" in CliRunner().invoke(main, [*asked, "-o", str(path)]).stderr
         assert yaml.safe_load(path.read_text()) == whole
-    for ending in {".py", ".env"} - set(target.endings):
-        result = CliRunner().invoke(main, [*asked, "-o", str(tmp_path / f"wrong{ending}")])
-        assert (result.exit_code, "name it" in result.stderr) == (2, True)
+    for ending in {".py", ".env", ".sh", ".args", ".hjson"} - set(target.endings):
+        path = tmp_path / f"wrong{ending}"
+        result = CliRunner().invoke(main, [*asked, "-o", str(path)])
+        known = " or ".join(target.endings) or ".json"
+        assert (result.exit_code, f"make no {ending}: name it {known}" in result.stderr) == (2, True)
+        assert not path.exists()
 
 
 def _compiles(text):
