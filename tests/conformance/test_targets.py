@@ -80,6 +80,15 @@ def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tm
         assert not path.exists()
 
 
+@pytest.mark.parametrize("ending", [".py", ".sh"])
+def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
+    path = tmp_path / f"result{ending}"
+    asked = ["predict", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "-o", str(path)]
+    result = CliRunner().invoke(main, asked)
+    assert (result.exit_code, path.exists()) == (2, False)
+    assert f"-o {path}: only osf tune has lines to paste: name it .json" in result.stderr
+
+
 def _compiles(text):
     return compile(text, "settings.py", "exec")
 
