@@ -22,7 +22,13 @@ from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.side_by_side import Beside, side_by_side
+from osfmodel.source import Source
 from osfmodel.workload import Workload
+
+NAMED = "nothing: workload, cluster and plan as named in the file"
+PARTLY_OWN = f"{NAMED}; runs imported with workload and cluster from one file are self-consistency"
+OWN = "the runs themselves, with which workload and cluster were imported from one file"
+"""What is said of what a file's runs were fitted on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,16 @@ class Checked:
     def fitted(self) -> int:
         """Rows that a parameter was fitted on."""
         return sum(row.fitted for row in self.rows)
+
+    @property
+    def own(self) -> int:
+        """Rows that count and were put together out of the figures of the very run: no predictions."""
+        return sum(row.own and row.counts for row in self.rows)
+
+    @property
+    def self_consistency(self) -> bool:
+        """Whether all rows that count are such, so that the errors say nothing of predictions."""
+        return 0 < self.own == self.n
 
     @property
     def unsteady(self) -> int:
@@ -119,6 +135,15 @@ class Run(NamedTuple):
     conditions: tuple[tuple[str, str], ...]
 
 
+class Named(NamedTuple):
+    """What a run is predicted from, and the sources of its workload and its cluster."""
+
+    workload: Workload
+    pricing: Pricing
+    plan: Plan
+    sources: tuple[Source, Source]
+
+
 def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
     """Judge the named sources of the ledger, or measurement files; all of the ledger where none is named.
 
@@ -129,8 +154,9 @@ def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[
 
 
 def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
-    """The medians over the sources of times of their median and of their 90th percentile."""
-    times = [one for one in checked if one.source not in LEDGER or LEDGER[one.source].compares == TIME]
+    """The medians over the sources of times of their median and of their 90th percentile; predictions alone count."""
+    predicted = [one for one in checked if not one.self_consistency]
+    times = [one for one in predicted if one.source not in LEDGER or LEDGER[one.source].compares == TIME]
     pairs = [(one.median_abs_error, one.p90_abs_error) for one in times]
     known = [(middle, high) for middle, high in pairs if middle is not None and high is not None]
     if not known:
@@ -164,7 +190,8 @@ def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
     """Runs of a file, each predicted from what it names: profiles and plans, or files beside it."""
     named = cache(partial(_named, folder))  # turns of one plan are predicted from the same
     rows = without_unsteady(runs, [_row(run, named) for run in runs])
-    return Verdict(rows, "nothing: workload, cluster and plan as named in the file")
+    counted = [row.own for row in rows if row.counts]
+    return Verdict(rows, OWN if counted and all(counted) else PARTLY_OWN if any(counted) else NAMED)
 
 
 def _beside(name: str, folder: Path) -> str | Path:
@@ -172,20 +199,20 @@ def _beside(name: str, folder: Path) -> str | Path:
     return folder / name if name.endswith(".json") else name
 
 
-def _named(folder: Path, run: Run) -> tuple[Workload, Pricing, Plan]:
+def _named(folder: Path, run: Run) -> Named:
     """What a run names. A replay that differs from its profile is predicted as it was run."""
     stated = dict(run.conditions)
-    workload = variation_of(stated).of(profiles.load_workload(_beside(run.workload, folder)))
-    workload = compressed(workload, stated.get("compression", NONE))
-    pricing = pricing_of(profiles.load_cluster(_beside(run.cluster, folder)), run.workers).under(stated)
+    profile = profiles.load_workload(_beside(run.workload, folder))
+    cluster = profiles.load_cluster(_beside(run.cluster, folder))
+    workload = compressed(variation_of(stated).of(profile), stated.get("compression", NONE))
+    pricing = pricing_of(cluster, run.workers).under(stated)
     plan = stated_plan(stated, workload, pricing)
-    if plan is not None:
-        return workload, pricing, plan
-    given = run.plan.endswith(".json")
-    return workload, pricing, profiles.load_plan(folder / run.plan) if given else make_plan(run.plan, workload, pricing)
+    if plan is None and run.plan.endswith(".json"):
+        plan = profiles.load_plan(folder / run.plan)
+    return Named(workload, pricing, plan or make_plan(run.plan, workload, pricing), (profile.source, cluster.source))
 
 
-def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]]) -> Row:
+def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
     stated = dict(run.conditions)
     if not run.samples:
         raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
@@ -193,7 +220,8 @@ def _row(run: Measurement, named: Callable[[Run], tuple[Workload, Pricing, Plan]
         return not_predicted(run, "DDP formed other buckets than those of the plan")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
-        workload, pricing, plan = named(Run(run.workload, run.cluster, run.plan, run.workers, told))
-        return row_of(run, workload, pricing, plan)
+        found = named(Run(run.workload, run.cluster, run.plan, run.workers, told))
+        own = all(run.source.same_import(source) for source in found.sources)
+        return row_of(run, found.workload, found.pricing, found.plan)._replace(own=own)
     except OsfError as error:
         return not_predicted(run, str(error))

@@ -236,7 +236,7 @@ def _faults(found: Explanation) -> Iterator[Remedy]:
     for name, cause in CAUSES.items():
         step = found.step_time - found.gains[name]
         if cause.remedy and found.part(name) >= SMALL and step > 0:
-            yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY)
+            yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY, cause.caution)
 
 
 def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from osfmodel.errors import DataError
 
+IMPORTED = "imported from "
+"""Begins the origin of what was read out of a file of others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -24,3 +27,12 @@ class Source:
         for name, text in (("origin", self.origin), ("conditions", self.conditions), ("licence", self.licence)):
             if not text.isprintable():
                 raise DataError(f"the {name} of a source has characters that cannot be printed")
+
+    def same_import(self, other: Source) -> bool:
+        """Whether both were read out of the same file of others; what is not imported never was."""
+        return self.origin.startswith(IMPORTED) and self.origin == other.origin
+
+
+def imported(file: str, conditions: str) -> Source:
+    """Of what was read out of ``file``, which does not say under which terms it may be used."""
+    return Source(IMPORTED + file, conditions)

@@ -21,6 +21,7 @@ from osfmodel.ledger import LEDGER
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import decode_measurements, load_measurements, save_measurements
 from osfmodel.runtime.words import _ratio
+from osfmodel.source import Source, imported
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +274,66 @@ def test_only_what_was_run_alike_is_compared(tmp_path, live_workload):
 def test_a_scale_that_is_no_number_is_told(tmp_path, live_workload):
     (one,) = check([str(live_file(tmp_path, live_workload, {"ddp": [0.1]}, scale="fast"))])
     assert "the scale 'fast' is no number" in one.rows[0].note
+
+
+def imported_job(tmp_path):
+    """A run whose workload, cluster and time were imported from one trace."""
+    source = imported("rank0.json", "under the profiler")
+    workload = replace(osf.load_workload("resnet50-v100"), source=source)
+    cluster = replace(osf.load_cluster("v100-56gib"), source=source)
+    osf.save(workload, tmp_path / "w.json")
+    osf.save(cluster, tmp_path / "c.json")
+    run = Measurement("w.json", "c.json", "ddp", 16, (0.1,), source=source)
+    save_measurements("job", [run], tmp_path / "job.json")
+    return workload, cluster, run
+
+
+def said_of(*paths):
+    return CliRunner().invoke(main, ["check", *map(str, paths)]).stdout
+
+
+def test_a_run_put_together_out_of_itself_is_no_prediction(tmp_path):
+    """On the screen, in JSON, and not among the medians over the sources."""
+    imported_job(tmp_path)
+    path = tmp_path / "job.json"
+    (one,) = checked = check([str(path)])
+    assert (one.n, one.own, one.self_consistency) == (1, 1, True)
+    assert overall(checked) == (None, None)
+    text = said_of(path)
+    assert text.startswith("Self-consistency, no prediction")
+    assert "the runs themselves, with which workload and cluster were imported from one file" in " ".join(text.split())
+    assert "Error of predictions" not in text
+    assert "fitted: nothing" not in text
+    document = json.loads(CliRunner().invoke(main, ["check", str(path), "--json"]).stdout)
+    assert document["sources"][0]["self_consistency"] is True
+
+
+@pytest.mark.parametrize("other", ["workload", "cluster", "not imported"])
+def test_a_run_with_something_of_elsewhere_is_a_prediction(tmp_path, other):
+    """Nor are figures alike for both saying nothing of where they come from."""
+    workload, cluster, run = imported_job(tmp_path)
+    if other == "workload":
+        osf.save(replace(workload, source=imported("another.json", "")), tmp_path / "w.json")
+    elif other == "cluster":
+        osf.save(replace(cluster, source=Source("measured with osf bench")), tmp_path / "c.json")
+    else:
+        osf.save(replace(workload, source=Source()), tmp_path / "w.json")
+        osf.save(replace(cluster, source=Source()), tmp_path / "c.json")
+        save_measurements("job", [replace(run, source=Source())], tmp_path / "job.json")
+    (one,) = check([str(tmp_path / "job.json")])
+    assert (one.n, one.own, one.self_consistency) == (1, 0, False)
+    assert "fitted: nothing" in said_of(tmp_path / "job.json")
+    assert overall([one]) == (one.median_abs_error, one.p90_abs_error)
+
+
+def test_a_file_of_both_says_so(tmp_path):
+    _, _, run = imported_job(tmp_path)
+    save_measurements("job", [run, replace(run, workload="resnet50-v100")], tmp_path / "job.json")
+    (one,) = check([str(tmp_path / "job.json")])
+    assert (one.n, one.own, one.self_consistency) == (2, 1, False)
+    assert "from one file are self-consistency" in " ".join(said_of(tmp_path / "job.json").split())
+
+
+def test_a_tolerance_holds_for_self_consistency_too(tmp_path):
+    imported_job(tmp_path)
+    assert CliRunner().invoke(main, ["check", str(tmp_path / "job.json"), "--tolerance", "0"]).exit_code == 1

@@ -271,3 +271,15 @@ def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
     assert result.stderr.startswith(f"osf: {file}: ")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["slow-rank", "tiny-buckets"])
+def test_what_a_prompt_host_would_bring_is_called_a_bound(name):
+    """In JSON and on the screen, on one line: the profiler's own time is on the host as well."""
+    found = {one["remedy"]: one for one in document(*paths_of(name))["remedies"]}
+    assert found["host"]["note"] == "at most: profiling slows the host"
+    assert found["accumulate-4"]["note"] == "a larger global batch"
+    assert {one["note"] for one in found.values() if one["by"] == "replay"} == {"", found["host"]["note"]}
+    text = CliRunner().invoke(main, ["explain", *map(str, paths_of(name))]).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("a host that never")]
+    assert line.endswith(found["host"]["note"])

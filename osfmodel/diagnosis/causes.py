@@ -26,6 +26,7 @@ class Cause:
     sentence:        of a job that it limits, with what it costs in words
     of_network:      whether it has to do with communication, not with a rank
     remedy:          the name of what takes it away, and what that is; None where no setting does it alone
+    caution:         what its remedy's figure leaves out; nothing where empty
     needs_all_ranks: whether one rank alone does not show it; it then costs nothing
     stays:           what of it remedies that the model prices leave as it is; nothing where empty
     """
@@ -35,6 +36,7 @@ class Cause:
     sentence: Callable[[Explanation, str], str]
     of_network: bool = False
     remedy: tuple[str, str] | None = None
+    caution: str = ""
     needs_all_ranks: bool = False
     stays: str = ""
 
@@ -92,6 +94,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "the device is never idle for reasons that the trace does not show",
             words.host,
             remedy=("host", "a host that never keeps the device waiting"),
+            caution="at most: profiling slows the host",
         ),
     }
 )

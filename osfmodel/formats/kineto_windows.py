@@ -91,14 +91,12 @@ def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
     """
     if not np.isfinite(submitted).any():
         return np.asarray(rows[:, 0])
-    filled = submitted.copy()
-    for stream in np.unique(rows[:, 3]):
-        places = np.flatnonzero(rows[:, 3] == stream)
-        places = places[np.argsort(rows[places, 0], kind="stable")]
-        times = submitted[places]
-        known = np.isfinite(times)
-        before = np.maximum.accumulate(np.where(known, np.arange(len(times)), -1))
-        filled[places] = np.where(before >= 0, times[np.maximum(before, 0)], -np.inf)
+    order = np.lexsort((rows[:, 0], rows[:, 3]))  # stream by stream, each by time: one sort, however many there are
+    streams, times, places = rows[order, 3], submitted[order], np.arange(len(rows))
+    begins = np.maximum.accumulate(np.where(np.diff(streams, prepend=np.nan) != 0, places, 0))
+    before = np.maximum.accumulate(np.where(np.isfinite(times), places, -1))
+    filled = np.empty_like(submitted)
+    filled[order] = np.where(before >= begins, times[np.maximum(before, 0)], -np.inf)
     return filled
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from osfmodel.cluster import Cluster, Table
 from osfmodel.errors import DataError
 from osfmodel.measurement import Measurement
-from osfmodel.source import Source
+from osfmodel.source import imported
 from osfmodel.workload import Workload
 
 LONGEST_QUOTE = 120
@@ -172,7 +172,7 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
         gpus_per_node=gpus_per_node,
         nodes=-(-largest // gpus_per_node),
         tables=tuple(tables),
-        source=Source(f"imported from {text.file}", conditions, "not stated"),
+        source=imported(text.file, conditions),
     )
 
 

@@ -20,6 +20,8 @@ FILES, FOLDER, EXTENDED, GLOBAL, LONG_NAME, LONG_LINK = (b"0", b"\0", b"7"), b"5
 SPECIAL = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
 SPARSE = "GNU.sparse"
 """Begins the keys of files with holes, which are of a kind that is not read."""
+OUTSIDE = "its name leads out of the archive"
+"""Why a file is not read whose name is absolute or has ``..``, as ``tar -P`` keeps them."""
 LARGEST_HEADER = 2**16
 """Bytes that the extended header of a file may have."""
 MOST_ENTRIES = 20_000
@@ -81,15 +83,16 @@ def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tupl
     """(name, content) of each regular file; what was not read of one when the next is asked for is skipped.
 
     Links, devices and names that lead out of the archive are told of and left out. Raises DataError for an archive
-    that is damaged, cut off, holds a file twice, or more entries than any job has.
+    that is damaged, cut off, holds a file twice, more entries than any job has, or only files whose names lead out.
     """
-    archive, seen = Bytes(pieces), set[str]()
+    archive, seen, outside = Bytes(pieces), set[str](), 0
     for number, entry in enumerate(_entries(archive), 1):
         name, left = shown(entry.name), entry.size
         if number > MOST_ENTRIES:
             raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
         if reason := _unread(entry):
             tell(f"{name}: left out: {reason}")
+            outside += reason == OUTSIDE
         elif name in seen:
             raise DataError(f"is a tar archive that holds {name} twice")
         elif entry.kind in FILES:
@@ -99,6 +102,11 @@ def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tupl
             left = body.left
         left += -entry.size % BLOCK
         _skip(archive, name, 0 if entry.kind in SPECIAL else left)
+    if outside and not seen:
+        raise DataError(
+            "is a tar archive whose files have names that lead out of it (absolute or with .., as tar -P keeps them), "
+            "and are left out: pack them with tar -C FOLDER -czf traces.tar.gz ."
+        )
 
 
 def shown(name: bytes) -> str:
@@ -111,7 +119,7 @@ def _unread(entry: Entry) -> str:
     """Why an entry is not read; empty for files and folders."""
     parts = entry.name.split(b"/")
     if entry.kind in FILES and (b".." in parts or entry.name.startswith(b"/")):
-        return "its name leads out of the archive"
+        return OUTSIDE
     if entry.kind in (*FILES, FOLDER):
         return ""
     return f"it is {SPECIAL.get(entry.kind, 'of a kind that is not read')}"

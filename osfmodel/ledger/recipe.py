@@ -39,6 +39,8 @@ class Row(NamedTuple):
     fitted:    whether a parameter was fitted on it, so that its error is no prediction error
     regime:    how much is communicated over which kind of network; None where what is compared is no time
     steady:    whether the measurement repeats well enough to judge by; where not, ``note`` says so
+    own:       whether workload and cluster were imported from the same file as the run: its error is of
+               self-consistency, not of prediction
     """
 
     label: str
@@ -48,6 +50,7 @@ class Row(NamedTuple):
     note: str = ""
     regime: Regime | None = None
     steady: bool = True
+    own: bool = False
 
     @property
     def status(self) -> str:
@@ -58,7 +61,7 @@ class Row(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether its error is one of prediction."""
+        """Whether its error is one of those that its source is judged by."""
         return self.status == "predicted"
 
     @property

@@ -43,6 +43,7 @@ class Judged:
             "bias": one.bias,
             "tolerance": one.tolerance,
             "fitted_on": one.fitted_on,
+            "self_consistency": one.self_consistency,
             "fitted_rows": one.fitted,
             "not_predicted_rows": one.not_predicted,
             "unsteady_rows": one.unsteady,

@@ -82,8 +82,11 @@ class MemoryTuned:
 
         memory_screen.show_memory_tuning(console, self.tuning)
 
-    def code(self) -> str:
-        """The plan file."""
+    endings = ()
+    """No file but its own holds a plan."""
+
+    def code(self, ending: str) -> str:
+        """The plan file, whatever its name."""
         return encode(document_of(self.tuning.after.plan))
 
     def warnings(self) -> list[str]:

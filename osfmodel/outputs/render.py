@@ -18,6 +18,9 @@ SUFFIXES = {
     ".csv": "csv",
     ".py": "code",
     ".env": "code",
+    ".args": "code",
+    ".hjson": "code",
+    ".sh": "code",
 }
 """What the name of an output file says about its format."""
 PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
@@ -57,6 +60,8 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
     chosen = SUFFIXES.get(ending, "table")
     if own is not None and chosen == "code":
         raise UsageError(f"-o {output}: these settings make no {ending}: name it {' or '.join(own or ('.json',))}")
+    if chosen == "code" and not hasattr(result, "code"):
+        raise UsageError(f"-o {output}: only osf tune has lines to paste: name it .json, .yaml, .csv or .txt")
     return chosen
 
 

@@ -12,6 +12,8 @@ from osfmodel.screens.results import how_many, table_under
 from osfmodel.side_by_side import Beside
 from osfmodel.units import show_time
 
+PREDICTIONS = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
+SELF_CONSISTENCY = "Self-consistency, no prediction: put together / measured - 1, each run out of its own figures"
 NARROW = 96
 """Characters below which a table leaves out its last columns rather than cutting names."""
 
@@ -30,7 +32,7 @@ def show_check(
             _show_beside(console, beside)
     columns = ("source", "predicted", "median", "p90", "worst", "bias", "tolerance", "fitted", "not predicted")
     shown = len(columns) if console.width >= NARROW else columns.index("fitted")
-    title = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
+    title = SELF_CONSISTENCY if all(one.self_consistency for one in checked) else PREDICTIONS
     table = table_under(console, title, *columns[:shown])
     table.columns[0].min_width = max(len(one.source) for one in checked)
     for one in checked:
@@ -44,7 +46,8 @@ def show_check(
         console.print(f"Medians over the sources: median {_percent(middle)}, p90 {_percent(high)}.")
     for one in checked:
         if one.n:
-            console.print(f"{one.source}, fitted: {one.fitted_on}.", markup=False)
+            said = "self-consistency, no prediction; fitted" if one.self_consistency else "fitted"
+            console.print(f"{one.source}, {said}: {one.fitted_on}.", markup=False)
         for reason, count in one.reasons.items():
             console.print(f"{one.source}: {how_many(count, 'run')} not predicted: {reason}.", markup=False)
         if one.unsteady:

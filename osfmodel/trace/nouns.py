@@ -19,7 +19,7 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.measurement import Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.source import Source
+from osfmodel.source import Source, imported
 from osfmodel.trace.buckets import carried, filled
 from osfmodel.trace.record import GradientReady, Step, Trace
 from osfmodel.trace.usual import alike_steps, usual_steps
@@ -197,7 +197,7 @@ def _source(trace: Trace, said: str) -> Source:
     backend = rank.backend or "no collectives"
     conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
     files = trace.ranks[0].file.rpartition("/")[2]
-    return Source(f"imported from {_printable(files)}", _printable(conditions), "not stated")
+    return imported(_printable(files), _printable(conditions))
 
 
 def _printable(text: str) -> str:

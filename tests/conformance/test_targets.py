@@ -72,9 +72,21 @@ def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tm
         path = tmp_path / f"result{ending}"
         assert "the plan and its times" in CliRunner().invoke(main, [*asked, "-o", str(path)]).stderr
         assert yaml.safe_load(path.read_text()) == whole
-    for ending in {".py", ".env"} - set(target.endings):
-        result = CliRunner().invoke(main, [*asked, "-o", str(tmp_path / f"wrong{ending}")])
-        assert (result.exit_code, "name it" in result.stderr) == (2, True)
+    for ending in {".py", ".env", ".sh", ".args", ".hjson"} - set(target.endings):
+        path = tmp_path / f"wrong{ending}"
+        result = CliRunner().invoke(main, [*asked, "-o", str(path)])
+        known = " or ".join(target.endings) or ".json"
+        assert (result.exit_code, f"make no {ending}: name it {known}" in result.stderr) == (2, True)
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("ending", [".py", ".sh"])
+def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
+    path = tmp_path / f"result{ending}"
+    asked = ["predict", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "-o", str(path)]
+    result = CliRunner().invoke(main, asked)
+    assert (result.exit_code, path.exists()) == (2, False)
+    assert f"-o {path}: only osf tune has lines to paste: name it .json" in result.stderr
 
 
 def _compiles(text):

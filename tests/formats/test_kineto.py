@@ -449,6 +449,7 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
     (source,) = json.loads(checked.stdout)["sources"]
     assert source["n"] == 1
     assert source["worst_abs_error"] < 1e-6
+    assert source["self_consistency"], "all three are of the same trace"
 
 
 ODD = [

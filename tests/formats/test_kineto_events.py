@@ -13,10 +13,12 @@ import tracemalloc
 import zlib
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osfmodel import explain
+from osfmodel.cli import main
 from osfmodel.errors import DataError, OsfError
 from osfmodel.formats import (
     IMPORT_FORMATS,
@@ -491,6 +493,17 @@ def test_names_that_lead_out_of_an_archive_are_left_out(tmp_path):
     assert len(told) == 3
     assert told[0] == f"{path}: ../up.json: left out: its name leads out of the archive"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["job.tar"]
+
+
+@pytest.mark.parametrize("names", [["/tmp/job/rank0.json"], ["/tmp/job/rank0.json", "../rank1.json"]])
+def test_an_archive_of_nothing_but_such_names_says_how_to_pack_it(tmp_path, names):
+    path = tmp_path / "job.tar"
+    path.write_bytes(tar([(name, rank(0).encode()) for name in names]))
+    with pytest.raises(DataError, match=r"job\.tar: is a tar archive whose files .*tar -P.*: pack them"):
+        list(on_disk(path))
+    result = CliRunner().invoke(main, ["explain", str(path)])
+    assert result.exit_code == 1
+    assert "tar -C FOLDER" in result.stderr
 
 
 def test_names_of_archives_hold_no_codes_for_terminals(tmp_path):
