@@ -154,6 +154,70 @@ def test_a_message_is_compared_with_those_that_are_no_larger():
     assert one.possible < large.possible == large.bandwidth
 
 
+@given(
+    st.lists(st.tuples(st.floats(0.5, 2), st.floats(0, 0.02)), min_size=1, max_size=9),
+    st.sampled_from([(), (0,)]),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_of_messages_add_up_whatever_the_steps_are(steps, traced):
+    """On steps that each take another time, and begin to send at another."""
+    trace = trace_of(replace(HEALTHY, steps=len(steps), slowness=(1.0, 1.3), traced=traced))
+    ranks = tuple(
+        replace(rank, steps=tuple(stretched(step, *how) for step, how in zip(rank.steps, steps, strict=True)))
+        for rank in trace.ranks
+    )
+    for row in explain_trace(replace(trace, ranks=ranks)).buckets:
+        assert row.end - row.start == pytest.approx(row.hidden + row.exposed + (row.waiting or 0.0), abs=1e-12)
+        assert row.bandwidth == pytest.approx(row.bytes / row.wire)
+
+
+def stretched(step: Step, factor: float, later: float) -> Step:
+    """The same, ``factor`` times as long, and its messages ``later`` by as many seconds."""
+
+    def at(time: float) -> float:
+        return step.start + (time - step.start) * factor
+
+    def span(one: tuple[float, float]) -> tuple[float, float]:
+        return at(one[0]), at(one[1])
+
+    sent = tuple(
+        replace(
+            one,
+            start=at(one.start) + later,
+            end=at(one.end) + later,
+            issued=None if one.issued is None else at(one.issued),
+            arrival=None if one.arrival is None else at(one.arrival) + later,
+        )
+        for one in step.collectives
+    )
+    return replace(
+        step,
+        end=max([at(step.end), *(one.end for one in sent)]),
+        compute=tuple(map(span, step.compute)),
+        copies=tuple(map(span, step.copies)),
+        inputs=tuple(map(span, step.inputs)),
+        gradients=tuple(
+            replace(one, ready=at(one.ready), accumulated=None if one.accumulated is None else at(one.accumulated))
+            for one in step.gradients
+        ),
+        collectives=sent,
+        forward=step.forward and span(step.forward),
+        backward=step.backward and span(step.backward),
+        update=step.update and span(step.update),
+    )
+
+
+def test_messages_are_those_of_the_usual_steps():
+    """What an odd step is like is in no row of the table."""
+    steps = trace_of(replace(HEALTHY, steps=3, traced=(0,)))
+    (rank,) = steps.ranks
+    odd = [replace(rank, steps=(stretched(rank.steps[0], how, 0.0), *rank.steps[1:])) for how in (0.5, 3.0)]
+    usual = explain_trace(steps, steps=[1]).buckets
+    for one in odd:
+        found = explain_trace(replace(steps, ranks=(one,))).buckets
+        assert [row.end for row in found] == pytest.approx([row.end for row in usual])
+
+
 def test_hidden_and_exposed_add_up_to_the_transfer():
     rows = explain_trace(trace_of(HEALTHY)).buckets
     assert [row.exposed for row in rows[:-1]] == pytest.approx([0] * 9, abs=1e-12)
