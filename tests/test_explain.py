@@ -15,6 +15,7 @@ from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.intervals import merged, without
+from osfmodel.remedies import BEYOND
 from osfmodel.trace import cluster_of, measurement_of, workload_of
 from osfmodel.trace.buckets import wire_times
 from osfmodel.trace.own_step import own_step
@@ -363,6 +364,16 @@ def test_the_best_plan_is_that_of_tune():
     found = remedies_of(replace(TINY, latency=1e-3, per_byte=8e-9), cluster=cluster)["plan"]
     assert found.throughput > 1.3
     assert found.by == "model"
+
+
+def test_a_remedy_with_larger_messages_than_any_that_was_measured_says_so():
+    tiny = remedies_of(TINY)
+    assert tiny["plan"].throughput > 1.1
+    assert BEYOND in tiny["plan"].note
+    assert BEYOND not in tiny["half"].note
+    assert BEYOND not in remedies_of(GIANT)["plan"].note
+    # Words and fits without tables were measured nowhere, so that nothing is beyond.
+    assert BEYOND not in remedies_of(TINY, cluster=osf.load_cluster("ring:500us,1Gbps"))["plan"].note
 
 
 def test_a_remedy_without_a_price_says_why():
