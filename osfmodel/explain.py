@@ -97,7 +97,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         straggler=max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank if "imbalance" in worth else None,
         network=max(network, key=gains.__getitem__, default=None),
         verdict="",
-        buckets=bucket_rows([one[place] for one in seen.values()], workers, pricing.cost() if pricing else None),
+        buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
     )
     return replace(
         bare,

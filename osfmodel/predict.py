@@ -126,7 +126,7 @@ class Comparison:
 
     def under(self, what_if: WhatIf, alone: float) -> Comparison:
         """The same, where ``what_if`` made workload and cluster, with scaling factors relative to ``alone`` seconds."""
-        said = what_if.caveats(self.cluster)
+        said = what_if.caveats(self.workload, self.cluster)
         predictions = tuple(replace(one, alone=alone, caveats=one.caveats + said) for one in self.predictions)
         return replace(self, what_if=what_if, predictions=predictions)
 

@@ -18,7 +18,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
 from osfmodel.network import Change, faster_network
 from osfmodel.plan import Block, Plan
-from osfmodel.pricing import pricing_of
+from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.trace import Trace, cluster_of, plan_of, workload_of
 from osfmodel.trace.usual import usual_step
 from osfmodel.trace.wires import wire_times_by_size
@@ -33,10 +33,29 @@ OFF = 0.1
 SMALL = 0.01
 """Part of the step below which a fault of the trace is not worth a remedy of its own."""
 POWER_SGD_RANK = 4
+BEYOND = "priced beyond the largest message measured"
 ONE_SIZE = (
     "all-reduces are priced in proportion to their bytes, since all have about one size: with --cluster start-ups "
     "count too"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A step as the model has it: its seconds, and BEYOND where a message in it is larger than any that was priced.
+
+    Smaller ones than were measured cost at most what the smallest did, which overstates no remedy.
+    """
+
+    seconds: float
+    note: str = ""
+
+    @classmethod
+    def of(cls, seconds: float, plan: Plan, pricing: Pricing) -> Modelled:
+        """Of the plan that is sent in it."""
+        measured = pricing.cost().measured_range
+        largest = max((bucket.size for bucket in plan.buckets), default=0)
+        return cls(seconds, BEYOND if measured is not None and largest > measured[1] else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +77,10 @@ class Job:
     micro_batches: int = 1
     others: float = 0.0
 
-    def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> float:
-        """Seconds of a step of another workload, with the same layers in the same buckets."""
-        pricing = pricing_of(cluster, workers or self.workers)
-        return predict_timeline(workload, carried_over(self.plan, workload), pricing).iteration_time
+    def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> Modelled:
+        """A step of another workload, with the same layers in the same buckets."""
+        pricing, plan = pricing_of(cluster, workers or self.workers), carried_over(self.plan, workload)
+        return Modelled.of(predict_timeline(workload, plan, pricing).iteration_time, plan, pricing)
 
 
 def carried_over(plan: Plan, workload: Workload) -> Plan:
@@ -79,7 +98,7 @@ class Measure:
     """A remedy that the model prices.
 
     what:    what it is, for this job
-    price:   seconds of a step with it, by the model. Raises OsfError, saying why, where that cannot be priced
+    price:   a step with it. Raises OsfError, saying why, where that cannot be priced
     note:    what that leaves out
     samples: those of a step of the job, as a multiple of now
     applies: whether the job may take it
@@ -89,7 +108,7 @@ class Measure:
     """
 
     what: Callable[[Job], str]
-    price: Callable[[Job], float]
+    price: Callable[[Job], Modelled]
     note: str = ""
     samples: Callable[[Job], float] = lambda job: 1.0
     applies: Callable[[Job], bool] = lambda job: True
@@ -101,19 +120,20 @@ def _named(what: str) -> Callable[[Job], str]:
     return lambda job: what
 
 
-def _tuned(job: Job) -> float:
-    return tune(job.workload, job.cluster, job.workers).outcomes[0].tuned_time
+def _tuned(job: Job) -> Modelled:
+    found = tune(job.workload, job.cluster, job.workers)
+    return Modelled.of(found.outcomes[0].tuned_time, found.plan, pricing_of(job.cluster, job.workers))
 
 
-def _sent(how: str) -> Callable[[Job], float]:
+def _sent(how: str) -> Callable[[Job], Modelled]:
     return lambda job: job.step(compressed(job.workload, how), job.cluster)
 
 
-def _together(count: int) -> Callable[[Job], float]:
+def _together(count: int) -> Callable[[Job], Modelled]:
     return lambda job: job.step(accumulating(job.workload, count), job.cluster)
 
 
-def _faster(factor: float) -> Callable[[Job], float]:
+def _faster(factor: float) -> Callable[[Job], Modelled]:
     return lambda job: job.step(job.workload, faster_network(job.cluster, Change(factor)))
 
 
@@ -249,12 +269,13 @@ def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
             yield Remedy(name, what, None, None, MODEL, f"not priced: {waits}, which the model does not have")
             continue
         try:
-            seconds = measure.price(job)
+            priced = measure.price(job)
         except OsfError as error:
             yield Remedy(name, what, None, None, MODEL, f"not priced: {error}")
             continue
-        step = _measured(found.step_time, job, seconds, measure.alone(job))
-        yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, measure.note)
+        step = _measured(found.step_time, job, priced.seconds, measure.alone(job))
+        note = "; ".join(filter(None, (measure.note, priced.note)))
+        yield Remedy(name, what, step, measure.samples(job) * found.step_time / step, MODEL, note)
 
 
 def _counted(count: int, now: int) -> str:

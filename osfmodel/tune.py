@@ -94,7 +94,7 @@ class Tuning:
 
     def under(self, what_if: WhatIf) -> Tuning:
         """The same, where ``what_if`` made workload and cluster."""
-        return replace(self, what_if=what_if, remarks=self.remarks + what_if.caveats(self.cluster))
+        return replace(self, what_if=what_if, remarks=self.remarks + what_if.caveats(self.workload, self.cluster))
 
     @property
     def notes(self) -> tuple[str, ...]:

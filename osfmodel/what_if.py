@@ -23,6 +23,10 @@ MOST = 10**6
 """More micro-batches than this are a slip of the keyboard."""
 
 
+COMPUTING = 0.9
+"""A device that computed in a smaller part of a workload's time is said to have."""
+
+
 def faster_device(workload: Workload, factor: float) -> Workload:
     """``workload`` on a device ``factor`` times as fast: forward, backward, update and the host's pace alike.
 
@@ -30,6 +34,16 @@ def faster_device(workload: Workload, factor: float) -> Workload:
     """
     _require_factor(factor, "the factor on compute")
     return workload if factor == 1 else workload.scaled(1 / factor)
+
+
+def idle(workload: Workload) -> str:
+    """A clause where the device really computed in little of what stands as computation; else nothing.
+
+    The rest is what a faster device does not shorten: the host, input, collectives that are no gradients'.
+    """
+    if workload.computing is None or workload.computing >= COMPUTING:
+        return ""
+    return f"only {workload.computing:.0%} of this workload's time is computation on the device"
 
 
 def accumulating(workload: Workload, micro_batches: int) -> Workload:
@@ -141,9 +155,11 @@ class WhatIf:
         time = self.of_workload(workload, 1, also).compute_time
         return time if self.global_batch is None else time / workers
 
-    def caveats(self, cluster: Cluster) -> tuple[str, ...]:
-        """What is taken for granted; ``cluster`` as it is or changed."""
-        said = [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
+    def caveats(self, workload: Workload, cluster: Cluster) -> tuple[str, ...]:
+        """What is taken for granted; ``workload`` and ``cluster`` as they are or changed."""
+        idleness = idle(workload) if self.compute != 1 else ""
+        said = [f"{idleness}: --compute scales the rest too"] if idleness else []
+        said += [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
         said.append(compression_called(self.compression)[0].caveat)
         said += ["adding up the gradients of micro-batches takes no time here"] if self.accumulate > 1 else []
         cast = "none" if not compression_called(self.compression)[0].caveat else self.compression

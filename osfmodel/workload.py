@@ -147,6 +147,7 @@ class Workload:
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, where known
     sent_as:      how its gradients are compressed, such as "fp16" or "powersgd:4"; nothing where they are sent as held
     grain:        what each layer is where the names of layers are made up: of GRAINS, "gradient" or "bucket" of a trace
+    computing:    the part of its time in which the device really computed, above 0 to 1; None where that is not known
 
     Raises DataError for no layers, duplicate names, and times or sizes that cannot be.
     """
@@ -162,6 +163,7 @@ class Workload:
     fixed_bytes: int | None = None
     sent_as: str = ""
     grain: str = ""
+    computing: float | None = None
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
@@ -178,6 +180,10 @@ class Workload:
                 require_count(getattr(self, name), f"{name} of workload {self.name!r}")
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
+        if self.computing is not None:
+            require_positive(self.computing, f"the computing part of workload {self.name!r}")
+            if self.computing > 1:
+                raise DataError(f"the computing part of workload {self.name!r} is {self.computing!r}: 1 at most")
         _require_unique([layer.name for layer in self.layers], self.name)
         _require_segments(self.segments, self.layers, self.name)
         forward_time = sum(layer.forward_time for layer in self.layers)

@@ -250,6 +250,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
         fixed_bytes=11,
         sent_as="fp16",
         grain="bucket",
+        computing=0.5,
     )
     block = Block("a", 0, 3)
     plans = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, harmonic_mean
+from typing import Any
 
 from osfmodel.diagnosis.messages import Sent
 from osfmodel.diagnosis.parts import LocalClock
@@ -13,11 +14,13 @@ from osfmodel.trace.record import Collective
 
 Price = Callable[[int], float]
 """Seconds of an all-reduce of so many bytes."""
+TIMES = ("ready", "issued", "start", "end", "waiting", "transfer", "wire", "hidden", "exposed")
+"""What of a row is seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """A collective of the step; times in seconds from the start of the step, medians over steps.
+    """A collective of the step; times in seconds from the start of the step, means over the usual steps.
 
     bytes:      what each rank puts in; None where the trace does not say
     ready:      when its gradients were there; issued: when the host submitted it, None where the trace does not say
@@ -59,11 +62,11 @@ def bus_factor(kind: str, workers: int) -> float:
 
 
 def bucket_rows(steps: Sequence[Seen], workers: int, price: Price | None) -> tuple[BucketRow, ...]:
-    """The table of steps of one rank; medians over those that sent the same as the median step did."""
+    """The table of steps of one rank; means over those that sent the same as the median step did."""
     typical = sorted(steps, key=lambda one: one.step.time)[(len(steps) - 1) // 2]
     alike = [one for one in steps if _shape(one) == _shape(typical)]
     per_step = [_rows(one, workers) for one in alike]
-    rows = [_middle(rows) for rows in zip(*per_step, strict=True)]
+    rows = [_mean(rows) for rows in zip(*per_step, strict=True)]
     return tuple(_compared(row, workers, price, rows) for row in rows)
 
 
@@ -94,29 +97,15 @@ def _bandwidth(one: Collective, wire: float, workers: int) -> float | None:
     return one.bytes * bus_factor(one.kind, one.workers or workers) / wire
 
 
-def _middle(rows: Sequence[BucketRow]) -> BucketRow:
-    """The median of each figure; None where any row does not have it."""
-    first = rows[0]
-
-    def middle(name: str) -> float | None:
+def _mean(rows: Sequence[BucketRow]) -> BucketRow:
+    """The mean of each time, so that they add up as those of a step do; None where any row does not have it."""
+    times: dict[str, Any] = {}
+    for name in TIMES:
         values = [getattr(row, name) for row in rows]
-        return None if None in values else median(values)
-
-    figures = (
-        "ready",
-        "issued",
-        "start",
-        "end",
-        "waiting",
-        "transfer",
-        "wire",
-        "bandwidth",
-        "possible",
-        "hidden",
-        "exposed",
-    )
-    same = {name: getattr(first, name) for name in ("number", "kind", "dtype", "bytes", "gradients")}
-    return BucketRow(**same, **{name: middle(name) for name in figures})  # type: ignore[arg-type]
+        times[name] = None if None in values else fmean(values)
+    speeds = [row.bandwidth for row in rows if row.bandwidth is not None]
+    # The harmonic mean of speeds is the speed at the mean time, as the bytes are the same.
+    return replace(rows[0], **times, bandwidth=harmonic_mean(speeds) if len(speeds) == len(rows) else None)
 
 
 def _compared(row: BucketRow, workers: int, price: Price | None, rows: Sequence[BucketRow]) -> BucketRow:

@@ -28,7 +28,7 @@ class Remedy:
     step_time:  seconds of a step then; None where it cannot be priced
     throughput: samples per second then, as a multiple of now; None likewise
     by:         what it is computed from: ``model``, or ``replay`` of the trace
-    note:       what the figure leaves out; where there is none, why it cannot be priced
+    note:       what the figure leaves out, and that it is extrapolated; where there is none, why it cannot be priced
     """
 
     name: str

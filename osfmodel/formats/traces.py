@@ -14,6 +14,7 @@ from osfmodel.trace.own_step import doubts
 from osfmodel.trace.record import Trace
 from osfmodel.trace.usual import unsteady, usual_step
 from osfmodel.units import show_time
+from osfmodel.what_if import idle
 from osfmodel.workload import Workload
 
 MOST_SHOWN = 12
@@ -41,6 +42,9 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
             tell(f"no {make.__name__.removesuffix('_of')}: the trace {error}")
     if any(isinstance(noun, Cluster) and not noun.tables for noun in nouns):
         tell(ONE_SIZE)
+    for idleness in (idle(noun) for noun in nouns if isinstance(noun, Workload)):
+        if idleness:
+            tell(f"{idleness}, the rest is the host, input or other collectives, which no faster device shortens")
     for said in (*unsteady(trace), *doubts(trace)):
         tell(said)
     other = exposed_others(usual_step(trace))

@@ -68,7 +68,13 @@ def workload_of(trace: Trace) -> Workload:
     source = _source(trace, _grain(pieces, steps[0]))
     grains = {piece.grain for piece in pieces if piece.bytes}
     grain = grains.pop() if len(grains) == 1 else ""
-    return Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
+    found = Workload(trace.name, tuple(layers), None, update, source, sent_as=_sent_as(pieces), grain=grain)
+    return replace(found, computing=_computing(steps, found.compute_time))
+
+
+def _computing(steps: Sequence[Step], time: float) -> float | None:
+    """The part of ``time``, that of a workload, in which the device computed; None where it is not on the record."""
+    return min(1.0, median(step.compute_time for step in steps) / time) or None
 
 
 def _forward(step: Step) -> float:

@@ -657,6 +657,29 @@ def test_an_import_says_where_a_cluster_stands_on_one_size(recorded):
     assert not [said for said in told if "about one size" in said]
 
 
+def test_an_import_says_how_little_the_device_computes(recorded):
+    """The same job with most of its computation taken off the record, as if the host had taken the time."""
+    trace = recorded("healthy")
+
+    def lazy(step):
+        return replace(step, compute=step.compute[:: len(step.compute) - 1])
+
+    ranks = [replace(rank, steps=tuple(map(lazy, rank.steps))) for rank in trace.ranks]
+    told: list[str] = []
+    workload = next(
+        noun
+        for noun in nouns_of(replace(trace, ranks=tuple(ranks)), Hints(""), told.append)
+        if isinstance(noun, Workload)
+    )
+    usual = [step.compute_time for rank in ranks for step in rank.steps]
+    assert min(usual) / workload.compute_time * 0.9 < workload.computing < max(usual) / workload.compute_time * 1.1
+    assert [said for said in told if said.startswith(f"only {workload.computing:.0%} of this workload's time")]
+    told.clear()
+    busy = next(noun for noun in nouns_of(trace, Hints(""), told.append) if isinstance(noun, Workload))
+    assert busy.computing > 0.9
+    assert not [said for said in told if "computation on the device" in said]
+
+
 def stretched(trace, factors):
     """With each step so many times as long: what is added comes after its update."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from osfmodel import (
     UsageError,
     Workload,
     at_batch,
+    compare,
     cost_of,
     load_cluster,
     load_workload,
@@ -28,6 +30,7 @@ from osfmodel import (
 )
 from osfmodel.compression import COMPRESSIONS, compressed
 from osfmodel.engine import predict_timeline
+from osfmodel.errors import DataError
 from osfmodel.network import Change, Network, faster_network
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import contiguous_plan
@@ -244,13 +247,27 @@ def test_nothing_changed_is_nothing_said():
     nothing = WhatIf()
     assert nothing.of_workload(workload, 16) == workload
     assert nothing.of_cluster(RING) is RING
-    assert (nothing.words, nothing.document, nothing.caveats(RING)) == ("", {}, ())
+    assert (nothing.words, nothing.document, nothing.caveats(workload, RING)) == ("", {}, ())
     assert nothing.alone(workload, 16) == workload.compute_time
     assert Network() == Network(Change(1.0), Change(1.0))
 
 
+@pytest.mark.parametrize(("computing", "said"), [(0.17, "only 17% of"), (0.95, ""), (None, "")])
+def test_a_faster_device_says_what_it_does_not_shorten(computing, said):
+    workload = replace(load_workload("resnet50-v100"), computing=computing)
+    faster = WhatIf(compute=2.0)
+    notes = compare(faster.of_workload(workload, 16), RING, 16, ["ddp"]).under(faster, 1.0).predictions[0].notes
+    assert [said in note for note in notes if "--compute scales the rest" in note] == [True] * bool(said)
+    tuned = tune(faster.of_workload(workload, 16), RING, 16).under(faster)
+    assert any("--compute scales the rest" in note for note in tuned.notes) == bool(said)
+    assert not any("--compute" in note for note in WhatIf(accumulate=2).caveats(workload, RING))
+    with pytest.raises(DataError, match="the computing part"):
+        replace(workload, computing=1.5)
+
+
 def test_what_is_changed_in_words_and_as_data():
     what_if = WhatIf(Change(2.0), Change(value=1e-5), 1.5, "powersgd:4", 4, global_batch=1024)
+    tiny = load_workload("resnet50-v100")
     words = "bandwidth x2, latency 10us, compute x1.5, compression powersgd:4, 4 micro-batches accumulated"
     assert what_if.words == f"{words}, global batch 1024"
     assert what_if.document == {
@@ -261,7 +278,7 @@ def test_what_is_changed_in_words_and_as_data():
         "accumulate": 4,
         "global_batch": 1024,
     }
-    said = what_if.caveats(TABLE)
+    said = what_if.caveats(tiny, TABLE)
     assert [
         len([note for note in said if word in note]) for word in ("smallest messages", "shapes", "error bands")
     ] == [
