@@ -118,10 +118,10 @@ def messages(ranks: Sequence[Seen]) -> tuple[tuple[Key, float], ...]:
     return tuple((key, times[key]) for key in sorted(order, key=lambda key: order[key]))
 
 
-def scene(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]], ordered: bool = False) -> Scene:
+def scene(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
     """All ranks of a step, each without what ``left_out`` names."""
     begin = min(rank.step.start for rank in ranks)
-    lanes = tuple(rank.lane(left_out(rank.step), begin, ordered) for rank in ranks)
+    lanes = tuple(rank.lane(left_out(rank.step), begin, ordered=False) for rank in ranks)
     return Scene(lanes, messages(ranks))
 
 
