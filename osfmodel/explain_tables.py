@@ -92,9 +92,13 @@ def faster(remedy: Remedy) -> str:
 
 
 def others(remedies: Sequence[Remedy]) -> list[str]:
-    """What would not help, in a sentence, and what has no price, in one each."""
+    """What would not help, in a sentence, and what has no price, in one for each reason."""
     useful = helping(remedies)
     useless = [one for one in remedies if one.throughput is not None and one not in useful]
     named = "; ".join(f"{one.what} ({faster(one)})" for one in useless)
-    unpriced = [f"{one.what}: {one.note}." for one in remedies if one.throughput is None]
+    reasons: dict[str, list[str]] = {}
+    for one in remedies:
+        if one.throughput is None:
+            reasons.setdefault(one.note, []).append(one.what)
+    unpriced = [f"{'; '.join(them)}: {why}." for why, them in reasons.items()]
     return [*([f"Would not help: {named}."] if named else []), *unpriced]

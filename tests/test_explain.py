@@ -16,6 +16,7 @@ from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
 from osfmodel.diagnosis.words import find_unused
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
+from osfmodel.explain_tables import others
 from osfmodel.intervals import merged, without
 from osfmodel.remedies import BEYOND
 from osfmodel.trace import cluster_of, measurement_of, workload_of
@@ -456,6 +457,10 @@ def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
         assert other[name].step_time is None
         assert "are exposed in collectives that are no all-reduces" in other[name].note
     assert other["half"].step_time is not None
+    (line,) = [words for words in others(tuple(other.values())) if "not priced" in words]
+    assert line.startswith(
+        "a network 2 times as fast; a network 10 times as fast; 1 of 2 workers: not priced: 20.00 ms"
+    )
 
 
 def test_an_all_reduce_of_no_gradients_is_no_map_of_used_parameters():

@@ -65,7 +65,7 @@ def _header(pictures: Pictures) -> Markup:
 def _tiles(pictures: Pictures) -> list[tuple[str, str, str]]:
     """Name, figure and a few more words of each headline figure."""
     default, tuned, workers = pictures.default, pictures.tuned, pictures.request.workers
-    change = tuned.iteration_time / default.iteration_time - 1
+    change = round(tuned.iteration_time / default.iteration_time - 1, 3) + 0.0
     return [
         (f"Default ({default.name})", show_time(default.iteration_time), _buckets(default)),
         (f"Tuned for {pictures.request.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
