@@ -30,7 +30,7 @@ def main() -> None:
     measured = defaultdict(list)
     for _ in range(parser.parse_args().repeats):
         with tempfile.TemporaryDirectory() as folder:
-            for name, paths in explained.record(Path(folder), explained.MENDED):
+            for name, (paths,) in explained.record(Path(folder), explained.MENDED):
                 measured[name].append(osf.explain(paths).step_time)
     print("| fault | remedy | step, with the fault | predicted | measured | error | of each run |")
     print("|---|---|---|---|---|---|---|")

@@ -1,7 +1,8 @@
 """Small DDP jobs with one thing wrong in each, traced by torch.profiler on every rank.
 
-``python -m tests.live.explained rank FOLDER CASE...`` is one rank of them; ``python -m tests.live.explained store``
-runs all of them between emulated hosts and keeps the traces in tests/formats/data/explained.
+``python -m tests.live.explained rank FOLDER TURNS CASE...`` is one rank of them;
+``python -m tests.live.explained store`` runs all of them between emulated hosts and keeps the traces in
+tests/formats/data/explained.
 """
 
 from __future__ import annotations
@@ -153,25 +154,29 @@ def _model(case: Case, slowness: float):
     return Model()
 
 
-def one_rank(folder: Path, names: list[str]) -> None:
-    """The cases one after the other on this rank; CASE-RANK.json each."""
+def one_rank(folder: Path, turns: int, names: list[str]) -> None:
+    """The cases one after the other on this rank, all of them so many times; TURN-CASE-RANK.json each."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    for name in names:
-        train((CASES | MENDED)[name], dist.get_rank(), folder / f"{name}-{dist.get_rank()}.json")
+    for turn in range(turns):
+        for name in names:
+            train((CASES | MENDED)[name], dist.get_rank(), folder / f"{turn}-{name}-{dist.get_rank()}.json")
     dist.destroy_process_group()
 
 
-def record(folder: Path, cases: Mapping[str, Case] = CASES) -> Iterator[tuple[str, list[Path]]]:
-    """Run ``cases``, of CASES or MENDED, between emulated hosts; the traces of each, by name."""
+def record(
+    folder: Path, cases: Mapping[str, Case] = CASES, *, turns: int = 1
+) -> Iterator[tuple[str, list[list[Path]]]]:
+    """Run ``cases``, of CASES or MENDED, between emulated hosts; by name, the traces of each turn, a rank each."""
     for rate, ranks in dict.fromkeys((case.rate, case.ranks) for case in cases.values()):
         names = [name for name, case in cases.items() if (case.rate, case.ranks) == (rate, ranks)]
         with cluster.emulated(ranks, rate) as hosts:
-            command = [sys.executable, "-m", "tests.live.explained", "rank", str(folder), *names]
-            ended = hosts.run(command, timeout=150)
+            command = [sys.executable, "-m", "tests.live.explained", "rank", str(folder), str(turns), *names]
+            ended = hosts.run(command, timeout=100 + 50 * turns)
         assert [one.status for one in ended] == [0] * ranks, "".join(one.stderr[-2000:] for one in ended)
-        yield from ((name, [folder / f"{name}-{rank}.json" for rank in range(ranks)]) for name in names)
+        for name in names:
+            yield name, [[folder / f"{turn}-{name}-{rank}.json" for rank in range(ranks)] for turn in range(turns)]
 
 
 def stripped(document: dict[str, Any]) -> dict[str, Any]:
@@ -200,15 +205,15 @@ def store() -> None:
     """Keep what :func:`record` makes, packed."""
     STORED.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for _, paths in record(Path(folder)):
-            for path in paths:
+        for name, (paths,) in record(Path(folder)):
+            for path, kept in zip(paths, paths_of(name), strict=True):
                 document = stripped(json.loads(path.read_text(encoding="utf-8")))
                 packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
-                (STORED / f"{path.name}.gz").write_bytes(packed)
+                kept.write_bytes(packed)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "rank":
-        one_rank(Path(sys.argv[2]), sys.argv[3:])
+        one_rank(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     else:
         store()
