@@ -47,6 +47,7 @@ def laid_out(limit, distributed):
     return [[len(sizes) - 1 - int(names[param]) for param in bucket.params_list] for bucket in buffer.buckets]
 
 print(json.dumps([[laid_out(limit, distributed) for limit in limits] for distributed in (False, True)]))
+dist.destroy_process_group()
 """
 
 
