@@ -9,6 +9,7 @@ submitted it; when it ran, of the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -105,7 +106,7 @@ class _Reader:
             copies=self._inside(self.host.device.copies),
             inputs=self._inputs(),
             forward=self._on_device(last.forward, last.start) if last else None,
-            backward=self._on_device(last.start, np.nextafter(last.end, np.inf)) if last else None,
+            backward=self._on_device(last.start, math.nextafter(last.end, math.inf)) if last else None,
             update=self._update(),
             micro_batches=last.batches if last else 1,
         )
@@ -188,7 +189,7 @@ class _Reader:
     def _gradients(self, last: _Backward, found: Sequence[Found]) -> tuple[GradientReady, ...]:
         """In the order in which the host accumulated them; ready times never decrease."""
         starts = self.host.starts
-        first, end = np.searchsorted(starts, (last.start, np.nextafter(last.end, np.inf)))
+        first, end = np.searchsorted(starts, (last.start, math.nextafter(last.end, math.inf)))
         mine = sorted((s for s in self.host.gradients[first:end] if not _undefined(s)), key=lambda span: span.end)
         if not mine:
             return ()

@@ -11,6 +11,7 @@ Steps so tile the time, and their mean is that of training. Where the host compu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ def _number(name: str, place: int) -> int:
 def _whole_trace(kept: Recorded, device: Device) -> tuple[list[Window], str]:
     if not len(device.submitted):
         raise DataError("has no work of a device and no operators: record some steps of training")
-    window = Window(0, kept.first, np.nextafter(device.submitted[-1], np.inf))
+    window = Window(0, kept.first, math.nextafter(float(device.submitted[-1]), math.inf))
     return [window], f"neither steps nor the optimizer's are annotated: the trace is taken as one step; {REMEDY}"
 
 
@@ -186,7 +187,7 @@ def bounds_of(windows: Sequence[Window], device: Device, found: Sequence[Sequenc
         if span is None:
             bounds.append(None)
             continue
-        following = next((other[0] for other in spans[place + 1 :] if other), np.inf)
+        following = next((other[0] for other in spans[place + 1 :] if other), math.inf)
         reach = max((one.end for one in found[place]), default=0.0)
         start = _first(window, span, device) if before is None else min(before, span[1])
         before = max(span[1], min(reach, following))

@@ -22,6 +22,7 @@ from osfmodel.explain import explain_trace
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
 from osfmodel.measurement import Measurement
+from osfmodel.measurements import load_measurements
 from osfmodel.trace.buckets import carried
 from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.trace.own_step import doubts, own_step
@@ -337,6 +338,18 @@ def test_neither_steps_nor_updates_make_one_step():
     trace = read(Job(annotated=False), change=lambda events: [e for e in events if "Optimizer" not in e["name"]])
     assert len(trace.ranks[0].steps) == 1
     assert any("taken as one step" in remark for remark in trace.remarks)
+
+
+def test_one_step_of_a_host_is_written(tmp_path):
+    document = json.loads(gzip.decompress(paths_of("healthy")[0].read_bytes()))
+    words = ("ProfilerStep", "Optimizer")
+    document["traceEvents"] = [event for event in document["traceEvents"] if not event["name"].startswith(words)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document))
+    written = CliRunner().invoke(main, ["import", str(path), "--kind", "measurements", "-o", f"{tmp_path}/runs.json"])
+    assert written.exit_code == 0, written.output
+    (run,) = load_measurements(tmp_path / "runs.json")
+    assert run.samples == pytest.approx([step.time for step in load_trace([Text("t", path.read_text())]).pace.steps])
 
 
 def test_one_rank_of_several_says_what_is_not_known():
