@@ -452,6 +452,22 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
     assert source["self_consistency"], "all three are of the same trace"
 
 
+def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
+    """None is written, and osf check says so instead of naming one."""
+    job = Job(sizes="nowhere", shapes=False, late=(0, 300), clocks=(0, 0))
+    files = [tmp_path / f"rank{rank}.json" for rank in (0, 1)]
+    for rank, file in enumerate(files):
+        file.write_text(traces.text(job, rank))
+    folder = tmp_path / "job"
+    assert CliRunner().invoke(main, ["import", *map(str, files), "-o", f"{folder}/"]).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-measurements.json", "rank-workload.json"]
+    checked = CliRunner().invoke(main, ["check", str(folder / "rank-measurements.json")])
+    assert checked.exit_code == 1
+    said = " ".join(checked.stdout.split())
+    assert "1 run not predicted: what it was imported from gives no cluster (osf import says why): name one in" in said
+    assert "no cluster named" not in said
+
+
 ODD = [
     None, 0, -1, 1e18, -5.5, 10**30, "x", "", [], [[]], [[1, [2]]], [[[[[1]]]]], {}, True, "allreduce", "\0",
     [[10**18] * 2], [[2, 3]], ["float"], "kernel", "torch::autograd::AccumulateGrad", "gloo:all_reduce",
