@@ -35,6 +35,7 @@ class _File:
     """What one file holds: ``base`` is the microseconds that its clock counts from."""
 
     path: str
+    checksum: str
     kept: Recorded
     header: Mapping[str, Any]
     base: float
@@ -115,7 +116,7 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
     microseconds = base / 1000 if isinstance(base, int | float) and math.isfinite(base) else 0.0
     if not math.isfinite(kept.first):
         raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
-    return _File(file.path, kept, file.header, microseconds, tuple(collectives(kept)))
+    return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(collectives(kept)))
 
 
 def _places(files: Sequence[_File]) -> list[int | None]:
@@ -149,6 +150,7 @@ def _rank(file: _File, place: int | None, origin: float, remarks: list[str]) -> 
         device=_device(file),
         backend=str(file.distributed.get("backend") or _backend(file.kept)),
         file=file.path,
+        checksum=file.checksum,
         host_computes=not file.kept.on_device,
     )
 

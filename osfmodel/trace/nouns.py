@@ -202,8 +202,8 @@ def _source(trace: Trace, said: str) -> Source:
     )
     backend = rank.backend or "no collectives"
     conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
-    files = trace.ranks[0].file.rpartition("/")[2]
-    return imported(_printable(files), _printable(conditions))
+    first = trace.ranks[0]
+    return imported(_printable(first.file.rpartition("/")[2]), _printable(conditions), first.checksum)
 
 
 def _printable(text: str) -> str:
