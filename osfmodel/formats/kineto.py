@@ -151,6 +151,8 @@ def _rank(file: _File, place: int | None, origin: float, remarks: list[str]) -> 
         backend=str(file.distributed.get("backend") or _backend(file.kept)),
         file=file.path,
         checksum=file.checksum,
+        host=file.host,
+        gpu=_gpu(file),
         host_computes=not file.kept.on_device,
     )
 
@@ -175,6 +177,14 @@ def _device(file: _File) -> str:
     told = file.header.get("deviceProperties")
     first = told[0] if isinstance(told, list) and told else None
     return str(first.get("name") or "") if isinstance(first, Mapping) else ""
+
+
+def _gpu(file: _File) -> str:
+    """The number of the one that communicates, if it is one of those that the header lists: old traces had others."""
+    listed = file.header.get("deviceProperties")
+    known = {str(number) for number in range(len(listed))} if isinstance(listed, list) else set()
+    found = min(file.kept.gpus, default="")
+    return found if len(file.kept.gpus) == 1 and found in known else ""
 
 
 def _backend(kept: Recorded) -> str:

@@ -21,6 +21,7 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.explain import explain_trace
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
+from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
 from osfmodel.trace.buckets import carried
 from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
@@ -163,6 +164,48 @@ def test_a_recorded_job_is_the_same_on_several_clocks(name, clock):
 def test_gpus_of_a_host_are_as_told(recorded):
     (workload, cluster, _) = nouns_of(recorded("tiny-buckets"), Hints("", gpus_per_node=2, batch_size=7), silent)
     assert (cluster.nodes, cluster.gpus_per_node, workload.batch_size) == (2, 2, 7)
+
+
+def on_gpus(places, ranks=None):
+    """The cluster of a job whose ranks are on (host, GPU) of hosts with four."""
+    job = Job(late=(0,) * len(places), clocks=(0,) * len(places), buckets=((100, 200), (4000,)))
+    texts = []
+    for rank, (host, gpu) in list(enumerate(places))[:ranks]:
+        document = {**traces.trace(job, rank), "deviceProperties": [{"id": number} for number in range(4)]}
+        document |= {"host_name": host} if host else {}
+        for event in document["traceEvents"]:
+            event["pid"] = gpu if event["cat"] == "kernel" else event["pid"]
+        texts.append(Text(f"rank{rank}.json", json.dumps(document)))
+    trace = load_trace(texts, Hints("job"))
+    return cluster_of(trace), found_in(trace)
+
+
+@pytest.mark.parametrize(
+    ("places", "ranks", "nodes", "each"),
+    [
+        ([("", 0), ("", 1), ("", 2), ("", 3)], None, 1, 4),
+        ([("a", 0), ("a", 1), ("b", 0), ("b", 1)], None, 2, 2),
+        ([("a", 0), ("b", 0)], None, 2, 1),
+        ([("", 0), ("", 1), ("", 0), ("", 1)], None, 4, 1),  # of several hosts, which the traces do not tell apart
+        ([("node", 0), ("node", 0)], None, 2, 1),  # containers of one name
+        ([("a", 0), ("a", 1), ("b", 0)], None, 3, 1),
+        ([("a", 0), ("a", 1), ("a", 2)], 2, 3, 1),  # where the third is is not known
+        ([("", 4), ("", 5)], None, 2, 1),  # numbers of processes, not of GPUs
+    ],
+)
+def test_gpus_of_a_node_are_those_that_its_ranks_used(places, ranks, nodes, each):
+    """Where it is certain; else each rank has a node of its own, and nothing is said."""
+    cluster, said = on_gpus(places, ranks)
+    assert (cluster.nodes, cluster.gpus_per_node) == (nodes, each)
+    assert (f"{each} on each node by their GPUs" in said) == (each > 1)
+    assert (f"{each} GPUs in a node as its ranks used" in cluster.source.conditions) == (each > 1)
+
+
+def test_gpus_of_a_node_in_a_published_trace(published):
+    trace = published("param_dlrm_8xV100_all8ranks.tar.gz")
+    assert (cluster_of(trace).nodes, cluster_of(trace).gpus_per_node) == (1, 8)
+    told = [noun for noun in nouns_of(trace, Hints("", gpus_per_node=4), silent) if isinstance(noun, Cluster)]
+    assert [(cluster.nodes, cluster.gpus_per_node) for cluster in told] == [(2, 4)]
 
 
 def test_collectives_that_become_computation_are_told(published, recorded):
