@@ -16,7 +16,7 @@ from osfmodel.compression import NONE, compressed
 from osfmodel.errors import DataError, OsfError, UsageError
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import TIME, not_predicted, row_of, stated_plan, without_unsteady
-from osfmodel.measurement import OF_ONE_REPEAT, Measurement
+from osfmodel.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.plan import Plan
 from osfmodel.plans import make_plan
@@ -218,6 +218,10 @@ def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
         raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
+    lacking = [what for what, name in (("workload", run.workload), ("cluster", run.cluster)) if name == UNKNOWN]
+    if lacking:
+        gives = f"what it was imported from gives no {' and no '.join(lacking)}"
+        return not_predicted(run, f"{gives} (osf import says why): name one in the run")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
         found = named(Run(run.workload, run.cluster, run.plan, run.workers, told))

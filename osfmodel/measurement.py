@@ -13,6 +13,9 @@ OF_ONE_REPEAT = ("repeat", "loss_difference")
 OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "hooks", "sent", "settings")
 """Conditions in which turns of plans that were run beside each other may differ."""
 
+UNKNOWN = "unknown"
+"""The workload or the cluster of a run that was imported from a file which does not say enough to make one."""
+
 WIDE = 0.2
 """A spread (quartiles over median) above which figures are not to be trusted, which is then said."""
 
@@ -21,7 +24,7 @@ WIDE = 0.2
 class Measurement:
     """Iteration times of one set-up, or the peak of its memory.
 
-    workload, cluster, plan: the names of what was run
+    workload, cluster, plan: the names of what was run; UNKNOWN where what it was imported from gives none
     samples:    seconds of each measured iteration; one value where only a mean was published; none where what was
                 measured is memory
     warm_ups:   iterations before them that do not count

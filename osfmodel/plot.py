@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from osfmodel.check import Checked
 from osfmodel.errors import DataError, UsageError
-from osfmodel.picture.scatter import Scatter, scatter
+from osfmodel.picture.scatter import Cloud, Scatter, scatter
 
 SUFFIXES = (".png", ".svg")
 BAND = 0.1
@@ -18,6 +19,8 @@ FEW = 100
 """Sources with fewer runs get outlines, so that they do not drown in the others."""
 MANY = 8
 """From so many sources on the legend is small, so that it stays beside the points."""
+LONGEST = 70
+"""Characters of a line of the legend."""
 DECADES = 100
 """From this ratio of its ends on an axis has numbers at whole decades only."""
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#999933")
@@ -27,6 +30,7 @@ MARKERS = "oDs^vPX*"
 def plot_check(checked: Sequence[Checked], path: str) -> None:
     """Predicted against measured iteration time of every run that nothing was fitted on, one colour per source.
 
+    Runs under their own figures are hollow and said to be no predictions.
     Raises UsageError for another suffix than .png or .svg, or where matplotlib is missing.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
@@ -41,12 +45,10 @@ def show_scatter(axes: Any, picture: Scatter, inside: bool = True) -> None:
     low, high = _diagonal(axes, picture)
     for number, cloud in enumerate(picture.clouds):
         measured, predicted = zip(*cloud.points, strict=True)
-        label = f"{cloud.source} ({len(measured)} runs, median error {cloud.median_abs_error:.1%})"
-        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        outline = (
-            {"linewidths": 0.5, "edgecolors": "black"} if len(measured) < FEW else {"linewidths": 0, "alpha": 0.55}
-        )
-        axes.scatter(measured, predicted, s=18, label=label, zorder=2, **style, **outline)
+        marker = MARKERS[number % len(MARKERS)]
+        style = _style(cloud, COLOURS[number % len(COLOURS)])
+        label = fill(f"{cloud.name} ({cloud.runs})", LONGEST, break_long_words=False, break_on_hyphens=False)
+        axes.scatter(measured, predicted, s=18, label=label, zorder=2, marker=marker, **style)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     _label_ticks(axes, decades=high / low > DECADES)
     axes.set(xlabel="measured iteration time (s)", ylabel="predicted iteration time (s)")
@@ -54,6 +56,15 @@ def show_scatter(axes: Any, picture: Scatter, inside: bool = True) -> None:
     size = 8 if len(picture.clouds) < MANY and inside else 7
     axes.legend(loc="upper left" if inside else "upper center", fontsize=size, frameon=False, **place)
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+
+
+def _style(cloud: Cloud, colour: str) -> dict[str, Any]:
+    """Hollow where the runs are no predictions."""
+    if cloud.own:
+        return {"facecolors": "none", "edgecolors": colour, "linewidths": 1}
+    if len(cloud.points) < FEW:
+        return {"color": colour, "edgecolors": "black", "linewidths": 0.5}
+    return {"color": colour, "linewidths": 0, "alpha": 0.55}
 
 
 def save(figure: Any, path: str) -> None:

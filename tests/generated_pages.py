@@ -198,7 +198,8 @@ above them, so accuracy cannot be lost unnoticed.
 ![predicted against measured iteration times, on logarithmic axes, source by source](ledger.png)
 
 The picture is what `osf check --plot ledger.png` draws: measured times across, predicted times up, the diagonal where
-they agree. Ratios (`papers`) and bytes (`memory`) are not times, and are left out.
+they agree. Ratios (`papers`) and bytes (`memory`) are not times, and are left out. In a file of yours, runs held
+against workload and cluster of their own trace are hollow: they are self-consistency, no predictions.
 
 ## What was fitted
 

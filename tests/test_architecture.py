@@ -58,7 +58,7 @@ FLOORS = [
         "bands",
     ),
     ("formats.nccl_log", "formats.horovod_events", "formats.trace_files"),
-    ("formats.kineto_events", "formats.trace_ranks", "formats.trace_sizes", "formats.traces"),
+    ("formats.kineto_events", "formats.trace_ranks", "formats.trace_cycles", "formats.trace_sizes", "formats.traces"),
     ("formats.kineto_recorded",),
     ("formats.kineto_collectives",),
     ("formats.kineto_windows",),

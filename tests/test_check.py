@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import statistics
 from dataclasses import replace
@@ -11,16 +12,20 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import osfmodel as osf
-from osfmodel import profiles
+from osfmodel import plot, profiles
 from osfmodel.check import check, overall, quantile
 from osfmodel.cli import main
 from osfmodel.errors import DataError, UsageError
 from osfmodel.ledger import LEDGER
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import decode_measurements, load_measurements, save_measurements
+from osfmodel.picture.scatter import scatter
+from osfmodel.report.curves import scatter_key
 from osfmodel.runtime.words import _ratio
+from osfmodel.screens.pictures import show_scatter
 from osfmodel.source import Source, imported
 
 
@@ -332,6 +337,32 @@ def test_a_file_of_both_says_so(tmp_path):
     (one,) = check([str(tmp_path / "job.json")])
     assert (one.n, one.own, one.self_consistency) == (2, 1, False)
     assert "from one file are self-consistency" in " ".join(said_of(tmp_path / "job.json").split())
+
+
+def test_the_picture_tells_predictions_from_self_consistency(tmp_path):
+    """A cloud of their own, which every form of the picture names, and hollow in the file."""
+    _, _, run = imported_job(tmp_path)
+    save_measurements("job", [run, replace(run, workload="resnet50-v100")], tmp_path / "job.json")
+    (one,) = check([str(tmp_path / "job.json")])
+    found = scatter([one])
+    assert [(cloud.own, len(cloud.points)) for cloud in found.clouds] == [(False, 1), (True, 1)]
+    assert [cloud.median_abs_error for cloud in found.clouds] == pytest.approx(
+        [abs(row.error) for row in one.rows[::-1]]
+    )
+    name = f"{tmp_path / 'job.json'}, self-consistency, no prediction: 1 run, median error"
+    assert name in scatter_key(found).text
+    console = Console(file=io.StringIO(), width=300)
+    show_scatter(console, found)
+    assert name in console.file.getvalue()
+    picture = tmp_path / "check.svg"
+    pytest.importorskip("matplotlib")
+    assert CliRunner().invoke(main, ["check", str(tmp_path / "job.json"), "--plot", str(picture)]).exit_code == 0
+    assert "self-consistency" in picture.read_text()
+    axes = plot.figure_of((7, 7)).subplots()
+    plot.show_scatter(axes, found)
+    labels = [" ".join(text.get_text().split()) for text in axes.get_legend().get_texts()]
+    assert any("self-consistency, no prediction (1 run, median error" in label for label in labels)
+    assert [len(drawn.get_facecolors()) for drawn in axes.collections[1:]] == [1, 0]
 
 
 def test_a_tolerance_holds_for_self_consistency_too(tmp_path):

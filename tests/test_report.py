@@ -353,7 +353,7 @@ def test_every_form_draws_every_kind_of_bar():
 
 def test_sources_differ_by_more_than_colour():
     """Discs, squares and rings, as many as there are runs up to the most that are drawn."""
-    clouds = tuple(Cloud(name, ((0.1, 0.11), (0.2, 0.19)) * 300, 0.1) for name in "abc")
+    clouds = tuple(Cloud(name, ((0.1, 0.11), (0.2, 0.19)) * 300) for name in "abc")
     found = Page(f"<svg>{scatter_plot(Scatter(clouds)).text}</svg>")
     shapes = Counter((tag, attributes["class"]) for tag, attributes in found.elements if "cloud" in str(attributes))
     assert set(shapes) == {("circle", "cloud c0"), ("rect", "cloud c1"), ("circle", "cloud c2 ring")}

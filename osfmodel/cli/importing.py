@@ -30,7 +30,7 @@ from osfmodel.formats import (
     nouns_of,
 )
 from osfmodel.formats.traces import found_in
-from osfmodel.measurement import Measurement
+from osfmodel.measurement import UNKNOWN, Measurement
 from osfmodel.outputs.results import summary
 from osfmodel.workload import Workload
 
@@ -214,11 +214,14 @@ def document(noun: Noun, title: str) -> dict[str, Any]:
 
 
 def named(nouns: Sequence[Noun], title: str) -> list[tuple[str, Noun]]:
-    """The names of their files in a folder; with the kind where there are several, so that a run names the others'."""
+    """The names of their files in a folder; with the kind where there are several, so that a run names the others'.
+
+    What the files of a job give no file for is UNKNOWN to the run.
+    """
     if len({kind_of(noun) for noun in nouns}) == 1:
         return [(label(noun), noun) for noun in nouns]
     beside = {kind_of(noun): f"{title}-{kind_of(noun)}" for noun in nouns}
-    workload, cluster = (f"{beside[kind]}.json" if kind in beside else title for kind in ("workload", "cluster"))
+    workload, cluster = (f"{beside[kind]}.json" if kind in beside else UNKNOWN for kind in ("workload", "cluster"))
     found: list[tuple[str, Noun]] = []
     for noun in nouns:
         run = replace(noun, workload=workload, cluster=cluster) if isinstance(noun, Measurement) else noun

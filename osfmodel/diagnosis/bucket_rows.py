@@ -29,7 +29,7 @@ class BucketRow:
     wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
     bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
     possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of gradients' messages
-                that are no larger, since larger ones are faster for their size alone; None where it is the only one
+                of any size, which is what the wires can do; None where it is the only one
     exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
                 for each of several in flight
     hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
@@ -114,5 +114,5 @@ def _compared(row: BucketRow, workers: int, price: Price | None, rows: Sequence[
         return replace(row, possible=row.bytes * bus_factor(row.kind, workers) / seconds if seconds else None)
     if not (row.bytes and row.bandwidth and row.gradients):
         return row
-    alike = [one.bandwidth for one in rows if one.gradients and one.bandwidth and (one.bytes or 0) <= row.bytes]
-    return replace(row, possible=max(alike)) if len(alike) > 1 else row
+    found = [one.bandwidth for one in rows if one.gradients and one.bandwidth]
+    return replace(row, possible=max(found)) if len(found) > 1 else row

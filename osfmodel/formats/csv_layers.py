@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Text, columns_of, pick
-from osfmodel.source import imported
 from osfmodel.workload import Layer, Workload
 
 NAMES = ("name", "layer", "tensor", "node")
@@ -36,7 +35,7 @@ def workload_of(text: Text, rows: Iterable[tuple[int, dict[str, str]]], hints: H
     layers = [_layer(text, number, row) for number, row in rows]
     if not layers:
         raise DataError("has a header but no rows" if text.unit == "line" else "is an empty list")
-    source = imported(text.file, "times as given; update taken as 0")
+    source = text.source("times as given; update taken as 0")
     return Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)
 
 

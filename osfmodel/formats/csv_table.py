@@ -14,7 +14,6 @@ from dataclasses import replace
 from osfmodel.cluster import AlphaBeta, Cluster
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, columns_of, pick, require_workers
-from osfmodel.source import imported
 
 SIZES = ("bytes", "size_bytes", "bytes_pow2", "msg_size", "size")
 WORKERS = ("n_gpus", "workers", "ranks", "world_size", "n_nodes", "nodes")
@@ -133,7 +132,7 @@ def _fits(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
         )
         for number, row in rows
     )
-    source = imported(text.file, label or "not stated")
+    source = text.source(label or "not stated")
     return Cluster(_name(hints, label), "hockney", gpus_per_node=hints.gpus_per_node or 1, fits=fits, source=source)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from osfmodel.errors import DataError
 from osfmodel.formats.json_text import parse, require
 from osfmodel.formats.source_text import Hints, Text
-from osfmodel.source import imported
 from osfmodel.workload import Layer, Workload
 
 
@@ -31,7 +30,7 @@ def read(text: Text, hints: Hints) -> list[Workload]:
         for number, size in enumerate(sizes)
     ]
     note = "a layer per DDP bucket; average forward and backward spread by bytes; update as 0"
-    source = imported(text.file, note)
+    source = text.source(note)
     return [Workload(hints.name, tuple(reversed(layers)), hints.batch_size, 0.0, source)]
 
 

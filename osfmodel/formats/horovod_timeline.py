@@ -20,7 +20,7 @@ from osfmodel.errors import DataError
 from osfmodel.formats.horovod_events import Activity, Cycle, Recorder, Span
 from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, require_workers
 from osfmodel.measurement import Measurement
-from osfmodel.source import Source, imported
+from osfmodel.source import Source
 from osfmodel.units import show_time
 from osfmodel.workload import Layer, Workload
 
@@ -261,7 +261,7 @@ def read(text: Text, hints: Hints) -> list[Noun]:
 
 def _source(text: Text, found: HorovodTimeline, workers: int, said: str) -> Source:
     among = f"{workers} worker{'s' * (workers > 1)}"
-    return imported(text.file, f"Horovod, {found.carried}, {among}; {said}")
+    return text.source(f"Horovod, {found.carried}, {among}; {said}")
 
 
 def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> Measurement | None:

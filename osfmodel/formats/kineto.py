@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_ev
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto_steps import counted, steps_of
 from osfmodel.formats.source_text import Files, Hints
+from osfmodel.formats.trace_cycles import continued, cycles_of
 from osfmodel.formats.trace_ranks import joined
 from osfmodel.formats.trace_sizes import chosen, sized
 from osfmodel.trace.record import RankTrace, Step, Trace
@@ -35,6 +35,7 @@ class _File:
     """What one file holds: ``base`` is the microseconds that its clock counts from."""
 
     path: str
+    checksum: str
     kept: Recorded
     header: Mapping[str, Any]
     base: float
@@ -45,6 +46,16 @@ class _File:
         """What the header says of the job."""
         told = self.header.get("distributedInfo")
         return told if isinstance(told, Mapping) else {}
+
+    @property
+    def host(self) -> str:
+        """As it calls itself; empty where the header does not say."""
+        return str(self.header.get("host_name") or "")
+
+    @property
+    def process(self) -> str:
+        """What wrote it."""
+        return f"{self.host} {self.kept.process}"
 
     @property
     def first(self) -> float:
@@ -65,22 +76,25 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     origin = min(file.first for file in found)
     title = hints.name or Path(found[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
     remarks: list[str] = []
-    ranks = [_rank(file, place, len(found), origin, remarks) for place, file in enumerate(found)]
-    order = sorted(range(len(ranks)), key=lambda place: ranks[place].rank)
-    hosts_of = [str(found[place].header.get("host_name") or "") for place in order]
-    job: tuple[RankTrace, ...] = tuple(ranks[place] for place in order)
-    for before, after in pairwise(order):
-        if ranks[before].rank == ranks[after].rank:
-            raise DataError(
-                f"{found[before].path} and {found[after].path} are both of rank {ranks[after].rank}: give the files of "
-                "one run, one a rank, by their names: a folder may hold several jobs, or cycles of schedule(repeat=...)"
-            )
-    if len(job) > 1:
-        job, said = joined(job, _numbered(found), hosts_of)
+    ranks = [_rank(file, place, origin, remarks) for file, place in zip(found, _places(found), strict=True)]
+    cycles = []
+    for places in cycles_of(ranks, [file.process for file in found]):
+        cycle, said = _cycle([ranks[place] for place in places], [found[place] for place in places])
+        cycles.append(cycle)
         remarks += said
-    job = tuple(replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or hints.workers) for rank in job)
+    job, said = continued(cycles)
+    remarks += said
+    workers = len(job) if len(job) > 1 else hints.workers
+    job = tuple(replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or workers) for rank in job)
     trace = sized(chosen(Trace(title, job), hints.steps), hints)
     return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *_missing(trace)])))
+
+
+def _cycle(ranks: Sequence[RankTrace], files: Sequence[_File]) -> tuple[tuple[RankTrace, ...], list[str]]:
+    """The ranks of one cycle on one clock, and what there is to say of it."""
+    if len(ranks) == 1:
+        return tuple(ranks), []
+    return joined(ranks, _numbered(files), [file.host for file in files])
 
 
 def _files(files: Files) -> list[_File]:
@@ -102,10 +116,19 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
     microseconds = base / 1000 if isinstance(base, int | float) and math.isfinite(base) else 0.0
     if not math.isfinite(kept.first):
         raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
-    return _File(file.path, kept, file.header, microseconds, tuple(collectives(kept)))
+    return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(collectives(kept)))
 
 
-def _rank(file: _File, place: int, count: int, origin: float, remarks: list[str]) -> RankTrace:
+def _places(files: Sequence[_File]) -> list[int | None]:
+    """For each file the place of the process that wrote it, its rank if it does not say one; None for a file alone."""
+    if len(files) == 1:
+        return [None]
+    writers = [file.process if file.host else file.path for file in files]
+    known = list(dict.fromkeys(writers))
+    return [known.index(writer) for writer in writers]
+
+
+def _rank(file: _File, place: int | None, origin: float, remarks: list[str]) -> RankTrace:
     """The steps of one file; what there is to say of it is added to ``remarks``."""
     sizes = groups(file.header)
     world = _whole(file.distributed.get("world_size"))
@@ -121,23 +144,26 @@ def _rank(file: _File, place: int, count: int, origin: float, remarks: list[str]
             "the model is compiled: its collectives may be of the compiled graph, whose buckets DDP's caps do not set"
         )
     return RankTrace(
-        rank=_rank_number(file, place, count),
+        rank=_rank_number(file, place),
         steps=tuple(steps),
-        workers=world or (count if count > 1 else None),
+        workers=world,
         device=_device(file),
         backend=str(file.distributed.get("backend") or _backend(file.kept)),
         file=file.path,
+        checksum=file.checksum,
+        host=file.host,
+        gpu=_gpu(file),
         host_computes=not file.kept.on_device,
     )
 
 
-def _rank_number(file: _File, place: int, count: int) -> int:
-    """From the header, else from the file's name, else its place among the files."""
+def _rank_number(file: _File, place: int | None) -> int:
+    """From the header, else from the file's name, else ``place``; 0 for a file alone that does not say."""
     told = _whole(file.distributed.get("rank"), least=0)
     if told is not None:
         return told
     named = RANK.search(file.path.rpartition(":")[2].rpartition("/")[2])
-    return int(named[1]) if named and count > 1 else place
+    return 0 if place is None else int(named[1]) if named else place
 
 
 def _whole(value: Any, least: int = 1) -> int | None:
@@ -151,6 +177,14 @@ def _device(file: _File) -> str:
     told = file.header.get("deviceProperties")
     first = told[0] if isinstance(told, list) and told else None
     return str(first.get("name") or "") if isinstance(first, Mapping) else ""
+
+
+def _gpu(file: _File) -> str:
+    """The number of the one that communicates, if it is one of those that the header lists: old traces had others."""
+    listed = file.header.get("deviceProperties")
+    known = {str(number) for number in range(len(listed))} if isinstance(listed, list) else set()
+    found = min(file.kept.gpus, default="")
+    return found if len(file.kept.gpus) == 1 and found in known else ""
 
 
 def _backend(kept: Recorded) -> str:

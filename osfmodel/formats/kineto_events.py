@@ -19,7 +19,8 @@ import msgspec
 from osfmodel.errors import DataError
 from osfmodel.formats.json_stream import ArrayStream
 from osfmodel.formats.source_text import Files, Progress, Text, silent
-from osfmodel.formats.trace_files import opened
+from osfmodel.formats.trace_files import opened, peeked
+from osfmodel.source import TELLING, checksum_of
 
 SPELLINGS: Mapping[str, str] = {
     "external_id": "External id", "older_external_id": "external id", "correlation": "correlation", "stream": "stream",
@@ -107,12 +108,14 @@ class ParsedEntry(Entry):
 class TraceFile:
     """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for a person.
 
+    ``checksum`` tells it from others of its name.
     ``header`` is what stands beside the events, at first only before them; it is complete when they have ended.
     """
 
     path: str
     header: Mapping[str, Any]
     events: Iterator[Event]
+    checksum: str
 
 
 def is_trace(head: str) -> bool:
@@ -137,22 +140,22 @@ def read_events(
     Take the events of one trace to their end before the next. Raises DataError, which names file and event.
     """
     for name, pieces in opened(Files(tuple(paths), tell, progress), is_trace, ENDINGS):
-        stream = ArrayStream(pieces, "traceEvents", _decoded, entry_of)
-        batches = _begun(name, stream)
-        yield TraceFile(name, stream.header, _events(name, batches, _Choice(keep)))
+        yield _begun(name, pieces, _Choice(keep))
 
 
 Batches = Iterator[tuple[int, list[Entry]]]
 
 
-def _begun(name: str, stream: ArrayStream[Entry]) -> Batches:
-    """The batches of events, where what stands before them is in the header already."""
-    batches = stream.batches()
+def _begun(name: str, pieces: Iterator[bytes], choice: _Choice) -> TraceFile:
+    """The trace in these pieces of its file; what stands before the events is in its header already."""
     try:
+        start, rest = peeked(pieces, TELLING)
+        stream = ArrayStream(rest, "traceEvents", _decoded, entry_of)
+        batches = stream.batches()
         next(batches, None)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    return batches
+    return TraceFile(name, stream.header, _events(name, batches, choice), checksum_of(start))
 
 
 def _events(name: str, batches: Batches, choice: _Choice) -> Iterator[Event]:

@@ -135,6 +135,7 @@ class Recorded:
     backward:     rows (start, end, sequence number, forward thread) of backward nodes, NaN where not recorded
     gradients:    accumulations; ``hooked``: rows (start, end) of the nodes around them, DDP's hook included
     operators:    where any thread of the host computed, kept only where it is asked for
+    process:      the number of that which annotates the steps; ``gpus``: those of the devices of collectives
     """
 
     work: Columns = field(default_factory=lambda: Columns(4))
@@ -150,6 +151,8 @@ class Recorded:
     waits: Union = field(default_factory=Union)
     first: float = float("inf")
     compiled: bool = False
+    process: str = ""
+    gpus: set[str] = field(default_factory=set)
 
     @property
     def on_device(self) -> bool:
@@ -187,6 +190,7 @@ def _launch(kept: Recorded, event: Event) -> None:
 
 def _kernel(kept: Recorded, event: Event) -> None:
     kept.kernels.append(_span(event))
+    kept.gpus.add(event.pid)
 
 
 def _issue(kept: Recorded, event: Event) -> None:
@@ -195,6 +199,7 @@ def _issue(kept: Recorded, event: Event) -> None:
 
 def _note(kept: Recorded, event: Event) -> None:
     kept.notes.append(_span(event))
+    kept.process = kept.process or event.pid
 
 
 def _compiled(kept: Recorded, event: Event) -> None:

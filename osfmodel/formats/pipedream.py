@@ -12,7 +12,6 @@ import re
 
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Text
-from osfmodel.source import imported
 from osfmodel.workload import Layer, Workload
 
 FIGURES = " -- forward_compute_time="
@@ -45,7 +44,7 @@ def read(text: Text, hints: Hints) -> list[Workload]:
             layers.append(_layer(text, number, node[1], times))
     if not layers:
         raise DataError("has no nodes with times")
-    source = imported(text.file, "PipeDream graph, input nodes left out; update as 0")
+    source = text.source("PipeDream graph, input nodes left out; update as 0")
     return [Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from osfmodel.cluster import Cluster, Table
 from osfmodel.errors import DataError
 from osfmodel.measurement import Measurement
-from osfmodel.source import imported
+from osfmodel.source import TELLING, Source, checksum_of, imported
 from osfmodel.workload import Workload
 
 LONGEST_QUOTE = 120
@@ -60,6 +60,11 @@ class Text:
     content: str
     unit: str = "line"
     tell: Callable[[str], None] = silent
+
+    def source(self, conditions: str) -> Source:
+        """Of what was read out of it under these conditions."""
+        start = self.content[:TELLING].encode("utf-8", "surrogatepass")
+        return imported(self.file, conditions, checksum_of(start))
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(number, line), the first being 1, one at a time: a large file is never held twice."""
@@ -172,7 +177,7 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
         gpus_per_node=gpus_per_node,
         nodes=-(-largest // gpus_per_node),
         tables=tuple(tables),
-        source=imported(text.file, conditions),
+        source=text.source(conditions),
     )
 
 

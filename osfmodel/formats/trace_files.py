@@ -95,7 +95,7 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
     sifting = Sifting(lambda head: any(sniff(head) for sniff in formats.values()), silent, Meter((), None))
     for file, _ in _listed(path, endings):
         for _, pieces in _checked(file, _in_file(file, True, sifting)):
-            head = _text(_peeked(pieces, HEAD)[0])
+            head = _text(peeked(pieces, HEAD)[0])
             return next(name for name, sniff in formats.items() if sniff(head))
     if path.is_dir():
         raise DataError(f"{path}: is a folder without traces: none is of {' or '.join(formats)}")
@@ -121,7 +121,7 @@ def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
 def _in_file(path: Path, found: bool, sifting: Sifting) -> Opened:
     """The traces in a file: itself, or those of an archive. One that was ``found`` in a folder may be none."""
     with _open(path) as file:
-        start, pieces = _peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
+        start, pieces = peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
         if tar_stream.is_tar(start):
             yield from _in_archive(path, pieces, sifting)
         elif found:
@@ -141,7 +141,7 @@ def _in_archive(path: Path, pieces: Pieces, sifting: Sifting) -> Opened:
 
 
 def _if_known(name: str, pieces: Pieces, sifting: Sifting) -> Opened:
-    content, pieces = _peeked(pieces, HEAD)
+    content, pieces = peeked(pieces, HEAD)
     if sifting.known(_text(content)):
         yield name, limited(pieces, LARGEST_TRACE, TOO_LARGE)
     else:
@@ -152,7 +152,7 @@ def _text(content: bytes) -> str:
     return content[:HEAD].decode("utf-8", "replace")
 
 
-def _peeked(pieces: Pieces, count: int) -> tuple[bytes, Pieces]:
+def peeked(pieces: Pieces, count: int) -> tuple[bytes, Pieces]:
     """At least the first ``count`` bytes, if there are as many, and all pieces still."""
     start = b""
     while len(start) < count and (piece := next(pieces, None)) is not None:

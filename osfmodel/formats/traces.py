@@ -9,7 +9,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Noun
 from osfmodel.trace.buckets import exposed_others
-from osfmodel.trace.nouns import cluster_of, measurement_of, workload_of
+from osfmodel.trace.nouns import cluster_of, gpus_per_node, measurement_of, workload_of
 from osfmodel.trace.own_step import doubts
 from osfmodel.trace.record import Trace
 from osfmodel.trace.usual import unsteady, usual_step
@@ -29,8 +29,8 @@ ONE_SIZE = (
 def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequence[Noun]:
     """The workload, what collectives took and the times of steps, as far as the trace holds them.
 
-    ``tell`` hears what is missing and how to record it; ``hints`` say what no trace does: the batch, and how many GPUs
-    hosts have, each its own where that is not told.
+    ``tell`` hears what is missing and how to record it; ``hints`` say what no trace does: the batch, and what few do,
+    how many GPUs hosts have.
     """
     for remark in trace.remarks:
         tell(remark)
@@ -60,7 +60,7 @@ def _as_told(noun: Noun, hints: Hints) -> Noun:
     if isinstance(noun, Workload) and hints.batch_size is not None:
         return replace(noun, batch_size=hints.batch_size)
     if isinstance(noun, Cluster) and hints.gpus_per_node is not None:
-        nodes = -(-(noun.nodes or 1) // hints.gpus_per_node)  # a trace has one worker in each
+        nodes = -(-(noun.nodes or 1) * noun.gpus_per_node // hints.gpus_per_node)
         return replace(noun, gpus_per_node=hints.gpus_per_node, nodes=nodes)
     return noun
 
@@ -69,6 +69,8 @@ def found_in(trace: Trace) -> str:
     """One line on it: ranks, steps, collectives and buckets of a step."""
     step = usual_step(trace)
     ranks = f"{len(trace.ranks)} of {trace.workers} ranks" if trace.workers else f"{len(trace.ranks)} rank"
+    each = gpus_per_node(trace)
+    ranks += f", {each} on each node by their GPUs" if each else ""
     collectives = f"{len(step.collectives)} collectives a step"
     sizes = [one.elements for one in step.reductions]
     shown = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN]) + " ..." * (

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from osfmodel.check import Checked
 
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """The runs of one source that nothing was fitted on: (measured, predicted) in seconds."""
+    """The runs of one source that nothing was fitted on: (measured, predicted) in seconds, at least one.
+
+    ``own``: whether what is called predicted was put together out of the figures of the very run.
+    """
 
     source: str
     points: tuple[tuple[float, float], ...]
-    median_abs_error: float | None
+    own: bool = False
+
+    @property
+    def median_abs_error(self) -> float:
+        """Of predicted / measured - 1, the median magnitude."""
+        return median(abs(predicted / measured - 1) for measured, predicted in self.points)
+
+    @property
+    def name(self) -> str:
+        """The source, and where errors say nothing of predictions, that."""
+        return f"{self.source}, self-consistency, no prediction" if self.own else self.source
+
+    @property
+    def runs(self) -> str:
+        """How many, and how far off."""
+        count = len(self.points)
+        return f"{count} run{'s' * (count > 1)}, median error {self.median_abs_error:.1%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +51,18 @@ class Scatter:
 
 
 def scatter(checked: Iterable[Checked]) -> Scatter:
-    """What the ledger or a file of runs holds. Ratios (rows without a regime) are left out: they are no times."""
-    clouds = [Cloud(one.source, _points(one), one.median_abs_error) for one in checked]
+    """What the ledger or a file of runs holds. Ratios (rows without a regime) are left out: they are no times.
+
+    Runs under their own figures, which are no predictions, are a cloud by themselves.
+    """
+    clouds = [Cloud(one.source, _points(one, own), own) for one in checked for own in (False, True)]
     return Scatter(tuple(sorted((cloud for cloud in clouds if cloud.points), key=lambda cloud: -len(cloud.points))))
 
 
-def _points(one: Checked) -> tuple[tuple[float, float], ...]:
-    """Of the rows that count and are times."""
+def _points(one: Checked, own: bool) -> tuple[tuple[float, float], ...]:
+    """Of the rows that count and are times, those that are ``own`` or those that are not."""
     return tuple(
         (row.measured, row.predicted)
         for row in one.rows
-        if row.predicted is not None and row.counts and row.regime is not None
+        if row.predicted is not None and row.counts and row.regime is not None and row.own == own
     )

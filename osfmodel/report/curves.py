@@ -116,7 +116,7 @@ def scatter_plot(picture: Scatter) -> Markup:
         for measured, predicted in cloud.points[::step]:
             x, y = scale.place(measured), scale.place(predicted)
             drawn.append(_dot(number, percent(x), down(y), 2.5))
-    words = "; ".join(_cloud_words(cloud.source, len(cloud.points), cloud.median_abs_error) for cloud in picture.clouds)
+    words = "; ".join(f"{cloud.name}: {cloud.runs}" for cloud in picture.clouds)
     return plot(across, up, drawn, "Predicted over measured iteration time", words)
 
 
@@ -125,8 +125,8 @@ def scatter_key(picture: Scatter) -> Markup:
     items = []
     for number, cloud in enumerate(picture.clouds):
         dot = _dot(number, "8", 8.0, 4.0)
-        words = _cloud_words(cloud.source, len(cloud.points), cloud.median_abs_error)
-        items.append(element("li", element("svg", dot, width=16, height=16, aria_hidden="true"), words))
+        mark = element("svg", dot, width=16, height=16, aria_hidden="true")
+        items.append(element("li", mark, f"{cloud.name}: {cloud.runs}"))
     return element("ul", *items, class_="legend")
 
 
@@ -137,10 +137,6 @@ def _dot(number: int, x: str, y: float, size: float) -> Markup:
         return element("rect", **box, class_=f"cloud c{number % 6}")
     ring = " ring" if number % 3 == 2 else ""
     return element("circle", cx=x, cy=y, r=size, class_=f"cloud c{number % 6}{ring}")
-
-
-def _cloud_words(source: str, count: int, error: float | None) -> str:
-    return f"{source}: {count} runs" + ("" if error is None else f", median error {error:.1%}")
 
 
 def workers(curve_: Scaling) -> Iterable[Markup]:

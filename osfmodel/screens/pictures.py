@@ -228,8 +228,7 @@ def show_scatter(console: Any, picture: Scatter) -> None:
         f"  both from {show_time(picture.ends[0])} to {show_time(picture.ends[1])}; dots: equal", markup=False
     )
     for number, cloud in enumerate(picture.clouds):
-        error = "" if cloud.median_abs_error is None else f", median error {cloud.median_abs_error:.1%}"
-        console.print(f"  {MARKS[number % len(MARKS)]} {cloud.source}: {len(cloud.points)} runs{error}", markup=False)
+        console.print(f"  {MARKS[number % len(MARKS)]} {cloud.name}: {cloud.runs}", markup=False)
 
 
 CURVES: Mapping[type[Curve], Callable[[Any, Any], None]] = {

@@ -202,8 +202,8 @@ def _source(trace: Trace, said: str) -> Source:
     )
     backend = rank.backend or "no collectives"
     conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
-    files = trace.ranks[0].file.rpartition("/")[2]
-    return imported(_printable(files), _printable(conditions))
+    first = trace.ranks[0]
+    return imported(_printable(first.file.rpartition("/")[2]), _printable(conditions), first.checksum)
 
 
 def _printable(text: str) -> str:
@@ -260,15 +260,33 @@ def cluster_of(trace: Trace) -> Cluster:
     waits = "without waits for others" if arrivals_known(trace.pace) else "waits for other ranks are in them"
     averaged = "smaller ones that took longer are averaged" if tables else ONE_SIZE
     backend = trace.pace.backend
+    each, most = gpus_per_node(trace), max(one.workers for one in tables or lines)
+    placed = f", {each} GPUs in a node as its ranks used" if each else ""
     return Cluster(
         name=trace.name,
         cost_model="tabulated" if tables else "hockney",
-        nodes=max(one.workers for one in tables or lines),
+        gpus_per_node=each or 1,
+        nodes=-(-most // (each or 1)),
         fits=() if tables else tuple(lines),
         tables=tuple(tables),
         library=backend if backend in LIBRARIES else "",
-        source=_source(trace, f"collectives of training, each alone on the wires, {waits}, {averaged}"),
+        source=_source(trace, f"collectives of training, each alone on the wires, {waits}, {averaged}{placed}"),
     )
+
+
+def gpus_per_node(trace: Trace) -> int | None:
+    """How many GPUs of each node the job used, 2 or more; None where that is not certain.
+
+    It is where all ranks are on the record, as many of each host, and each on a GPU of another number than the others
+    there: hosts of one name, or of none, would have equal numbers.
+    """
+    ranks = trace.ranks
+    places = {(rank.host, rank.gpu) for rank in ranks if rank.gpu}
+    counts = set(Counter(rank.host for rank in ranks).values())
+    if len(ranks) < (trace.workers or 1) or len(places) < len(ranks) or len(counts) > 1:
+        return None
+    (each,) = counts
+    return each if each > 1 else None
 
 
 def measurement_of(trace: Trace) -> Measurement:

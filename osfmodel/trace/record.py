@@ -174,6 +174,8 @@ class Step:
 class RankTrace:
     """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; empty where the trace does not say.
 
+    ``file`` is where it was read from, ``checksum`` what tells that from others of its name.
+    ``host`` is its name and ``gpu`` the number of the one that it used there, empty where the trace does not say.
     ``host_computes``: whether what computes is the host itself, which then has no device that runs behind it.
     """
 
@@ -183,6 +185,9 @@ class RankTrace:
     device: str = ""
     backend: str = ""
     file: str = ""
+    checksum: str = ""
+    host: str = ""
+    gpu: str = ""
     host_computes: bool = False
 
 

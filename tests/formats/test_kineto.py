@@ -21,6 +21,7 @@ from osfmodel.errors import DataError, OsfError
 from osfmodel.explain import explain_trace
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, silent
+from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
 from osfmodel.trace.buckets import carried
@@ -164,6 +165,48 @@ def test_a_recorded_job_is_the_same_on_several_clocks(name, clock):
 def test_gpus_of_a_host_are_as_told(recorded):
     (workload, cluster, _) = nouns_of(recorded("tiny-buckets"), Hints("", gpus_per_node=2, batch_size=7), silent)
     assert (cluster.nodes, cluster.gpus_per_node, workload.batch_size) == (2, 2, 7)
+
+
+def on_gpus(places, ranks=None):
+    """The cluster of a job whose ranks are on (host, GPU) of hosts with four."""
+    job = Job(late=(0,) * len(places), clocks=(0,) * len(places), buckets=((100, 200), (4000,)))
+    texts = []
+    for rank, (host, gpu) in list(enumerate(places))[:ranks]:
+        document = {**traces.trace(job, rank), "deviceProperties": [{"id": number} for number in range(4)]}
+        document |= {"host_name": host} if host else {}
+        for event in document["traceEvents"]:
+            event["pid"] = gpu if event["cat"] == "kernel" else event["pid"]
+        texts.append(Text(f"rank{rank}.json", json.dumps(document)))
+    trace = load_trace(texts, Hints("job"))
+    return cluster_of(trace), found_in(trace)
+
+
+@pytest.mark.parametrize(
+    ("places", "ranks", "nodes", "each"),
+    [
+        ([("", 0), ("", 1), ("", 2), ("", 3)], None, 1, 4),
+        ([("a", 0), ("a", 1), ("b", 0), ("b", 1)], None, 2, 2),
+        ([("a", 0), ("b", 0)], None, 2, 1),
+        ([("", 0), ("", 1), ("", 0), ("", 1)], None, 4, 1),  # of several hosts, which the traces do not tell apart
+        ([("node", 0), ("node", 0)], None, 2, 1),  # containers of one name
+        ([("a", 0), ("a", 1), ("b", 0)], None, 3, 1),
+        ([("a", 0), ("a", 1), ("a", 2)], 2, 3, 1),  # where the third is is not known
+        ([("", 4), ("", 5)], None, 2, 1),  # numbers of processes, not of GPUs
+    ],
+)
+def test_gpus_of_a_node_are_those_that_its_ranks_used(places, ranks, nodes, each):
+    """Where it is certain; else each rank has a node of its own, and nothing is said."""
+    cluster, said = on_gpus(places, ranks)
+    assert (cluster.nodes, cluster.gpus_per_node) == (nodes, each)
+    assert (f"{each} on each node by their GPUs" in said) == (each > 1)
+    assert (f"{each} GPUs in a node as its ranks used" in cluster.source.conditions) == (each > 1)
+
+
+def test_gpus_of_a_node_in_a_published_trace(published):
+    trace = published("param_dlrm_8xV100_all8ranks.tar.gz")
+    assert (cluster_of(trace).nodes, cluster_of(trace).gpus_per_node) == (1, 8)
+    told = [noun for noun in nouns_of(trace, Hints("", gpus_per_node=4), silent) if isinstance(noun, Cluster)]
+    assert [(cluster.nodes, cluster.gpus_per_node) for cluster in told] == [(2, 4)]
 
 
 def test_collectives_that_become_computation_are_told(published, recorded):
@@ -361,7 +404,7 @@ def test_one_rank_of_several_says_what_is_not_known():
 
 def test_a_rank_twice_is_refused():
     content = traces.text(Job())
-    said = "^a.json and b.json are both of rank 0: give the files of one run, one a rank, by"
+    said = "^a.json and b.json are both of rank 0, and not cycles of one .*: give the files of one run by their names"
     with pytest.raises(DataError, match=said):
         load_trace([Text("a.json", content), Text("b.json", content)])
 
@@ -396,7 +439,8 @@ def test_old_categories_mean_the_same():
         return [{**event, "cat": old.get(event["cat"], event["cat"])} for event in events]
 
     job = Job(late=(0, 0), clocks=(0, 0))
-    assert read(job, change=aged).ranks == read(job).ranks
+    old, new = read(job, change=aged), read(job)
+    assert [replace(rank, checksum="") for rank in old.ranks] == [replace(rank, checksum="") for rank in new.ranks]
 
 
 def test_where_no_launches_are_recorded_collectives_are_matched_in_order():
@@ -463,6 +507,37 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
     assert source["n"] == 1
     assert source["worst_abs_error"] < 1e-6
     assert source["self_consistency"], "all three are of the same trace"
+
+
+def test_two_jobs_whose_traces_are_called_alike_are_no_self_consistency(tmp_path):
+    """A run of one, predicted from the workload and the cluster of the other, is a prediction."""
+    for name, forward in (("a", 400), ("b", 500)):
+        (tmp_path / name).mkdir()
+        job = Job(forward=forward, late=(0, 0), clocks=(0, 0), buckets=((100, 200), (4000,)))
+        (tmp_path / name / "trace.json").write_text(traces.text(job))
+        told = [str(tmp_path / name / "trace.json"), "-o", f"{tmp_path / name}/job/"]
+        assert CliRunner().invoke(main, ["import", *told]).exit_code == 0
+    mixed = (tmp_path / "a/job/trace-measurements.json").read_text().replace('"trace-', '"../../b/job/trace-')
+    (tmp_path / "a/job/mixed.json").write_text(mixed)
+    own, other = (tmp_path / "a/job" / name for name in ("trace-measurements.json", "mixed.json"))
+    found = json.loads(CliRunner().invoke(main, ["check", str(own), str(other), "--json"]).stdout)["sources"]
+    assert [(one["n"], one["self_consistency"]) for one in found] == [(1, True), (1, False)]
+
+
+def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
+    """None is written, and osf check says so instead of naming one."""
+    job = Job(sizes="nowhere", shapes=False, late=(0, 300), clocks=(0, 0))
+    files = [tmp_path / f"rank{rank}.json" for rank in (0, 1)]
+    for rank, file in enumerate(files):
+        file.write_text(traces.text(job, rank))
+    folder = tmp_path / "job"
+    assert CliRunner().invoke(main, ["import", *map(str, files), "-o", f"{folder}/"]).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-measurements.json", "rank-workload.json"]
+    checked = CliRunner().invoke(main, ["check", str(folder / "rank-measurements.json")])
+    assert checked.exit_code == 1
+    said = " ".join(checked.stdout.split())
+    assert "1 run not predicted: what it was imported from gives no cluster (osf import says why): name one in" in said
+    assert "no cluster named" not in said
 
 
 ODD = [

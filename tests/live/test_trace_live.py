@@ -23,7 +23,7 @@ else:
 from tests.live import tracing
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
-WAYS = {"shapes": 2, "bare": 2, "compiled": 2, "accumulated": 4}
+WAYS = {"shapes": 2, "bare": 2, "compiled": 2, "accumulated": 4, "cycles": 2}
 """Ranks of each."""
 BY_INDUCTOR = ["inductor", "coalesced", "concatenated"] if which(os.environ.get("CXX", "g++")) else []
 """Ways that need a compiler of C++."""
@@ -60,14 +60,14 @@ def traced(ran, way, **hints):
     return load_trace([folder / way], Hints(way, **hints))
 
 
-@pytest.mark.parametrize("way", ["shapes", "compiled", "accumulated"])
+@pytest.mark.parametrize("way", ["shapes", "compiled", "accumulated", "cycles"])
 def test_buckets_and_gradients_are_those_of_ddp(ran, logged, way):
-    """With shapes recorded: every step of every rank, also of a compiled model and of accumulated gradients."""
+    """With shapes recorded: every step of every rank, also of a compiled model, accumulated gradients and cycles."""
     trace = traced(ran, way)
     assert [rank.rank for rank in trace.ranks] == list(range(WAYS[way]))
     assert {(rank.device, rank.backend, rank.workers) for rank in trace.ranks} == {("cpu", "gloo", WAYS[way])}
     for rank in trace.ranks:
-        assert len(rank.steps) == tracing.ACTIVE
+        assert len(rank.steps) == tracing.ACTIVE * (2 if way == "cycles" else 1)
         for step in rank.steps:
             assert [one.elements for one in step.reductions] == logged(way)
             assert [one.elements for one in step.gradients] == SIZES

@@ -1,12 +1,15 @@
 """A rank that trains a small model under DDP and gloo with torch.profiler on: python -m tests.live.tracing FOLDER WAY..
 
-Each WAY leaves FOLDER/WAY/rankN.json, and a line on stdout with what DDP logged of it.
+Each WAY leaves FOLDER/WAY/rankN.json, and a line on stdout with what DDP logged of it; the way ``cycles`` what
+TensorBoard's handler writes in two cycles. ``python -m tests.live.tracing store`` keeps these in tests/formats/data.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,9 +17,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+from tests.live.explained import STORED, stripped
+from tests.live.launching import found
 
 WIDTH, LAYERS, CAP_MB, ACTIVE, MICRO_BATCHES = 384, 4, 1.0, 3, 3
+STORED_CYCLES = STORED.parent / "cycles"
 
 FUSED = {"coalesced": "coalesced", "concatenated": "concat"}
 """Ways in which Inductor fuses the all-reduces of a compiled backward, with what its pass calls them."""
@@ -39,13 +46,16 @@ def train(way: str, folder: Path) -> dict[str, object]:
     batches = iter(loader)
     target = folder / way / f"rank{dist.get_rank()}.json"
     target.parent.mkdir(exist_ok=True)
+    cycles = 2 if way == "cycles" else 1
     with profile(
         activities=[ProfilerActivity.CPU],
-        schedule=schedule(wait=0, warmup=3, active=ACTIVE),
-        on_trace_ready=lambda found: found.export_chrome_trace(str(target)),
+        schedule=schedule(wait=0, warmup=3, active=ACTIVE, repeat=cycles),
+        on_trace_ready=tensorboard_trace_handler(str(target.parent), use_gzip=True)
+        if way == "cycles"
+        else lambda found: found.export_chrome_trace(str(target)),
         record_shapes=way != "bare",
     ) as profiler:
-        for _ in range(3 + ACTIVE):
+        for _ in range(cycles * (3 + ACTIVE)):
             optimizer.zero_grad()
             batch = next(batches)
             for micro in range(MICRO_BATCHES if way == "accumulated" else 1):
@@ -94,5 +104,19 @@ def main(folder: str, *ways: str) -> None:
     dist.destroy_process_group()
 
 
+def store() -> None:
+    """Keep what two ranks write in cycles, without what nothing is read of."""
+    STORED_CYCLES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found("tests.live.tracing", [folder, "cycles"], 2)
+        for path in (Path(folder) / "cycles").iterdir():
+            document = stripped(json.loads(gzip.decompress(path.read_bytes())))
+            packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+            (STORED_CYCLES / path.name).write_bytes(packed)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:] == ["store"]:
+        store()
+    else:
+        main(*sys.argv[1:])
