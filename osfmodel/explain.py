@@ -13,7 +13,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.cost.fitting import Sample, fit_nonnegative
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.bucket_rows import bucket_rows
-from osfmodel.diagnosis.causes import gains_of
+from osfmodel.diagnosis.causes import costliest, gains_of
 from osfmodel.diagnosis.parts import mean, parts_of
 from osfmodel.diagnosis.replay import Seen, messages
 from osfmodel.diagnosis.replays import Replays, Startup
@@ -82,7 +82,8 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     _require_fitting(gains, time)
     place = _median_rank(ranks)
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
-    network = [cause for cause in worth if CAUSES[cause].of_network]
+    network = costliest(worth, lambda cause: cause.of_network)
+    slow = costliest(worth, lambda cause: cause.of_rank)
     bare = Explanation(
         trace.name,
         workers,
@@ -94,8 +95,8 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         gains,
         fmean(step.gains.replayed for step in usual),
         cause=max(worth, key=worth.__getitem__, default=COMPUTE),
-        straggler=max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank if "imbalance" in worth else None,
-        network=max(network, key=gains.__getitem__, default=None),
+        straggler=None if slow is None else max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank,
+        network=network,
         verdict="",
         buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 from statistics import median
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -465,9 +464,10 @@ def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
 
 def test_an_all_reduce_of_no_gradients_is_no_map_of_used_parameters():
     """That of a loss, or of SyncBatchNorm's, is of float32."""
-    row = next(row for row in osf.explain(trace_of(SLOW)).buckets if row.kind == "all_reduce")
+    found = osf.explain(trace_of(SLOW))
+    row = next(row for row in found.buckets if row.kind == "all_reduce")
     said = [
-        find_unused(SimpleNamespace(buckets=[replace(row, dtype=dtype, gradients=False)]), "much")
+        find_unused(replace(found, buckets=(replace(row, dtype=dtype, gradients=False),)), 1.0)
         for dtype in ("float32", "int32")
     ]
     assert ["find_unused_parameters" in words for words in said] == [False, True]
