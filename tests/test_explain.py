@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
+from osfmodel.diagnosis.replay import Seen
 from osfmodel.diagnosis.words import find_unused
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
@@ -253,8 +254,20 @@ def test_steps_are_chosen_by_number():
     apart = replace(trace, ranks=(trace.ranks[0], later, *trace.ranks[2:]))
     with pytest.raises(DataError, match=r"^no step is on the record of all ranks: rank 0 has 0\.\.2, rank 1 has 10"):
         explain_trace(apart)
-    with pytest.raises(DataError, match=r"no such step: it has 0, 1, 2"):
-        explain_trace(trace, steps=[7])
+    with pytest.raises(DataError, match=r"^no step is on the record of all ranks: rank 0 has 1, rank 1 has 11"):
+        explain_trace(apart, steps=[1, 11])
+    for steps, said in (([7], "7"), ([7, 9], "7, 9"), (range(7, 10), r"7\.\.9")):
+        with pytest.raises(DataError, match=rf"^rank 0 has no steps {said}: it has 0\.\.2$"):
+            explain_trace(trace, steps=steps)
+
+
+@pytest.mark.parametrize("job", PLANTED)
+def test_the_own_work_of_a_rank_is_what_its_parts_leave(job):
+    """Of the clock that stands still in waits, and as a sum of parts."""
+    for rank in trace_of(PLANTED[job]).ranks:
+        for step in rank.steps:
+            parts = parts_of(step)
+            assert Seen.of(step, True).own_work == pytest.approx(step.time - parts.exposed - parts.input, rel=1e-9)
 
 
 def test_a_pause_is_a_wait_only_where_a_collective_ends_in_it():

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from osfmodel.diagnosis.messages import Key, used_map
 from osfmodel.diagnosis.parts import input_waits
-from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_rank, messages, scene
+from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_place, messages, scene
 from osfmodel.intervals import Interval, without
 
 Startup = Callable[[int], float]
@@ -22,7 +22,7 @@ class Replays:
 
     def __init__(self, ranks: Sequence[Seen], startup: Startup) -> None:
         self.ranks = ranks
-        self.usual = median_rank(ranks, input_waits)
+        self.usual = ranks[median_place([rank.own_work for rank in ranks])]
         self._startup = startup
         self._inputs = input_waits(self.usual.step)
         self._times = dict(messages(ranks))
@@ -60,7 +60,7 @@ class Replays:
 
     def without_messages(self) -> float:
         """And nothing is waited for: the usual rank's own work."""
-        return self.usual.clock(self._inputs).at(self.usual.step.end)
+        return self.usual.own_work
 
     def never_idle(self) -> float:
         """And the device is never idle for reasons that the trace does not show."""

@@ -17,8 +17,9 @@ from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of
 from osfmodel.formats.kineto_steps import counted, steps_of
 from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.trace_ranks import joined
-from osfmodel.formats.trace_sizes import chosen, sized
+from osfmodel.formats.trace_sizes import sized
 from osfmodel.trace.record import RankTrace, Step, Trace
+from osfmodel.trace.usual import with_steps
 
 __all__ = ["ENDINGS", "sniff", "trace_of"]
 
@@ -79,7 +80,11 @@ def trace_of(files: Files, hints: Hints) -> Trace:
         job, said = joined(job, _numbered(found), hosts_of)
         remarks += said
     job = tuple(replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or hints.workers) for rank in job)
-    trace = sized(chosen(Trace(title, job), hints.steps), hints)
+    trace = Trace(title, job)
+    if hints.steps is not None:
+        first, last = hints.steps
+        trace = with_steps(trace, range(first, last + 1))
+    trace = sized(trace, hints)
     return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *_missing(trace)])))
 
 
