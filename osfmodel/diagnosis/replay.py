@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from osfmodel.diagnosis.messages import Key, Sent, sent
+from osfmodel.diagnosis.messages import Sent, sent
 from osfmodel.diagnosis.parts import LocalClock, Wait, input_waits, waits
 from osfmodel.intervals import Interval
-from osfmodel.trace.record import Step
+from osfmodel.trace.record import Key, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ def flowing(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval]
     ready: dict[Key, float] = {}
     stands_for: dict[Key, Key] = {}
     sends: list[tuple[Key, float]] = []
-    for time, (group, number), place, seconds in pieces:
-        piece = (f"{group} {number}", place)
-        ready[piece], stands_for[group, number] = time, piece
+    for time, key, place, seconds in pieces:
+        piece = (*key, place)
+        ready[piece], stands_for[key] = time, piece
         sends.append((piece, seconds))
     waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
     return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends))

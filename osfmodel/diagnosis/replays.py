@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from osfmodel.diagnosis.messages import Key, used_map
+from osfmodel.diagnosis.messages import used_map
 from osfmodel.diagnosis.parts import input_waits
 from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_place, messages, scene
 from osfmodel.intervals import Interval, without
+from osfmodel.trace.record import Key
 
 Startup = Callable[[int], float]
 """Seconds of start-up of a message of so many bytes."""

@@ -14,9 +14,9 @@ from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found, collectives, groups
 from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
-from osfmodel.formats.kineto_steps import counted, steps_of
+from osfmodel.formats.kineto_steps import steps_of
 from osfmodel.formats.source_text import Files, Hints
-from osfmodel.formats.trace_ranks import joined
+from osfmodel.formats.trace_ranks import joined, numbered_alike
 from osfmodel.formats.trace_sizes import sized
 from osfmodel.trace.record import RankTrace, Step, Trace
 from osfmodel.trace.usual import with_steps
@@ -66,7 +66,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     origin = min(file.first for file in found)
     title = hints.name or Path(found[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
     remarks: list[str] = []
-    ranks = [_rank(file, place, len(found), origin, remarks) for place, file in enumerate(found)]
+    ranks = numbered_alike([_rank(file, place, len(found), origin, remarks) for place, file in enumerate(found)])
     order = sorted(range(len(ranks)), key=lambda place: ranks[place].rank)
     hosts_of = [str(found[place].header.get("host_name") or "") for place in order]
     job: tuple[RankTrace, ...] = tuple(ranks[place] for place in order)
@@ -77,9 +77,9 @@ def trace_of(files: Files, hints: Hints) -> Trace:
                 "one run, one a rank, by their names: a folder may hold several jobs, or cycles of schedule(repeat=...)"
             )
     if len(job) > 1:
-        job, said = joined(job, _numbered(found), hosts_of)
+        job, said = joined(job, hosts_of)
         remarks += said
-    job = tuple(replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or hints.workers) for rank in job)
+    job = tuple(replace(rank, workers=rank.workers or hints.workers) for rank in job)
     trace = Trace(title, job)
     if hints.steps is not None:
         first, last = hints.steps
@@ -164,12 +164,6 @@ def _backend(kept: Recorded) -> str:
     if not names and kept.kernels:
         return "nccl"
     return min(names) if len(names) == 1 else ""
-
-
-def _numbered(files: Sequence[_File]) -> bool:
-    """Whether every collective on the record has the library's own sequence number."""
-    found = [one.sequence for file in files for one in file.collectives]
-    return bool(found) and None not in found
 
 
 def _missing(trace: Trace) -> list[str]:
