@@ -17,7 +17,7 @@ from osfmodel.diagnosis.words import find_unused
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.explain_tables import others
-from osfmodel.intervals import merged, without
+from osfmodel.intervals import union, without
 from osfmodel.remedies import BEYOND
 from osfmodel.trace import cluster_of, measurement_of, workload_of
 from osfmodel.trace.buckets import wire_times
@@ -517,7 +517,7 @@ def anything(draw):
             GradientReady(time, None, draw(st.none() | st.integers(0, 10**6)), "float32", draw(st.none() | TIMES))
             for time in draw(st.lists(TIMES, max_size=4))
         ]
-        compute, copies, inputs = (merged(draw(SPANS)) for _ in range(3))
+        compute, copies, inputs = (union(draw(SPANS)) for _ in range(3))
         backward = draw(st.none() | st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))))
         step = Step(0, 0.0, 10.0, compute, tuple(collectives), tuple(gradients), copies, inputs, None, backward)
         ranks.append(RankTrace(rank, (step,), draw(st.none() | st.integers(1, 4)), host_computes=draw(st.booleans())))

@@ -23,10 +23,10 @@ from osfmodel.formats import (
     IMPORT_FORMATS,
     Hints,
     Noun,
+    as_one_cluster,
     holds_traces,
     import_content,
     import_file,
-    merged,
     nouns_of,
 )
 from osfmodel.formats.traces import found_in
@@ -107,7 +107,7 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
     """The nouns in a file; of several the tables of one cluster, named ``title``."""
     found = [(file, import_one(file, replace(hints, name=hints.name or stem(file)), form)) for file in files]
     found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
-    return found[0][1] if len(found) == 1 else [merged([(file, wires(nouns)) for file, nouns in found], title)]
+    return found[0][1] if len(found) == 1 else [as_one_cluster([(file, wires(nouns)) for file, nouns in found], title)]
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name
 from osfmodel.errors import DataError
-from osfmodel.intervals import Interval, length, merged, require_interval
+from osfmodel.intervals import Interval, length, require_interval, union
 from osfmodel.workload import element_bytes, holds_gradients
 
 Key = tuple[Hashable, ...]
@@ -143,7 +143,7 @@ class Step:
     def __post_init__(self) -> None:
         require_interval((self.start, self.end), f"step {self.number}")
         for what, intervals in (("compute", self.compute), ("copies", self.copies), ("inputs", self.inputs)):
-            if merged(intervals) != intervals:
+            if union(intervals) != intervals:
                 raise DataError(f"step {self.number}: {what} overlaps itself or is out of order")
 
     @property
@@ -154,7 +154,7 @@ class Step:
     @property
     def communication(self) -> tuple[Interval, ...]:
         """When any collective was on the device."""
-        return merged(one.interval for one in self.collectives)
+        return union(one.interval for one in self.collectives)
 
     @property
     def reductions(self) -> tuple[Collective, ...]:
