@@ -75,7 +75,7 @@ def in_design() -> list[str]:
 
 OF_ONE_MODULE = {
     "STOCK_TARGETS": "those of CONFIG_TARGETS that are plans",
-    "KINDS": "what osf list shows: the other tables",
+    "LISTINGS": "what osf list shows: the other tables",
     "TYPES": "the nouns that a file can hold",
     "RING": "an entry of FORMULAS",
     "BASE_LATENCY": "NCCL's constants",

@@ -35,7 +35,6 @@ from osfmodel.outputs.results import summary
 from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
-KINDS = list(TYPES)
 
 
 @click.command(name="import")
@@ -49,7 +48,7 @@ KINDS = list(TYPES)
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
-@click.option("--kind", type=OneOf(KINDS), help="Only this, where a file holds several.")
+@click.option("--kind", type=OneOf(TYPES), help="Only this, where a file holds several.")
 @click.option("--name", help="Name of what is read; default: the file's.")
 @click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
@@ -125,7 +124,7 @@ def wires(nouns: Sequence[Noun]) -> Sequence[Noun]:
 
 
 def kind_of(noun: Noun) -> str:
-    """Its name among KINDS."""
+    """Its name in TYPES."""
     return next(kind for kind, type_ in TYPES.items() if isinstance(noun, type_))
 
 
