@@ -31,7 +31,7 @@ from osfmodel.objective import Objective
 from osfmodel.pricing import Pricing
 from osfmodel.solve.blocks import linear, snapped
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.resize import Setting, Sized, resized, setting_of
+from osfmodel.solve.resize import Problem, Sized, problem_of, resized
 from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.solve.tape import Cut, Tape, laid_out, plan_of
 from osfmodel.workload import Workload
@@ -67,8 +67,8 @@ def certified(
     status = _refusal(workload, pricing, objective)
     if status:
         return Certificate(Solution(None, None, bound, status), np.inf, bound)
-    setting = setting_of(workload, pricing, objective, limits.max_bucket_bytes)
-    search = _Search(setting, seconds)
+    problem = problem_of(workload, pricing, objective, limits.max_bucket_bytes)
+    search = _Search(problem, seconds)
     for count in range(1, (limits.max_buckets or COLLECTIVES) + 1):
         for order in orders(workload, objective):
             search.extend(laid_out(workload, order), count)
@@ -87,7 +87,7 @@ def orders(workload: Workload, objective: Objective) -> Iterator[list[int]]:
 class _Search:
     """The best that the programmes solved so far have found, and the seconds below which they have ruled out all."""
 
-    setting: Setting
+    problem: Problem
     seconds: float
     best: Sized | None = None
     bound: float = np.inf
@@ -95,14 +95,14 @@ class _Search:
 
     def extend(self, tape: Tape, count: int) -> None:
         """Look at one order and number of collectives; what cannot beat the best is ruled out by the programme."""
-        if self.setting.largest * count < tape.total:
+        if self.problem.largest * count < tape.total:
             return
-        cutoff = self.best.value if self.best else _slowest(self.setting, tape, count)
-        choice = _Choice(self.setting, tape, count, cutoff)
+        cutoff = self.best.value if self.best else _slowest(self.problem, tape, count)
+        choice = _Choice(self.problem, tape, count, cutoff)
         cuts, bound, ended = choice.solve(cutoff, self.seconds)
         self.bound, self.ended = min(self.bound, bound), self.ended and ended
         if cuts is not None:
-            found = snapped(self.setting, resized(self.setting, tape, cuts))
+            found = snapped(self.problem, resized(self.problem, tape, cuts))
             if self.best is None or found.value < self.best.value:
                 self.best = found
 
@@ -141,7 +141,7 @@ class _Rows:
 class _Choice:
     """The programme of one tape and number of collectives; numbers of its unknowns by what they stand for."""
 
-    setting: Setting
+    problem: Problem
     tape: Tape
     count: int
     scale: float
@@ -155,7 +155,7 @@ class _Choice:
     @property
     def unknowns(self) -> int:
         """How many there are: positions, finishes, T, choices of place, choices of line, bytes on each line."""
-        return self.line(self.count, 0) + self.count * len(self.setting.lines[0])
+        return self.line(self.count, 0) + self.count * len(self.problem.lines[0])
 
     def finish(self, k: int) -> int:
         """Number of F_k; that of T is finish(count)."""
@@ -167,11 +167,11 @@ class _Choice:
 
     def line(self, k: int, j: int) -> int:
         """Number of w_kj."""
-        return self.choice(self.count - 1, 0) + k * len(self.setting.lines[0]) + j
+        return self.choice(self.count - 1, 0) + k * len(self.problem.lines[0]) + j
 
     def load(self, k: int, j: int) -> int:
         """Number of m_kj."""
-        return self.line(self.count, 0) + k * len(self.setting.lines[0]) + j
+        return self.line(self.count, 0) + k * len(self.problem.lines[0]) + j
 
     def holds(self, k: int, s: int) -> tuple[dict[int, float], float]:
         """u_ks as a sum of unknowns and a constant."""
@@ -220,7 +220,7 @@ class _Choice:
 
     def _price(self, rows: _Rows) -> None:
         """One line per collective; the bytes on it are the size; the channel carries one after the other."""
-        total, lines = self.tape.total, self.setting.lines[0]
+        total, lines = self.tape.total, self.problem.lines[0]
         for k in range(self.count):
             one = {self.line(k, j): 1.0 for j in range(len(lines))}
             rows.add(one, 1)
@@ -234,7 +234,7 @@ class _Choice:
             rows.add(size, whole)
             rows.add({unknown: -value for unknown, value in size.items()}, -whole)
             for j, line in enumerate(lines):
-                most = min(line.most, self.setting.largest) / total
+                most = min(line.most, self.problem.largest) / total
                 rows.add({self.line(k, j): most, self.load(k, j): -1.0}, 0)
                 rows.add({self.line(k, j): -line.least / total, self.load(k, j): 1.0}, 0)
             rows.add(self._after_price(k) | ({self.finish(k - 1): -1.0} if k else {}), 0)
@@ -242,7 +242,7 @@ class _Choice:
     def _after_price(self, k: int) -> dict[int, float]:
         """F_k less the price of collective k, as a sum of unknowns."""
         terms = {self.finish(k): 1.0}
-        for j, line in enumerate(self.setting.lines[0]):
+        for j, line in enumerate(self.problem.lines[0]):
             terms[self.line(k, j)] = -line.latency / self.scale
             terms[self.load(k, j)] = -line.slope * self.tape.total / self.scale
         return terms
@@ -263,8 +263,8 @@ class _Choice:
     def _wait(self, rows: _Rows) -> None:
         """Of whatever a collective holds: it waits until that is ready, and the iteration goes on after it. Types
         never share a message."""
-        times, segments, end = self.setting.times, self.tape.segments, self.finish(self.count)
-        kinds = [self.setting.dtypes[segment.layer] for segment in segments]
+        times, segments, end = self.problem.times, self.tape.segments, self.finish(self.count)
+        kinds = [self.problem.dtypes[segment.layer] for segment in segments]
         rows.add({end: 1.0}, times.least / self.scale)
         for k in range(self.count):
             for s, segment in enumerate(segments):
@@ -281,11 +281,11 @@ class _Choice:
                     rows.add(both, 2 * constant - 1)
 
 
-def _slowest(setting: Setting, tape: Tape, count: int) -> float:
+def _slowest(problem: Problem, tape: Tape, count: int) -> float:
     """Seconds that no sensible sequence of so many collectives exceeds."""
-    lines = setting.lines[0]
+    lines = problem.lines[0]
     dearest = max(line.latency + line.slope * line.most for line in lines)
-    return max(setting.times.ready.values()) + count * dearest + max(setting.times.tails.values()) + setting.times.least
+    return max(problem.times.ready.values()) + count * dearest + max(problem.times.tails.values()) + problem.times.least
 
 
 def _refusal(workload: Workload, pricing: Pricing, objective: Objective) -> Status | None:

@@ -46,14 +46,14 @@ def long_workload(count: int = 467, seconds: float = 0.15, total_bytes: float = 
     return Workload("long", tuple(reversed(layers)))
 
 
-def instance(workload: Workload, pricing: Pricing) -> tuple[resize.Setting, tape.Tape, list[tape.Cut]]:
+def instance(workload: Workload, pricing: Pricing) -> tuple[resize.Problem, tape.Tape, list[tape.Cut]]:
     """Equal collectives, half of the layers in ready order and the rest by priority, each cut inside its layer."""
     count = len(workload.gradients)
     laid = tape.laid_out(workload, [*range(count // 2), *reversed(range(count // 2, count))])
     positions = [laid.total * k / (BOUNDARIES + 1) for k in range(1, BOUNDARIES + 1)]
     inside = [max(s for s in range(len(laid.segments)) if laid.starts[s] <= position) for position in positions]
     cuts = [tape.Cut(segment, segment, position) for segment, position in zip(inside, positions, strict=True)]
-    return resize.setting_of(workload, pricing, OVERLAP), laid, cuts
+    return resize.problem_of(workload, pricing, OVERLAP), laid, cuts
 
 
 def direct(figures: block_program.Figures, scale: float) -> float:
@@ -74,9 +74,9 @@ def first() -> None:
 
     imported = time.perf_counter()
     workload = long_workload()
-    setting, laid, cuts = instance(workload, pricing_of(osf.load_cluster("v100-10gbe"), 16))
+    problem, laid, cuts = instance(workload, pricing_of(osf.load_cluster("v100-10gbe"), 16))
     before = time.perf_counter()
-    found = resize.resized(setting, laid, cuts)
+    found = resize.resized(problem, laid, cuts)
     after = time.perf_counter()
     assert found.status is None
     print((after - before) * 1e3, (imported - start) * 1e3)
@@ -106,17 +106,17 @@ def programme(repeats: int) -> None:
     show("first solve of a process, compilation included", [float(run.split()[0]) for run in runs], AIM_FIRST_MS)
     show("import of cvxpy before it", [float(run.split()[1]) for run in runs])
     workload, cluster = long_workload(), osf.load_cluster("v100-10gbe")
-    settings = [instance(workload, pricing_of(cluster, workers)) for workers in (16, 16)]
+    problems = [instance(workload, pricing_of(cluster, workers)) for workers in (16, 16)]
     slow = pricing_of(cluster, 16)
-    settings[1] = instance(workload, Pricing({kind: cost.slower(1.3) for kind, cost in slow.costs.items()}))
+    problems[1] = instance(workload, Pricing({kind: cost.slower(1.3) for kind, cost in slow.costs.items()}))
     turn = iter(range(10**9))
-    setting, laid, cuts = settings[0]
-    scale = resize.time_of(setting, laid, cuts)
-    figures = resize.figures_of(setting, laid, cuts)
-    others = [resize.figures_of(*setting) for setting in settings]
+    problem, laid, cuts = problems[0]
+    scale = resize.time_of(problem, laid, cuts)
+    figures = resize.figures_of(problem, laid, cuts)
+    others = [resize.figures_of(*problem) for problem in problems]
     again = timed(lambda: block_program.solve_program(others[next(turn) % 2], scale), repeats)
     show("solve again, other Parameters", again, AIM_AGAIN_MS)
-    whole = timed(lambda: resize.resized(*settings[next(turn) % 2]), repeats)
+    whole = timed(lambda: resize.resized(*problems[next(turn) % 2]), repeats)
     show("  with the figures before it and the time of the sequence after it", whole)
     show("the same by scipy.optimize.linprog, matrices included", timed(lambda: direct(figures, scale), repeats))
     through = block_program.solve_program(figures, scale).value

@@ -29,8 +29,8 @@ class Listing(NamedTuple):
 
 
 def listing(kind: str) -> Listing:
-    """The entries of ``kind``, a key of KINDS."""
-    return KINDS[kind]()
+    """The entries of ``kind``, a key of LISTINGS."""
+    return LISTINGS[kind]()
 
 
 def _workloads() -> Listing:
@@ -101,7 +101,7 @@ def _effects() -> Listing:
     )
 
 
-KINDS: dict[str, Callable[[], Listing]] = {
+LISTINGS: dict[str, Callable[[], Listing]] = {
     "workloads": _workloads,
     "clusters": _clusters,
     "plans": _plans,

@@ -13,16 +13,16 @@ from osfmodel.cluster import Cluster
 from osfmodel.cost.fitting import Sample, fit_nonnegative
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.bucket_rows import bucket_rows
-from osfmodel.diagnosis.causes import gains_of
+from osfmodel.diagnosis.causes import costliest, gains_of
 from osfmodel.diagnosis.parts import mean, parts_of
-from osfmodel.diagnosis.replay import Seen, messages
+from osfmodel.diagnosis.replay import Seen, median_place, messages
 from osfmodel.diagnosis.replays import Replays, Startup
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
 from osfmodel.trace import measurement_of
 from osfmodel.trace.record import Trace
-from osfmodel.trace.usual import unsteady, usual_steps
+from osfmodel.trace.usual import unsteady, usual_steps, with_shared_steps, with_steps
 from osfmodel.trace.wires import SEVERAL_SIZES
 from osfmodel.units import show_time
 from osfmodel.workload import Workload
@@ -64,9 +64,9 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     ``cluster`` says what the network could do; without one that is the best that the trace shows. ``steps``: numbers of
     those to look at, all that every rank has where none are given.
 
-    Raises DataError where there is no such step, CostError where the cluster cannot price so many workers.
+    Raises DataError where a rank has none of these steps, CostError where the cluster cannot price so many workers.
     """
-    trace = _chosen(trace, steps)
+    trace = with_shared_steps(with_steps(trace, steps) if steps else trace)
     seen = _seen(trace)
     workers = trace.workers or 1
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
@@ -80,9 +80,10 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
     _require_fitting(gains, time)
-    place = _median_rank(ranks)
+    place = median_place([rank.work for rank in ranks])
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
-    network = [cause for cause in worth if CAUSES[cause].of_network]
+    network = costliest(worth, lambda cause: cause.of_network)
+    slow = costliest(worth, lambda cause: cause.of_rank)
     bare = Explanation(
         trace.name,
         workers,
@@ -94,8 +95,8 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         gains,
         fmean(step.gains.replayed for step in usual),
         cause=max(worth, key=worth.__getitem__, default=COMPUTE),
-        straggler=max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank if "imbalance" in worth else None,
-        network=max(network, key=gains.__getitem__, default=None),
+        straggler=None if slow is None else max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank,
+        network=network,
         verdict="",
         buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
     )
@@ -120,29 +121,6 @@ def _require_fitting(gains: Mapping[str, float], time: float) -> None:
             f"the traces of the ranks do not fit together: by them {cause} would cost {show_time(gains[cause])} of a "
             f"step of {show_time(time)}: give those of one job, of the same steps, from hosts whose clocks agree"
         )
-
-
-def _chosen(trace: Trace, wanted: Sequence[int]) -> Trace:
-    """Of the steps that all ranks have, and that are wanted. Raises DataError where there is none."""
-    shared = [
-        step.number
-        for step in trace.ranks[0].steps
-        if all(any(other.number == step.number for other in rank.steps) for rank in trace.ranks)
-    ]
-    numbers = {number for number in shared if not wanted or number in wanted}
-    if not numbers:
-        raise DataError(_no_such_step(trace, shared))
-    ranks = [replace(rank, steps=tuple(step for step in rank.steps if step.number in numbers)) for rank in trace.ranks]
-    return replace(trace, ranks=tuple(ranks))
-
-
-def _no_such_step(trace: Trace, shared: Sequence[int]) -> str:
-    if shared:
-        return f"the trace {trace.name!r} has no such step: it has {', '.join(map(str, shared))}"
-    spans = (
-        f"rank {rank.rank} has {rank.steps[0].number}..{rank.steps[-1].number}" for rank in trace.ranks if rank.steps
-    )
-    return f"no step is on the record of all ranks: {', '.join(spans)}: give the traces of one run, of the same steps"
 
 
 def _seen(trace: Trace) -> Steps:
@@ -188,14 +166,8 @@ def _step(number: int, ranks: Sequence[Seen], startup: Startup) -> StepParts:
     return StepParts(number, time, mean([parts_of(rank.step) for rank in ranks]), gains_of(Replays(ranks, startup)))
 
 
-def _work(rank: Seen) -> float:
-    """Seconds of its own: without waiting for collectives or its data loader."""
-    parts = parts_of(rank.step)
-    return rank.step.time - parts.exposed - parts.input
-
-
 def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, ...]:
-    works = {number: [_work(rank) for rank in ranks] for number, ranks in seen.items()}
+    works = {number: [rank.own_work for rank in ranks] for number, ranks in seen.items()}
     slowest = [row.index(max(row)) for row in works.values()]
     return tuple(
         RankParts(
@@ -206,11 +178,6 @@ def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, 
         )
         for place, rank in enumerate(trace.ranks)
     )
-
-
-def _median_rank(ranks: Sequence[RankParts]) -> int:
-    """The place of the rank whose own work is the median."""
-    return sorted(range(len(ranks)), key=lambda place: ranks[place].work)[(len(ranks) - 1) // 2]
 
 
 def _unknown(one: Explanation) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, Remedy
+from osfmodel.diagnosis import Explanation, RankParts, Remedy
 from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.diagnosis.findings import LEFT
+from osfmodel.diagnosis.causes import all_costs
 from osfmodel.diagnosis.parts import Parts
 from osfmodel.units import show_bytes, show_time
 
@@ -55,8 +55,8 @@ def parts(one: Explanation) -> list[tuple[str, float | None]]:
 
 def costs(one: Explanation) -> list[tuple[str, float, str]]:
     """(Cause, seconds, what holds without it), the costliest first, then what is left; none that is hardly any."""
-    rows = sorted(((name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()), key=lambda row: -row[1])
-    return [row for row in [*rows, (COMPUTE, one.left, LEFT)] if row[1] >= SMALL * one.step_time]
+    *rows, left = all_costs(one)
+    return [row for row in [*sorted(rows, key=lambda row: -row[1]), left] if row[1] >= SMALL * one.step_time]
 
 
 def rank_cells(rank: RankParts, steps: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ Interval = tuple[float, float]
 """(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""
 
 
-def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """Their union: ascending, apart from each other."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
@@ -25,7 +25,7 @@ def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
     """What lies in both unions."""
-    mine, theirs = merged(one), merged(other)
+    mine, theirs = union(one), union(other)
     found: list[Interval] = []
     i = j = 0
     while i < len(mine) and j < len(theirs):
@@ -41,15 +41,15 @@ def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval
 
 def length(intervals: Iterable[Interval]) -> float:
     """Seconds in their union."""
-    return sum(end - start for start, end in merged(intervals))
+    return sum(end - start for start, end in union(intervals))
 
 
 def without(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
     """What lies in the union of ``one`` and not in that of ``other``."""
     found: list[Interval] = []
-    holes = merged(other)
+    holes = union(other)
     place = 0
-    for start, end in merged(one):
+    for start, end in union(one):
         while place < len(holes) and holes[place][1] <= start:
             place += 1
         begin, hole = start, place

@@ -25,7 +25,7 @@ from osfmodel.predict import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.solve import Limits
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.chosen import merged
+from osfmodel.solve.chosen import plan_chosen
 from osfmodel.solve.retention import Retention, Room, choose
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.units import show_bytes
@@ -228,7 +228,7 @@ class _Search:
         for halvings in range(LIMIT_HALVINGS if room.release else 1):
             cap = None if not halvings else max(1, seen.gradient_bytes >> halvings)
             try:
-                plan = merged(seen, self.pricing, choice, room.density, Limits(cap))
+                plan = plan_chosen(seen, self.pricing, choice, room.density, Limits(cap))
             except PlanError:  # a tensor is larger than this bucket
                 return
             mirror = self.demand.mirror and plan.sparse

@@ -57,8 +57,9 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
     so what no message was small enough to show counts as latency, and a gain in bandwidth is rather under- than
     overstated; start-ups that were measured (what passes beside other messages) go with latency. NCCL shapes: the
     bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain of several
-    collectives at once stay what they are. A value in the place of a factor needs a cost model that is
-    described by a link (``CostModel.stated``). Raises UsageError for one that is not, and for no more than 0.
+    collectives at once stay what they are, and so does what a cost model says to be no network's
+    (``CostModel.stays``). A value in the place of a factor needs a cost model that is described by a link
+    (``CostModel.stated``). Raises UsageError for one that is not, and for no more than 0.
     """
     network = Network(bandwidth, latency)
     _require_stated(cluster, network)
@@ -82,8 +83,9 @@ def caveat(cluster: Cluster) -> str:
     model = COST_MODELS[cluster.cost_model]
     if model.figures:
         return model.figures
-    inside = "the network between nodes changes, and what joins the GPUs of a node stays"
-    return inside if cluster.gpus_per_node > 1 and model.networked(cluster) else ""
+    between = "the network between nodes changes, and what joins the GPUs of a node stays"
+    said = [between] if cluster.gpus_per_node > 1 and model.networked(cluster) else []
+    return "; ".join([*said, *([f"{model.stays} stay as they are"] if model.stays else [])])
 
 
 def _require_stated(cluster: Cluster, network: Network) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -262,6 +263,63 @@ def test_the_check_of_floors_can_fail(tmp_path):
     assert upward("cost.curves", path) == ["cost.layout"]  # the same floor is not below
     assert upward("cost.nccl", path) == []
     assert inner("osfmodel.cli.main") == "cli"
+
+
+NAMES = 41
+"""The column of the picture in docs/design.md at which what is said of a row begins; later where its names are long."""
+
+
+def rows_of(picture: str) -> list[list[str]]:
+    """The modules and packages (``cost/`` and what follows it) that each row of a picture names, the highest first."""
+    rows, package = [], ""
+    for line in picture.splitlines():
+        end = NAMES if line[NAMES - 1 : NAMES] in ("", " ") else re.search(r"\s{3,}|$", line[NAMES:]).start() + NAMES
+        package = package if line.startswith(" ") else ""
+        names = []
+        for word in line[:end].split():
+            package = word[:-1] if word.endswith("/") else package
+            names += [package if word.endswith("/") else f"{package}.{word}".strip(".")] if word != "..." else []
+        rows.append(names)
+    return rows
+
+
+def raised(rows: Sequence[Sequence[str]], imported: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """(Module, what it imports from a row above its own): what the rows name, others standing with their package.
+
+    Inside of a package only what is named is compared.
+    """
+    row = {name: number for number, names in reversed(list(enumerate(rows))) for name in names}
+
+    def place(name: str) -> int:
+        return row[name] if name in row else row[name.rpartition(".")[0]]
+
+    return [
+        (name, below)
+        for name, found in sorted(imported.items())
+        for below in sorted(found - {name})
+        if place(below) < place(name)
+        and (name.partition(".")[0] != below.partition(".")[0] or {name, below} <= set(row))
+    ]
+
+
+def test_the_picture_in_design_is_of_these_floors():
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    rows = rows_of(text.partition("## Floors\n\n```\n")[2].partition("```")[0])
+    named = {name for names in rows for name in names}
+    assert sorted(named - set(modules())) == []
+    assert sorted({name.partition(".")[0] for name in modules()} - named) == []
+    used = {name: {inner(one) for one in imports(path)} - {None} for name, path in modules().items()}
+    assert raised(rows, used) == []
+
+
+def test_the_check_of_the_picture_can_fail():
+    rows = rows_of(
+        "cost/      nccl ...                      words\n           hockney                       words\nplan  units\n"
+    )
+    assert rows == [["cost", "cost.nccl"], ["cost.hockney"], ["plan", "units"]]
+    used = {"plan": {"units", "cost.nccl", "cost.other"}, "cost.nccl": {"cost.hockney", "plan"}, "cost.other": {"cost"}}
+    assert raised(rows, used) == [("plan", "cost.nccl"), ("plan", "cost.other")]
+    assert raised(rows, {"cost.hockney": {"cost.nccl", "cost.other"}}) == [("cost.hockney", "cost.nccl")]
 
 
 @pytest.mark.parametrize("name", modules())

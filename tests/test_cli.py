@@ -328,7 +328,7 @@ def test_names_are_whole_on_a_narrow_terminal():
     from osfmodel import catalogue
     from osfmodel.screens import listing as list_screen
 
-    for kind in catalogue.KINDS:
+    for kind in catalogue.LISTINGS:
         rows = catalogue.listing(kind).rows
         console = Console(file=io.StringIO(), width=70)
         list_screen.show_list(console, kind, rows)

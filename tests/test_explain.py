@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 from statistics import median
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +12,12 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
 from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
+from osfmodel.diagnosis.replay import Seen
 from osfmodel.diagnosis.words import find_unused
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
 from osfmodel.explain_tables import others
-from osfmodel.intervals import merged, without
+from osfmodel.intervals import union, without
 from osfmodel.remedies import BEYOND
 from osfmodel.trace import cluster_of, measurement_of, workload_of
 from osfmodel.trace.buckets import wire_times
@@ -255,8 +255,20 @@ def test_steps_are_chosen_by_number():
     apart = replace(trace, ranks=(trace.ranks[0], later, *trace.ranks[2:]))
     with pytest.raises(DataError, match=r"^no step is on the record of all ranks: rank 0 has 0\.\.2, rank 1 has 10"):
         explain_trace(apart)
-    with pytest.raises(DataError, match=r"no such step: it has 0, 1, 2"):
-        explain_trace(trace, steps=[7])
+    with pytest.raises(DataError, match=r"^no step is on the record of all ranks: rank 0 has 1, rank 1 has 11"):
+        explain_trace(apart, steps=[1, 11])
+    for steps, said in (([7], "7"), ([7, 9], "7, 9"), (range(7, 10), r"7\.\.9")):
+        with pytest.raises(DataError, match=rf"^rank 0 has no steps {said}: it has 0\.\.2$"):
+            explain_trace(trace, steps=steps)
+
+
+@pytest.mark.parametrize("job", PLANTED)
+def test_the_own_work_of_a_rank_is_what_its_parts_leave(job):
+    """Of the clock that stands still in waits, and as a sum of parts."""
+    for rank in trace_of(PLANTED[job]).ranks:
+        for step in rank.steps:
+            parts = parts_of(step)
+            assert Seen.of(step, True).own_work == pytest.approx(step.time - parts.exposed - parts.input, rel=1e-9)
 
 
 def test_a_pause_is_a_wait_only_where_a_collective_ends_in_it():
@@ -466,9 +478,10 @@ def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
 
 def test_an_all_reduce_of_no_gradients_is_no_map_of_used_parameters():
     """That of a loss, or of SyncBatchNorm's, is of float32."""
-    row = next(row for row in osf.explain(trace_of(SLOW)).buckets if row.kind == "all_reduce")
+    found = osf.explain(trace_of(SLOW))
+    row = next(row for row in found.buckets if row.kind == "all_reduce")
     said = [
-        find_unused(SimpleNamespace(buckets=[replace(row, dtype=dtype, gradients=False)]), "much")
+        find_unused(replace(found, buckets=(replace(row, dtype=dtype, gradients=False),)), 1.0)
         for dtype in ("float32", "int32")
     ]
     assert ["find_unused_parameters" in words for words in said] == [False, True]
@@ -505,7 +518,7 @@ def anything(draw):
             GradientReady(time, None, draw(st.none() | st.integers(0, 10**6)), "float32", draw(st.none() | TIMES))
             for time in draw(st.lists(TIMES, max_size=4))
         ]
-        compute, copies, inputs = (merged(draw(SPANS)) for _ in range(3))
+        compute, copies, inputs = (union(draw(SPANS)) for _ in range(3))
         backward = draw(st.none() | st.tuples(TIMES, TIMES).map(lambda pair: (min(pair), max(pair))))
         step = Step(0, 0.0, 10.0, compute, tuple(collectives), tuple(gradients), copies, inputs, None, backward)
         ranks.append(RankTrace(rank, (step,), draw(st.none() | st.integers(1, 4)), host_computes=draw(st.booleans())))

@@ -14,7 +14,7 @@ import osfmodel as osf
 from osfmodel.check import check
 from osfmodel.explain import explain_trace
 from osfmodel.formats import load_trace
-from osfmodel.intervals import length, merged, outside
+from osfmodel.intervals import length, outside, union
 from osfmodel.picture import TRACED, TUNED, Request, pictures
 from osfmodel.picture.coarse import coarse
 from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
@@ -251,7 +251,7 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size
 @given(st.integers(0, 60), st.integers(0, 30), intervals)
 def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
     """Against counting on a grid of whole numbers."""
-    busy = merged((float(begin), float(begin + some)) for begin, some in parts)
+    busy = union((float(begin), float(begin + some)) for begin, some in parts)
     free = outside(float(start), float(start + size), busy)
     covered = {second for begin, end in busy for second in range(int(begin), int(end))}
     assert length(free) == sum(second not in covered for second in range(start, start + size))

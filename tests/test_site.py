@@ -18,6 +18,7 @@ import yaml
 import osfmodel
 from osfmodel.cli.app import COMMANDS
 from osfmodel.formats import IMPORT_FORMATS
+from osfmodel.snippets import SNIPPETS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages
@@ -74,7 +75,7 @@ def in_design() -> list[str]:
 
 OF_ONE_MODULE = {
     "STOCK_TARGETS": "those of CONFIG_TARGETS that are plans",
-    "KINDS": "what osf list shows: the other tables",
+    "LISTINGS": "what osf list shows: the other tables",
     "TYPES": "the nouns that a file can hold",
     "RING": "an entry of FORMULAS",
     "BASE_LATENCY": "NCCL's constants",
@@ -111,12 +112,16 @@ def test_design_lists_every_table():
 def missing_pages() -> dict[str, list[str]]:
     """By what it takes, the entries of the tables that no page of the docs is about."""
     formats = (DOCS / "reference/formats.md").read_text(encoding="utf-8")
+    launching = (DOCS / "how-to/launch-a-plan.md").read_text(encoding="utf-8")
     how_to = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("how-to/*.md"))
     return {
         "docs/commands/NAME.md": [name for name in COMMANDS if not (DOCS / f"commands/{name}.md").exists()],
         "docs/targets/NAME.md": [name for name in CONFIG_TARGETS if not (DOCS / f"targets/{name}.md").exists()],
         "a section '## NAME' in docs/reference/formats.md": [
             name for name in IMPORT_FORMATS if not re.search(rf"^## {name}$", formats, re.MULTILINE)
+        ],
+        "a line '* `NAME`: ' in docs/how-to/launch-a-plan.md": [
+            name for name in SNIPPETS if not re.search(rf"^\* `{name}`: ", launching, re.MULTILINE)
         ],
         "docs/how-to/*.md naming the `TABLE`": [name for name in in_design() if f"`{name}`" not in how_to],
     }
@@ -128,7 +133,7 @@ def test_every_entry_of_a_table_has_its_page():
 
 
 def test_the_search_for_missing_pages_can_fail(monkeypatch):
-    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS):
+    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS):
         monkeypatch.setitem(table, "unheard-of", None)
     monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["unheard-of"])
     assert all("unheard-of" in names for names in missing_pages().values())

@@ -29,6 +29,12 @@ def test_what_is_assumed_is_in_every_output():
     assert run_json(*TUNE, *asked)["what_if"] == found["what_if"]
 
 
+def test_what_of_a_price_no_network_changes_is_said():
+    text = run("predict", "resnet50-v100", "--cluster", "nccl-h100-ndr", "--workers", "16", "--latency", "x3").stdout
+    said = " ".join(text.split())
+    assert "stays; launches and the ceilings of NCCL's low-latency protocols stay as they are." in said
+
+
 def test_nothing_is_said_where_nothing_is_asked():
     for command in (PREDICT, TUNE):
         found = run_json(*command)

@@ -17,11 +17,11 @@ from osfmodel.effects import HOROVOD
 from osfmodel.errors import OsfError, UsageError
 from osfmodel.outputs.results import summary
 from osfmodel.runtime import bench, findings
-from osfmodel.runtime.findings import Findings, Setting
+from osfmodel.runtime.findings import Findings, Surroundings
 from osfmodel.runtime.job import job_of
 from osfmodel.runtime.ranks import Place, Watch, group, place_of, require_torch, together
 from osfmodel.runtime.sizes import powers, sizes_for
-from osfmodel.runtime.surroundings import setting_of, unmet
+from osfmodel.runtime.surroundings import surroundings_of, unmet
 from osfmodel.units import parse_bytes
 
 
@@ -96,10 +96,10 @@ def bench_command(
         _bench_horovod(asked, limit, place.on("gloo"))
         return
     place = place.on(backend)
-    found, setting = together(place, limit, partial(_measured, asked, limit, place))
+    found, surroundings = together(place, limit, partial(_measured, asked, limit, place))
     if writes:
-        cluster = findings.cluster_of(found, setting, label)
-        _write(cluster if known is None else findings.merged(known, cluster, found.effects), target)
+        cluster = findings.cluster_of(found, surroundings, label)
+        _write(cluster if known is None else findings.updated(known, cluster, found.effects), target)
         for doubt in found.doubts:
             warn(doubt)
 
@@ -131,17 +131,17 @@ class Asked(NamedTuple):
     target: str | None
 
 
-def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[Findings, Setting]:
+def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[Findings, Surroundings]:
     """Measure with the others; rank 0 keeps what there is if that breaks off."""
     beat = partial(watch.beat, "while the cluster was measured")
     beat()
     job = job_of(place, limit, group(limit), beat)
-    found, setting = Findings(), setting_of(job, unmet(asked.network))
+    found, surroundings = Findings(), surroundings_of(job, unmet(asked.network))
     if place.rank == 0 and asked.target is not None:
-        watch.saving = partial(_keep, watch, found, setting, asked)
+        watch.saving = partial(_keep, watch, found, surroundings, asked)
     (agreed, *_) = job.gather(asked.request)
     bench.measure(job, agreed, found, teller(place.rank == 0))
-    return found, setting
+    return found, surroundings
 
 
 def _mergeable(merge: str | None) -> Cluster | None:
@@ -172,12 +172,12 @@ def _partial(target: str) -> Path:
     return Path(target).with_suffix(".partial.json")
 
 
-def _keep(watch: Watch, found: Findings, setting: Setting, asked: Asked) -> None:
+def _keep(watch: Watch, found: Findings, surroundings: Surroundings, asked: Asked) -> None:
     if not found.usable or asked.target is None:
         return
     path = _partial(asked.target)
     try:
-        profiles.save(findings.unfinished(found, setting, asked.label), path)
+        profiles.save(findings.unfinished(found, surroundings, asked.label), path)
     except OsfError as error:
         watch.kept = f"; what was measured could not be kept: {error}"
     else:

@@ -23,10 +23,10 @@ from osfmodel.formats import (
     IMPORT_FORMATS,
     Hints,
     Noun,
+    as_one_cluster,
     holds_traces,
     import_content,
     import_file,
-    merged,
     nouns_of,
 )
 from osfmodel.formats.traces import found_in
@@ -35,7 +35,6 @@ from osfmodel.outputs.results import summary
 from osfmodel.workload import Workload
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
-KINDS = list(TYPES)
 
 
 @click.command(name="import")
@@ -49,7 +48,7 @@ KINDS = list(TYPES)
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
-@click.option("--kind", type=OneOf(KINDS), help="Only this, where a file holds several.")
+@click.option("--kind", type=OneOf(TYPES), help="Only this, where a file holds several.")
 @click.option("--name", help="Name of what is read; default: the file's.")
 @click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
@@ -107,7 +106,7 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
     """The nouns in a file; of several the tables of one cluster, named ``title``."""
     found = [(file, import_one(file, replace(hints, name=hints.name or stem(file)), form)) for file in files]
     found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
-    return found[0][1] if len(found) == 1 else [merged([(file, wires(nouns)) for file, nouns in found], title)]
+    return found[0][1] if len(found) == 1 else [as_one_cluster([(file, wires(nouns)) for file, nouns in found], title)]
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
@@ -125,7 +124,7 @@ def wires(nouns: Sequence[Noun]) -> Sequence[Noun]:
 
 
 def kind_of(noun: Noun) -> str:
-    """Its name among KINDS."""
+    """Its name in TYPES."""
     return next(kind for kind, type_ in TYPES.items() if isinstance(noun, type_))
 
 

@@ -13,7 +13,7 @@ from osfmodel.outputs.results import Listed
 
 
 @click.command(name="list")
-@click.argument("kind", type=OneOf(catalogue.KINDS), metavar="[KIND]", required=False)
+@click.argument("kind", type=OneOf(catalogue.LISTINGS), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
@@ -28,7 +28,7 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
       osf list clusters azure-a100-hdr
       osf list workloads --format json
     """
-    found = {key: catalogue.listing(key) for key in ([kind] if kind else catalogue.KINDS)}
+    found = {key: catalogue.listing(key) for key in ([kind] if kind else catalogue.LISTINGS)}
     rows = {key: entry.rows for key, entry in found.items()}
     if kind is not None and name is not None:
         rows = {kind: [row for row in rows[kind] if row["name"] == name]}

@@ -30,6 +30,7 @@ class CostModel(NamedTuple):
     uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
     stated:  those of bandwidth and latency that are figures of a link, so that another can take their place
     figures: what bandwidth and latency are, in a sentence, where they are no figures of links
+    stays:   what of its prices no network changes, in words, such as launches; nothing where all of it is the network's
     networked: (cluster) -> whether its data tell a network between nodes, which then is what changes with the network
     startups: (cluster, workers) -> collective -> seconds of start-up of a message, where they were measured
     in_words: (name, parts) -> the cluster that a person says as ``MODEL:PART,PART``; None where it cannot be said so
@@ -42,6 +43,7 @@ class CostModel(NamedTuple):
     uncertainty: float = 0
     stated: tuple[str, ...] = ()
     figures: str = ""
+    stays: str = ""
     networked: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
     startups: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
     in_words: Callable[[str, Sequence[str]], Cluster] | None = None
@@ -84,6 +86,7 @@ COST_MODELS: Mapping[str, CostModel] = {
         "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
         uncertainty=nccl.UNCERTAINTY,
         stated=LINK[:1],
+        stays="launches and the ceilings of NCCL's low-latency protocols",
         networked=nccl.networked,
         in_words=nccl.in_words,
     ),
@@ -91,6 +94,7 @@ COST_MODELS: Mapping[str, CostModel] = {
         protocols.cost,
         protocols.fit,
         "the fastest of fitted protocols, shared by worker counts",
+        stays="launches and passes over local memory",
         networked=protocols.networked,
     ),
     "piecewise": CostModel(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from osfmodel.diagnosis import words
-from osfmodel.diagnosis.findings import COMPUTE, Explanation, Gains
+from osfmodel.diagnosis.findings import COMPUTE, COMPUTE_MEANING, Explanation, Gains
 from osfmodel.diagnosis.replays import Replays
 
 
@@ -23,8 +23,9 @@ class Cause:
 
     without:         seconds of the step without it and all causes before it in the table
     meaning:         what holds once it is taken away
-    sentence:        of a job that it limits, with what it costs in words
+    sentence:        of a job that it limits, given the seconds that it costs
     of_network:      whether it has to do with communication, not with a rank
+    of_rank:         whether one rank is behind it: the straggler, who is looked for where it costs enough
     remedy:          the name of what takes it away, and what that is; None where no setting does it alone
     caution:         what its remedy's figure leaves out; nothing where empty
     needs_all_ranks: whether one rank alone does not show it; it then costs nothing
@@ -33,8 +34,9 @@ class Cause:
 
     without: Callable[[Replays], float]
     meaning: str
-    sentence: Callable[[Explanation, str], str]
+    sentence: Callable[[Explanation, float], str]
     of_network: bool = False
+    of_rank: bool = False
     remedy: tuple[str, str] | None = None
     caution: str = ""
     needs_all_ranks: bool = False
@@ -53,6 +55,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             Replays.of_equal_ranks,
             "every rank does its own work as fast as the median rank",
             words.imbalance,
+            of_rank=True,
             remedy=("balance", "every rank as fast as the median rank"),
             needs_all_ranks=True,
         ),
@@ -114,13 +117,24 @@ def gains_of(replays: Replays) -> Gains:
 
 def verdict(one: Explanation) -> str:
     """A sentence on the cause that costs most, then one on the straggler or the network where that is the other."""
-    others = [] if one.straggler is None or one.cause == "imbalance" else ["imbalance"]
-    others += [] if one.network in (None, one.cause) else [one.network]
+    slow = None if one.straggler is None else costliest(one.gains, lambda cause: cause.of_rank)
+    others = dict.fromkeys(cause for cause in (slow, one.network) if cause is not None and cause != one.cause)
     first = words.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
     return " ".join([first, *(_sentence(one, cause) for cause in others)])
 
 
+def costliest(seconds: Mapping[str, float], which: Callable[[Cause], bool]) -> str | None:
+    """Of the causes in ``seconds``, those that are ``which``, the one that costs most; None where there is none."""
+    return max((name for name in seconds if which(CAUSES[name])), key=seconds.__getitem__, default=None)
+
+
+def all_costs(one: Explanation) -> list[tuple[str, float, str]]:
+    """(Name, seconds, what holds without it) of all causes in the order of the table, then of what is left."""
+    rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
+    return [*rows, (COMPUTE, one.left, COMPUTE_MEANING)]
+
+
 def _sentence(one: Explanation, cause: str) -> str:
-    said = CAUSES[cause].sentence(one, words.what_it_costs(one, one.gains[cause]))
+    said = CAUSES[cause].sentence(one, one.gains[cause])
     doubt = CAUSES[cause].of_network and one.workers > 1 and one.parts.waiting is None
     return f"{words.network_or_rank(one)} {said}" if doubt else said

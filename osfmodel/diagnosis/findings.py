@@ -10,7 +10,8 @@ from osfmodel.diagnosis.parts import Parts
 
 COMPUTE = "compute"
 """What limits a job that no cause does: its computation, which is what is left without any of them."""
-LEFT = "what is left: the device computes or copies"
+COMPUTE_MEANING = "what is left: the device computes or copies"
+"""Of COMPUTE in half a line, as a cause has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Explanation:
     replayed:  the usual step as the replay has it, to which the gains and what is left add up; what it differs by from
                ``step_time`` is their error
     cause:     the one that costs most; COMPUTE where none costs 5 % of the step
-    straggler: the rank that is most often the slowest, where imbalance costs 5 %; None else, or with one rank traced
+    straggler: the rank that is most often the slowest, where a cause of one rank costs 5 %; None else, or with one rank
     network:   the costliest cause among those of communication, where it costs 5 %; None else
     verdict:   a sentence on ``cause``, and one on the straggler or the network, if that is the other
     remarks:   what the trace does not tell, one sentence each

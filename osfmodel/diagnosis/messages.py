@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from osfmodel.diagnosis.parts import GRAIN, LocalClock
 from osfmodel.trace.buckets import carried, filled, wire_times
-from osfmodel.trace.record import Collective, GradientReady, Step, places
+from osfmodel.trace.record import Collective, GradientReady, Key, Step, keys_of
 from osfmodel.workload import holds_gradients
 
 COMPLETE = 0.02
@@ -18,9 +18,6 @@ ROUNDING = 1e-9
 """Seconds by which sums of times may be off: a message that starts when another ends is not held back."""
 EVEN = 16
 """Pieces of a bucket whose gradients are not in the trace."""
-
-Key = tuple[str, int]
-"""A process group and the place of a collective in it: the same on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
 
     ``host_computes``: whether computation is the host's own, as with gloo and MPI.
     """
-    pairs = _keyed(step)
+    pairs = sorted(zip(keys_of(step), step.collectives, strict=True), key=_start)
     flying = LocalClock(step.start, step.communication)
     held = _held(step)
     earliest = _earliest(step)
@@ -78,14 +75,8 @@ def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
     return tuple(found)
 
 
-def _keyed(step: Step) -> list[tuple[Key, Collective]]:
-    """The collectives in the order in which they started, each with what it is called on every rank."""
-    ordered = sorted(step.collectives, key=lambda one: (one.start, one.sequence or 0))
-    numbers = places(one.group for one in ordered)
-    return [
-        ((one.group, number if one.sequence is None else one.sequence), one)
-        for one, number in zip(ordered, numbers, strict=True)
-    ]
+def _start(pair: tuple[Key, Collective]) -> tuple[float, int]:
+    return pair[1].start, pair[1].sequence or 0
 
 
 def _held(step: Step) -> dict[int, Sequence[GradientReady]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
-from osfmodel.intervals import Interval, common, length, merged, without
+from osfmodel.intervals import Interval, common, length, union, without
 from osfmodel.trace.record import Collective, Step
 
 GRAIN = 5e-5
@@ -55,7 +55,7 @@ class LocalClock:
     """The time of a step without some of its intervals: a clock that stands still in them."""
 
     def __init__(self, start: float, left_out: Iterable[Interval]) -> None:
-        gone = [(max(begin, start), end) for begin, end in merged(left_out) if end > start]
+        gone = [(max(begin, start), end) for begin, end in union(left_out) if end > start]
         self.start = start
         self.starts = [begin for begin, _ in gone]
         self.ends = [end for _, end in gone]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from osfmodel.diagnosis.messages import Key, Sent, sent
-from osfmodel.diagnosis.parts import LocalClock, Wait, waits
+from osfmodel.diagnosis.messages import Sent, sent
+from osfmodel.diagnosis.parts import LocalClock, Wait, input_waits, waits
 from osfmodel.intervals import Interval
-from osfmodel.trace.record import Step
+from osfmodel.trace.record import Key, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,11 @@ class Seen:
         """``host_computes`` as for :func:`osfmodel.diagnosis.messages.sent`."""
         return Seen(step, sent(step, host_computes), waits(step))
 
+    @property
+    def own_work(self) -> float:
+        """Seconds of the step without those in which it waited for collectives or its data loader."""
+        return self.clock(input_waits(self.step)).at(self.step.end)
+
     def clock(self, left_out: Sequence[Interval]) -> LocalClock:
         """Its own work, without ``left_out``."""
         return LocalClock(self.step.start, [*((wait.start, wait.end) for wait in self.waits), *left_out])
@@ -125,10 +130,9 @@ def scene(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]])
     return Scene(lanes, messages(ranks))
 
 
-def median_rank(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]]) -> Seen:
-    """The rank whose own work is the median (the lower one)."""
-    works = [rank.clock(left_out(rank.step)).at(rank.step.end) for rank in ranks]
-    return ranks[works.index(median_low(works))]
+def median_place(works: Sequence[float]) -> int:
+    """The place of the median of the own work of ranks: the lower one where two are in the middle."""
+    return works.index(median_low(works))
 
 
 def alone(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
@@ -150,9 +154,9 @@ def flowing(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval]
     ready: dict[Key, float] = {}
     stands_for: dict[Key, Key] = {}
     sends: list[tuple[Key, float]] = []
-    for time, (group, number), place, seconds in pieces:
-        piece = (f"{group} {number}", place)
-        ready[piece], stands_for[group, number] = time, piece
+    for time, key, place, seconds in pieces:
+        piece = (*key, place)
+        ready[piece], stands_for[key] = time, piece
         sends.append((piece, seconds))
     waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
     return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from osfmodel.diagnosis.messages import Key, used_map
+from osfmodel.diagnosis.messages import used_map
 from osfmodel.diagnosis.parts import input_waits
-from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_rank, messages, scene
+from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_place, messages, scene
 from osfmodel.intervals import Interval, without
+from osfmodel.trace.record import Key
 
 Startup = Callable[[int], float]
 """Seconds of start-up of a message of so many bytes."""
@@ -22,7 +23,7 @@ class Replays:
 
     def __init__(self, ranks: Sequence[Seen], startup: Startup) -> None:
         self.ranks = ranks
-        self.usual = median_rank(ranks, input_waits)
+        self.usual = ranks[median_place([rank.own_work for rank in ranks])]
         self._startup = startup
         self._inputs = input_waits(self.usual.step)
         self._times = dict(messages(ranks))
@@ -60,7 +61,7 @@ class Replays:
 
     def without_messages(self) -> float:
         """And nothing is waited for: the usual rank's own work."""
-        return self.usual.clock(self._inputs).at(self.usual.step.end)
+        return self.usual.own_work
 
     def never_idle(self) -> float:
         """And the device is never idle for reasons that the trace does not show."""

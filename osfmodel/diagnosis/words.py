@@ -1,4 +1,4 @@
-"""What limits a job, in a sentence for each cause, given what that costs in words."""
+"""What limits a job, in a sentence for each cause, given the seconds of a step that it costs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ def what_it_costs(one: Explanation, seconds: float) -> str:
     return f"{show_time(seconds)} of a step of {show_time(one.step_time)} ({part:.0%})"
 
 
-def input_stalls(one: Explanation, cost: str) -> str:
+def input_stalls(one: Explanation, seconds: float) -> str:
     """Of waiting for the data loader."""
+    cost = what_it_costs(one, seconds)
     slowest = max(one.ranks, key=lambda rank: rank.parts.input)
     least = min(rank.parts.input for rank in one.ranks)
     where = f", most on rank {slowest.rank}" if slowest.parts.input > 2 * least and len(one.ranks) > 1 else ""
     return f"Input-bound: waiting for the data loader costs {cost}{where}."
 
 
-def imbalance(one: Explanation, cost: str) -> str:
+def imbalance(one: Explanation, seconds: float) -> str:
     """Of a rank that is slower, or later, than the others."""
+    cost = what_it_costs(one, seconds)
     slow = next(rank for rank in one.ranks if rank.rank == one.straggler)
     others = median(rank.work for rank in one.ranks if rank is not slow)
     often = f"{slow.slowest} of {len(one.steps)} steps"
-    if slow.work - others < one.gains["imbalance"] / 2:
+    if slow.work - others < seconds / 2:
         return f"Imbalance: ranks come to collectives at different times, rank {slow.rank} last in {often}: {cost}."
     return (
         f"Imbalance: rank {slow.rank} takes {show_time(slow.work - others)} longer for its own work than the others "
@@ -36,30 +38,34 @@ def imbalance(one: Explanation, cost: str) -> str:
     )
 
 
-def negotiation(one: Explanation, cost: str) -> str:
+def negotiation(one: Explanation, seconds: float) -> str:
     """Of gradients that wait with the wires idle."""
+    cost = what_it_costs(one, seconds)
     return (
         f"Negotiation: gradients that are there wait to be sent while the wires are idle, which costs {cost}: ranks "
         "agree too slowly, or the host launches too late."
     )
 
 
-def find_unused(one: Explanation, cost: str) -> str:
+def find_unused(one: Explanation, seconds: float) -> str:
     """Of buckets in another order than their gradients."""
+    cost = what_it_costs(one, seconds)
     mapped = any(used_map(row.kind, row.dtype) for row in one.buckets)
     why = " (a map of used parameters is sent: find_unused_parameters=True without static_graph)" if mapped else ""
     return f"Buckets out of order{why}: buckets wait for gradients that are ready late, which costs {cost}."
 
 
-def latency(one: Explanation, cost: str) -> str:
+def latency(one: Explanation, seconds: float) -> str:
     """Of start-ups."""
+    cost = what_it_costs(one, seconds)
     sizes = [row.bytes for row in one.buckets if row.bytes]
     typical = f", {show_bytes(median(sizes))} in the median," if sizes else ""
     return f"Latency: the start-ups of {len(one.buckets)} messages a step{typical} cost {cost}."
 
 
-def late_bucket(one: Explanation, cost: str) -> str:
+def late_bucket(one: Explanation, seconds: float) -> str:
     """Of the bucket that is exposed most."""
+    cost = what_it_costs(one, seconds)
     rows = [row for row in one.buckets if row.gradients] or list(one.buckets)
     late = max(rows, key=lambda row: row.exposed)
     size = "" if late.bytes is None else f" ({show_bytes(late.bytes)})"
@@ -71,8 +77,9 @@ def late_bucket(one: Explanation, cost: str) -> str:
     )
 
 
-def bandwidth(one: Explanation, cost: str) -> str:
+def bandwidth(one: Explanation, seconds: float) -> str:
     """Of bytes that no order of sending hides."""
+    cost = what_it_costs(one, seconds)
     sizes = sum(row.bytes or 0 for row in one.buckets)
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
     if not carried:
@@ -93,8 +100,9 @@ def network_or_rank(one: Explanation) -> str:
     return f"The network or a slower rank: {traces}. As far as it is the network:"
 
 
-def host(one: Explanation, cost: str) -> str:
+def host(one: Explanation, seconds: float) -> str:
     """Of a device that waits for nothing that is known."""
+    cost = what_it_costs(one, seconds)
     return (
         f"Host-bound: the device has nothing to do and waits for nothing that the trace shows, which costs {cost}: "
         "Python, launches or synchronisation."

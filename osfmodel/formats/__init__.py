@@ -27,7 +27,7 @@ from osfmodel.formats import (
     own,
     pipedream,
 )
-from osfmodel.formats.layout import merged
+from osfmodel.formats.layout import as_one_cluster
 from osfmodel.formats.packed import unpacked
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, silent
 from osfmodel.formats.trace_files import recognised
@@ -37,8 +37,19 @@ from osfmodel.profiles import read
 from osfmodel.trace.record import Trace
 
 __all__ = [
-    "IMPORT_FORMATS", "Files", "Format", "Hints", "Noun", "holds_traces", "import_content", "import_file", "load_trace",
-    "merged", "nouns_of", "of_traces", "recognise",
+    "IMPORT_FORMATS",
+    "Files",
+    "Format",
+    "Hints",
+    "Noun",
+    "as_one_cluster",
+    "holds_traces",
+    "import_content",
+    "import_file",
+    "load_trace",
+    "nouns_of",
+    "of_traces",
+    "recognise",
 ]  # fmt: skip
 
 NO_HINTS = Hints("")

@@ -29,7 +29,7 @@ WARM_UPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Trial:
     """One row: threshold in bytes, cycle in seconds, score in bytes per second, and the (name, on) of switches."""
 
     threshold: int
@@ -55,13 +55,13 @@ class Setting:
 class Autotune:
     """What was ``tried``, in order; ``converged`` is what Horovod kept, None where it was stopped before."""
 
-    tried: tuple[Setting, ...]
-    converged: Setting | None
+    tried: tuple[Trial, ...]
+    converged: Trial | None
 
     @property
-    def best(self) -> Setting:
-        """The setting with the highest score, the first of several."""
-        return max(self.tried, key=lambda setting: setting.score)
+    def best(self) -> Trial:
+        """The one with the highest score, the first of several."""
+        return max(self.tried, key=lambda trial: trial.score)
 
     def steps(self, steps_per_sample: int = STEPS_PER_SAMPLE, warm_ups: int = WARM_UPS) -> int:
         """Steps of training that it took, which the log does not say: they follow from the settings of the tuner.
@@ -78,20 +78,20 @@ def sniff(head: str) -> bool:
 
 def autotune(text: Text) -> Autotune:
     """All rows. Raises DataError for none, and for one that is wrong."""
-    rows = [_setting(text, number, row) for number, row in text.rows()]
+    rows = [_trial(text, number, row) for number, row in text.rows()]
     if not rows:
         raise DataError("has a header but no rows: Horovod writes the first after some 200 steps")
     ended = len(rows) > 1 and rows[-1] in rows[:-1] and rows[-1].score == max(row.score for row in rows)
     return Autotune(tuple(rows[:-1] if ended else rows), rows[-1] if ended else None)
 
 
-def _setting(text: Text, number: int, row: dict[str, str]) -> Setting:
+def _trial(text: Text, number: int, row: dict[str, str]) -> Trial:
     cycle, threshold, score = (text.number(number, row[text.column(number, row, (name,))]) for name in KNOBS)
     if threshold > 2**40:
         raise text.fault(number, row["tensor_fusion_threshold"], "is no threshold in MiB")
     switches = tuple((name, value.strip() == "1") for name, value in row.items() if name not in KNOBS)
     seconds = float(Decimal(repr(cycle)).scaleb(-3))  # as it is written, to the last digit
-    return Setting(int(threshold * MIB), seconds, score * 1e6, switches)
+    return Trial(int(threshold * MIB), seconds, score * 1e6, switches)
 
 
 def read(text: Text, hints: Hints) -> NoReturn:

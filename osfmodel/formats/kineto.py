@@ -13,12 +13,13 @@ from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found, collectives, groups
 from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
-from osfmodel.formats.kineto_steps import counted, steps_of
+from osfmodel.formats.kineto_steps import steps_of
 from osfmodel.formats.source_text import Files, Hints
 from osfmodel.formats.trace_cycles import continued, cycles_of
-from osfmodel.formats.trace_ranks import joined
-from osfmodel.formats.trace_sizes import chosen, sized
+from osfmodel.formats.trace_ranks import joined, numbered_alike
+from osfmodel.formats.trace_sizes import sized
 from osfmodel.trace.record import RankTrace, Step, Trace
+from osfmodel.trace.usual import with_steps
 
 __all__ = ["ENDINGS", "sniff", "trace_of"]
 
@@ -76,7 +77,8 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     origin = min(file.first for file in found)
     title = hints.name or Path(found[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
     remarks: list[str] = []
-    ranks = [_rank(file, place, origin, remarks) for file, place in zip(found, _places(found), strict=True)]
+    read = [_rank(file, place, origin, remarks) for file, place in zip(found, _places(found), strict=True)]
+    ranks = numbered_alike(read)
     cycles = []
     for places in cycles_of(ranks, [file.process for file in found]):
         cycle, said = _cycle([ranks[place] for place in places], [found[place] for place in places])
@@ -85,8 +87,11 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     job, said = continued(cycles)
     remarks += said
     workers = len(job) if len(job) > 1 else hints.workers
-    job = tuple(replace(rank, steps=tuple(counted(rank.steps)), workers=rank.workers or workers) for rank in job)
-    trace = sized(chosen(Trace(title, job), hints.steps), hints)
+    trace = Trace(title, tuple(replace(rank, workers=rank.workers or workers) for rank in job))
+    if hints.steps is not None:
+        first, last = hints.steps
+        trace = with_steps(trace, range(first, last + 1))
+    trace = sized(trace, hints)
     return replace(trace, remarks=tuple(dict.fromkeys([*remarks, *_missing(trace)])))
 
 
@@ -94,7 +99,7 @@ def _cycle(ranks: Sequence[RankTrace], files: Sequence[_File]) -> tuple[tuple[Ra
     """The ranks of one cycle on one clock, and what there is to say of it."""
     if len(ranks) == 1:
         return tuple(ranks), []
-    return joined(ranks, _numbered(files), [file.host for file in files])
+    return joined(ranks, [file.host for file in files])
 
 
 def _files(files: Files) -> list[_File]:
@@ -193,12 +198,6 @@ def _backend(kept: Recorded) -> str:
     if not names and kept.kernels:
         return "nccl"
     return min(names) if len(names) == 1 else ""
-
-
-def _numbered(files: Sequence[_File]) -> bool:
-    """Whether every collective on the record has the library's own sequence number."""
-    found = [one.sequence for file in files for one in file.collectives]
-    return bool(found) and None not in found
 
 
 def _missing(trace: Trace) -> list[str]:

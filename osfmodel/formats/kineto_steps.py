@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from osfmodel.formats.kineto_collectives import Found, tensor_of
 from osfmodel.formats.kineto_recorded import Recorded, Span, unite
 from osfmodel.formats.kineto_windows import OPTIMIZER_STEP, Device, Window, bounds_of, device_of, windows_of
 from osfmodel.intervals import Interval
-from osfmodel.trace.record import Collective, GradientReady, Step, places
+from osfmodel.trace.record import Collective, GradientReady, Step
 
 LOADER = "enumerate(DataLoader)"
 
@@ -222,14 +222,3 @@ def _undefined(span: Span) -> bool:
     """Whether there was no gradient to accumulate, as for a parameter that backward did not reach."""
     types = span.args.input_types
     return isinstance(types, list) and bool(types) and types[0] == ""
-
-
-def counted(steps: Sequence[Step]) -> list[Step]:
-    """The same with a sequence number for collectives that have none: their place in their group, from 0 on."""
-    numbers = iter(places(one.group for step in steps for one in step.collectives))
-
-    def numbered(one: Collective) -> Collective:
-        place = next(numbers)
-        return one if one.sequence is not None else replace(one, sequence=place)
-
-    return [replace(step, collectives=tuple(map(numbered, step.collectives))) for step in steps]

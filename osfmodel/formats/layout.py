@@ -54,7 +54,7 @@ def told_gpus_per_node(text: Text, layouts: Sequence[Layout], hints: Hints) -> i
     return hints.gpus_per_node
 
 
-def merged(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cluster:
+def as_one_cluster(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cluster:
     """The tables of several files as one cluster, with the effects of the one of most workers.
 
     ``library`` is what all of them state. Raises DataError, naming the file, for one that holds anything else than one

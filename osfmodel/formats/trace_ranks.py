@@ -1,10 +1,10 @@
 """Several ranks of a job as one: one clock, and which collective of one rank is which of another.
 
-Collectives are matched by group and the library's sequence number where all ranks have it, else by step, group, kind
-and place in the step. A collective begins to transfer when the last rank arrives: before, the others wait. Clocks of
-hosts differ: where ranks are not known to share a host, a rank's clock is moved so that the collectives that it has in
-common with the first rank end together, by the median of the differences. Names of hosts may be the same where hosts
-are not: ranks of one name share a clock only if the collectives that they have in common overlap on it.
+Collectives are matched by what :func:`~osfmodel.trace.record.keys_of` calls them: the library's number where all ranks
+have it, else the place in the step. A collective begins to transfer when the last rank arrives: before, the others
+wait. Clocks of hosts differ: where ranks are not known to share a host, a rank's clock is moved so that the collectives
+that it has in common with the first rank end together, by the median of the differences. Names of hosts may be the same
+where hosts are not: ranks of one name share a clock only if the collectives that they have in common overlap on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 
 from osfmodel.errors import DataError
 from osfmodel.intervals import Interval
-from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, places
+from osfmodel.trace.record import Collective, GradientReady, Key, RankTrace, Step, keys_of
 from osfmodel.units import show_time
 
 TOLD = 1e-3
@@ -24,27 +24,31 @@ SEVERAL_RUNS = 1e-2
 """Seconds by which a busy host may end a short collective later than another, and both still be of one run."""
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that end at the same time everywhere, none before all have arrived."""
-Key = tuple[object, ...]
 
 
-def keyed(rank: RankTrace, by_sequence: bool) -> dict[Key, Collective]:
-    """The collectives of a rank by what they have in common with those of others."""
-    collectives = [(step.number, one) for step in rank.steps for one in step.collectives]
-    if by_sequence:
-        return {(one.group, one.sequence): one for _, one in collectives}
-    kinds = [(number, one.group, one.kind) for number, one in collectives]
-    return {(*kind, place): one for kind, place, (_, one) in zip(kinds, places(kinds), collectives, strict=True)}
+def keyed(rank: RankTrace) -> dict[Key, Collective]:
+    """The collectives of a rank by what they are called on all ranks."""
+    return {key: one for step in rank.steps for key, one in zip(keys_of(step), step.collectives, strict=True)}
 
 
-def joined(
-    ranks: Sequence[RankTrace], by_sequence: bool, hosts: Sequence[str]
-) -> tuple[tuple[RankTrace, ...], list[str]]:
+def numbered_alike(ranks: Sequence[RankTrace]) -> list[RankTrace]:
+    """The same without the library's numbers of collectives, unless every collective on the record has one."""
+    if all(one.sequence is not None for rank in ranks for step in rank.steps for one in step.collectives):
+        return list(ranks)
+    return [replace(rank, steps=tuple(map(_unnumbered, rank.steps))) for rank in ranks]
+
+
+def _unnumbered(step: Step) -> Step:
+    return replace(step, collectives=tuple(replace(one, sequence=None) for one in step.collectives))
+
+
+def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[RankTrace, ...], list[str]]:
     """The ranks on one clock with arrivals filled in, and what there is to say of it."""
     remarks: list[str] = []
     shifts = [0.0]
-    first = keyed(ranks[0], by_sequence)
+    first = keyed(ranks[0])
     for rank, host in zip(ranks[1:], hosts[1:], strict=True):
-        differences = _differences(first, keyed(rank, by_sequence))
+        differences = _differences(first, keyed(rank))
         named_alike = bool(host) and host == hosts[0]
         shift = 0.0 if named_alike and not _apart(differences) else _middle(differences)
         if abs(shift) > TOLD:
@@ -61,7 +65,7 @@ def joined(
         shifts.append(shift)
     earliest = min(shifts)  # no time on any clock is below 0, and none is to be
     shifted = [moved(rank, shift - earliest) for rank, shift in zip(ranks, shifts, strict=True)]
-    tables = [keyed(rank, by_sequence) for rank in shifted]
+    tables = [keyed(rank) for rank in shifted]
     _require_one_run(ranks, tables)
     arrivals, unlike = _arrivals(tables)
     if unlike:
@@ -69,7 +73,7 @@ def joined(
             f"{unlike} collectives are not on the record of all ranks of their group, or are of different sizes there: "
             "what was waited for in them is not known"
         )
-    return tuple(_arrived(rank, by_sequence, arrivals) for rank in shifted), remarks
+    return tuple(_arrived(rank, arrivals) for rank in shifted), remarks
 
 
 def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[tuple[float, float]]:
@@ -122,8 +126,8 @@ def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, flo
     return arrivals, unlike
 
 
-def _arrived(rank: RankTrace, by_sequence: bool, arrivals: Mapping[Key, float]) -> RankTrace:
-    found = {id(one): arrivals.get(key) for key, one in keyed(rank, by_sequence).items()}
+def _arrived(rank: RankTrace, arrivals: Mapping[Key, float]) -> RankTrace:
+    found = {id(one): arrivals.get(key) for key, one in keyed(rank).items()}
     steps = []
     for step in rank.steps:
         known = tuple(replace(one, arrival=found.get(id(one))) for one in step.collectives)

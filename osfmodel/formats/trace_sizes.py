@@ -15,20 +15,6 @@ from osfmodel.workload import Gradients, element_bytes
 Sized = Callable[[Step], Step]
 
 
-def chosen(trace: Trace, steps: tuple[int, int] | None) -> Trace:
-    """The trace of these steps only, first and last included. Raises DataError where a rank has none of them."""
-    if steps is None:
-        return trace
-    ranks = []
-    for rank in trace.ranks:
-        mine = tuple(step for step in rank.steps if steps[0] <= step.number <= steps[1])
-        if not mine:
-            there = f"{rank.steps[0].number}..{rank.steps[-1].number}"
-            raise DataError(f"rank {rank.rank} has no steps {steps[0]}..{steps[1]}: it has {there}")
-        ranks.append(replace(rank, steps=mine))
-    return replace(trace, ranks=tuple(ranks))
-
-
 def sized(trace: Trace, hints: Hints) -> Trace:
     """The trace with the sizes that it lacks, as far as they are known.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, Remedy
+from osfmodel.diagnosis import Explanation, Remedy
 from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.diagnosis.findings import LEFT
+from osfmodel.diagnosis.causes import all_costs
 from osfmodel.diagnosis.parts import Parts
 from osfmodel.documents import SCHEMA_VERSION
 
@@ -60,11 +60,9 @@ def _parts(parts: Parts) -> dict[str, float | None]:
 
 
 def _causes(one: Explanation) -> list[dict[str, Any]]:
-    """All of the table, then what is left."""
-    rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
     return [
         {"cause": name, "costs_s": seconds, "part_of_step": seconds / one.step_time, "without_it": meaning}
-        for name, seconds, meaning in [*rows, (COMPUTE, one.left, LEFT)]
+        for name, seconds, meaning in all_costs(one)
     ]
 
 

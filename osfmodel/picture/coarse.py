@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from osfmodel.intervals import merged
+from osfmodel.intervals import union
 from osfmodel.picture.gantt import Bar, Gantt
 
 TOUCHING = 1e-9
@@ -93,7 +93,7 @@ def _one(run: Sequence[Bar]) -> Bar:
         bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
         bucket=first.bucket if len({bar.bucket for bar in run}) == 1 and not first.sends else None,
         ready=None,
-        exposed=merged(part for bar in run for part in bar.exposed),
+        exposed=union(part for bar in run for part in bar.exposed),
         busy=busy if busy < (1 - TOUCHING) * (end - first.start) else None,
         parts=sum(bar.parts for bar in run),
     )

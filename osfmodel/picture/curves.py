@@ -13,7 +13,7 @@ from osfmodel.errors import OsfError
 from osfmodel.plan import Plan
 from osfmodel.predict import Comparison
 from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve.caps import counted
+from osfmodel.solve.caps import in_elements
 from osfmodel.targets import CONFIG_TARGETS, Target
 from osfmodel.units import MIB, show_bytes
 from osfmodel.workload import Workload
@@ -136,7 +136,7 @@ def sweep(comparison: Comparison, target: str) -> Sweep | None:
         return None
     pricing = pricing_of(comparison.cluster, comparison.workers)
     pricing = pricing.under(framework.conditions) if framework.conditions else pricing.for_rules(framework.objective)
-    sizes = counted(gradients).sizes if knob.elements else gradients.sizes
+    sizes = in_elements(gradients).sizes if knob.elements else gradients.held_sizes
     caps = _caps(sizes, CLOCKED_CAPS if framework.clock else CAPS, knob.best(workload, pricing.cost()))
     timed = _Timed(workload, pricing, framework)
     rows = [timed(knob.knobs(cap)) for cap in caps]

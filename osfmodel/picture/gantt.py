@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from osfmodel.checks import require_name
 from osfmodel.errors import DataError
-from osfmodel.intervals import Interval, common, length, merged, outside
+from osfmodel.intervals import Interval, common, length, outside, union
 from osfmodel.plan import Bucket, Plan
 from osfmodel.predict import Prediction
 from osfmodel.timeline import Span
@@ -142,7 +142,7 @@ def predicted(prediction: Prediction) -> Gantt:
     compute = [span for span in timeline.spans if span.stream == COMPUTE]
     makes = _buckets_of_layers(plan)
     ready = {layer: span.end for span in compute if span.kind == "backward" for layer in span.layers}
-    busy = merged((span.start, span.end) for span in compute)
+    busy = union((span.start, span.end) for span in compute)
     channels: dict[str, list[Bar]] = {}
     for span, number in zip(timeline.communication, _numbers(timeline.communication, plan), strict=True):
         bucket = None if number is None else plan.buckets[number]

@@ -18,7 +18,7 @@ AGREEMENT = 0.03
 """By how much the layers may differ from the step without hooks before it is called a disagreement."""
 
 
-class Setting(NamedTuple):
+class Wanted(NamedTuple):
     """What was asked for."""
 
     name: str
@@ -73,9 +73,9 @@ def doubts(finding: Finding) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def conditions(setting: Setting, finding: Finding) -> str:
+def conditions(wanted: Wanted, finding: Finding) -> str:
     """One line for the source of the workload."""
-    parts = [machine(finding.device), setting.remark, _optimizer(finding), *_policy(setting, finding)]
+    parts = [machine(finding.device), wanted.remark, _optimizer(finding), *_policy(wanted, finding)]
     parts += [_hooks(finding), agreement(finding), *_left_out(finding)]
     return "; ".join(part for part in parts if part)
 
@@ -151,15 +151,15 @@ def _optimizer(finding: Finding) -> str:
     return f"update by {', '.join(finding.optimizers)}" if finding.optimizers else "no optimizer seen"
 
 
-def _policy(setting: Setting, finding: Finding) -> list[str]:
+def _policy(wanted: Wanted, finding: Finding) -> list[str]:
     total = finding.totals
     clock = "CUDA events" if finding.device.type == "cuda" else "monotonic clock"
     parts = [
-        f"medians of {len(total)} steps with hooks ({clock}) after {setting.warm_up} warm-ups, spread "
+        f"medians of {len(total)} steps with hooks ({clock}) after {wanted.warm_up} warm-ups, spread "
         f"{spread(total):.1%} (quartiles over median); no step removed, {uneven(total)} above {UNEVEN} medians"
     ]
-    if setting.steps is not None and sum(step.hooked for step in finding.steps) < setting.steps:
-        parts.append(f"stopped before the {setting.steps} steps that were wanted")
+    if wanted.steps is not None and sum(step.hooked for step in finding.steps) < wanted.steps:
+        parts.append(f"stopped before the {wanted.steps} steps that were wanted")
     other = sum(step.hooked for step in finding.steps) - len(total)
     if other:
         parts.append(f"{other} steps left out that ran or became ready in another order than most")

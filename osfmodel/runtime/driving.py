@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.runtime.conditions import Setting
+from osfmodel.runtime.conditions import Wanted
 from osfmodel.runtime.profiling import WARM_UP, Profile, first_size
 from osfmodel.runtime.subjects import Maker, Training, mapped
 from osfmodel.units import show_time
@@ -48,8 +48,8 @@ def measure(
     training = placed(make(batch_size), driving)
     optimizer = training.optimizer or _optimizer(training.model)
     size = batch_size or first_size(training.batch)
-    setting = Setting(name, size, driving.warm_up, driving.steps, _remark(driving, training.batch))
-    watched = Profile(training.model, setting)
+    wanted = Wanted(name, size, driving.warm_up, driving.steps, _remark(driving, training.batch))
+    watched = Profile(training.model, wanted)
     interrupted = False
     with watched:
         try:

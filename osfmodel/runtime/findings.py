@@ -99,7 +99,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Surroundings:
     """Under which conditions: ranks, ranks per host, and words for backend and versions, network, stand-in."""
 
     workers: int
@@ -197,7 +197,7 @@ def _table(findings: Findings, workers: int, collective: str) -> Table:
     return Table(workers, sizes, times, collective, _startups(findings, sizes, collective))
 
 
-def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
+def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:
     """The measured cluster: tables of this worker count. Raises DataError where too little was measured."""
     if not findings.usable:
         raise DataError("nothing to write: an all-reduce at two sizes or more is needed")
@@ -205,34 +205,34 @@ def cluster_of(findings: Findings, setting: Setting, name: str) -> Cluster:
     return Cluster(
         name,
         "tabulated",
-        gpus_per_node=setting.per_host,
-        nodes=-(-setting.workers // setting.per_host),
+        gpus_per_node=surroundings.per_host,
+        nodes=-(-surroundings.workers // surroundings.per_host),
         tables=tuple(
-            _table(findings, setting.workers, collective)
+            _table(findings, surroundings.workers, collective)
             for collective, rows in findings.tables.items()
             if len(rows) > 1
         ),
-        contention=() if gain is None else (Contention(setting.workers, gain),),
+        contention=() if gain is None else (Contention(surroundings.workers, gain),),
         effects=Effects(**findings.effects),
         in_flight=findings.in_flight,
-        library=setting.backend,
-        source=Source("measured by osf bench", conditions(findings, setting)),
+        library=surroundings.backend,
+        source=Source("measured by osf bench", conditions(findings, surroundings)),
     )
 
 
-def unfinished(findings: Findings, setting: Setting, name: str) -> Cluster:
+def unfinished(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:
     """The cluster of what was found until somebody stopped it, which says so. Raises DataError as cluster_of does."""
-    return cluster_of(replace(findings, left_out=[*findings.left_out, "stopped before the end"]), setting, name)
+    return cluster_of(replace(findings, left_out=[*findings.left_out, "stopped before the end"]), surroundings, name)
 
 
-def conditions(findings: Findings, setting: Setting) -> str:
+def conditions(findings: Findings, surroundings: Surroundings) -> str:
     """In words: where this was measured, what, and how well it repeats."""
     counts = sorted({sample.count for rows in findings.tables.values() for sample in rows.values()})
     repeats = "..".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     spread, worst, _ = _spreads(findings)
     parts = [
-        f"{setting.workers} ranks, {setting.per_host} on each host",
-        f"backend {setting.backend} ({setting.versions}), network {setting.network}",
+        f"{surroundings.workers} ranks, {surroundings.per_host} on each host",
+        f"backend {surroundings.backend} ({surroundings.versions}), network {surroundings.network}",
         f"medians of {repeats} repeats of the slowest rank, a barrier before each",
         f"interquartile range {spread:.1%} of the median (worst {worst:.1%})",
         _simultaneity(findings),
@@ -271,7 +271,7 @@ def _slowing(findings: Findings) -> str:
     return f"compute_slowdown {findings.slowdown:+.1%} measured on {findings.slowed} beside continuous all-reduces"
 
 
-def merged(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluster:
+def updated(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluster:
     """``known`` with what ``new`` measured for its worker count in the place of what was there for that.
 
     ``in_flight`` and ``library`` are those of ``new``, and so are ``effects``, those that were measured with it. Raises

@@ -32,7 +32,7 @@ from osfmodel.runtime.ranks import Place, Watch, group, nothing, require_agreeme
 from osfmodel.runtime.session import PLANNING, Asked, Session, Voice
 from osfmodel.runtime.sizes import sizes_for
 from osfmodel.runtime.subjects import from_factory
-from osfmodel.runtime.surroundings import setting_of, unmet
+from osfmodel.runtime.surroundings import surroundings_of, unmet
 from osfmodel.runtime.trainees import Trainee, replayed, trained
 from osfmodel.runtime.training import Ran, Settings
 from osfmodel.solve import Limits
@@ -172,18 +172,18 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
     beat = partial(here.watch.beat, "while the cluster was measured")
     job = job_of(here.place, here.asked.limit, here.control, beat)
-    found, setting = Findings(), setting_of(job, unmet(None))
+    found, surroundings = Findings(), surroundings_of(job, unmet(None))
 
     def save() -> None:
         if here.first and found.usable:
-            here.keep(PARTIAL, lambda path: profiles.save(unfinished(found, setting, "live"), path))
+            here.keep(PARTIAL, lambda path: profiles.save(unfinished(found, surroundings, "live"), path))
 
     here.watch.saving = save
     bench.measure(job, bench.Request(sizes_for(workload), compute=compute), found, here.voice.progress)
     here.watch.saving = nothing
     for doubt in found.doubts if here.first else ():
         here.voice.line(f"warning: {doubt}")
-    return lambda: cluster_of(found, setting, "live")
+    return lambda: cluster_of(found, surroundings, "live")
 
 
 class Planned(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 from osfmodel.errors import DataError, UsageError
 from osfmodel.runtime.allocations import Allocations
 from osfmodel.runtime.clocks import clock_of, settle
-from osfmodel.runtime.conditions import Finding, Setting, conditions, doubts
+from osfmodel.runtime.conditions import Finding, Wanted, conditions, doubts
 from osfmodel.runtime.recording import Recorder, Subject, step_of
 from osfmodel.runtime.segments import blocks, segments_of
 from osfmodel.runtime.steps import Memory, Step, Tensor, alike, layers_of, middle
@@ -41,7 +41,7 @@ def profile(
 
     Raises UsageError for a model without trainable parameters, one that is compiled, or whose wrapper communicates.
     """
-    return Profile(model, Setting(name or "", batch_size, warm_up, steps), tensors)
+    return Profile(model, Wanted(name or "", batch_size, warm_up, steps), tensors)
 
 
 def with_memory(workload: Workload, memory: Memory) -> Workload:
@@ -59,13 +59,13 @@ def with_memory(workload: Workload, memory: Memory) -> Workload:
 class Profile:
     """Measured iterations of a model, and the workload they make."""
 
-    def __init__(self, model: Any, setting: Setting, tensors: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, model: Any, wanted: Wanted, tensors: Mapping[str, Any] | None = None) -> None:
         self.model = _plain(model)
-        self.setting = _sound(setting, self.model)
+        self.wanted = _sound(wanted, self.model)
         subject, self.tensors = _subject(self.model, tensors or {})
         self.device = _device(subject.tensors)
         self.allocations = Allocations(self.model, subject.tensors, blocks(self.model))
-        self.recorder = Recorder(subject, clock_of(self.device), setting.warm_up, setting.steps, self.allocations)
+        self.recorder = Recorder(subject, clock_of(self.device), wanted.warm_up, wanted.steps, self.allocations)
         self.optimizers: set[str] = set()
         self.explicit = False
         self.leaving = ExitStack()
@@ -113,8 +113,8 @@ class Profile:
         peaks = memory.peaks if memory else None
         layers = layers_of(steps, self.tensors, self.recorder.activations, self.device.type == "cuda", peaks)
         update_time = middle([step.total for step in steps]) - middle([step.backward_end for step in steps])
-        source = Source("measured by osf profile", conditions(self.setting, finding))
-        found = Workload(self.setting.name, layers, self.setting.batch_size, update_time, source)
+        source = Source("measured by osf profile", conditions(self.wanted, finding))
+        found = Workload(self.wanted.name, layers, self.wanted.batch_size, update_time, source)
         return with_memory(found, memory) if memory else found
 
     @property
@@ -127,7 +127,7 @@ class Profile:
         counted = alike(steps)
         if not counted:
             seen = self.recorder.seen
-            need = self.setting.warm_up + 2
+            need = self.wanted.warm_up + 2
             hint = "" if seen else "; iterations end with the step of a torch.optim optimizer, or call .step() on this"
             raise DataError(f"saw {seen} iterations with a backward: a profile needs {need} or more{hint}")
         return Finding(steps, counted, self.tensors, self.device, sorted(self.optimizers))
@@ -136,8 +136,8 @@ class Profile:
         import torch
 
         if torch.is_grad_enabled():
-            if self.setting.batch_size is None:
-                self.setting = self.setting._replace(batch_size=first_size(batch))
+            if self.wanted.batch_size is None:
+                self.wanted = self.wanted._replace(batch_size=first_size(batch))
             self.recorder.begin()
 
     def _forward_begins(self, _: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -157,11 +157,11 @@ class Profile:
         self.leaving.callback(register_optimizer_step_post_hook(updated).remove)
 
 
-def _sound(setting: Setting, model: Any) -> Setting:
-    warm_up, steps = setting.warm_up, setting.steps
+def _sound(wanted: Wanted, model: Any) -> Wanted:
+    warm_up, steps = wanted.warm_up, wanted.steps
     if warm_up < 0 or (steps is not None and steps < 1):
         raise UsageError(f"cannot warm up {warm_up} times and measure {steps} steps: give 0 or more, and 1 or more")
-    return setting._replace(name=setting.name or type(model).__name__.lower())
+    return wanted._replace(name=wanted.name or type(model).__name__.lower())
 
 
 def first_size(batch: Any) -> int | None:

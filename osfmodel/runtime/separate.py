@@ -7,7 +7,7 @@ from typing import Any
 
 from osfmodel.errors import UsageError
 
-KINDS = ("SGD", "Adam", "AdamW")
+SEPARATE = ("SGD", "Adam", "AdamW")
 """Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""
 
 
@@ -16,8 +16,8 @@ def require_separate(optimizer: Any, parameters: Iterable[Any], what: str) -> No
     import torch
 
     kind = type(optimizer)
-    if kind not in [getattr(torch.optim, name) for name in KINDS] and not getattr(kind, "separate", False):
-        raise UsageError(f"{what} needs {', '.join(KINDS)} of torch.optim, not {kind.__name__}")
+    if kind not in [getattr(torch.optim, name) for name in SEPARATE] and not getattr(kind, "separate", False):
+        raise UsageError(f"{what} needs {', '.join(SEPARATE)} of torch.optim, not {kind.__name__}")
     updated = {id(tensor) for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad}
     if updated != {id(tensor) for tensor in parameters}:
         raise UsageError(f"{what} needs one optimizer with all trainable parameters of the model, and no others")

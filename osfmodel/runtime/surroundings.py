@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from osfmodel.runtime.findings import Setting
+from osfmodel.runtime.findings import Surroundings
 from osfmodel.runtime.job import Job
 
 
-def unmet(network: str | None) -> Setting:
+def unmet(network: str | None) -> Surroundings:
     """What can be said before the ranks have met; ``network`` None: the interface that the library is told to use."""
-    return Setting(2, 1, "", network or _interface(), "")
+    return Surroundings(2, 1, "", network or _interface(), "")
 
 
 def _interface() -> str:
@@ -20,14 +20,14 @@ def _interface() -> str:
     return "interface as the library chose" if chosen is None else f"interface {chosen}"
 
 
-def setting_of(job: Job, setting: Setting) -> Setting:
-    """``setting`` with what the ranks that met are."""
+def surroundings_of(job: Job, surroundings: Surroundings) -> Surroundings:
+    """``surroundings`` with what the ranks that met are."""
     import torch
 
     versions = f"torch {torch.__version__}"
     if job.backend == "nccl":
         versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
-    return replace(setting, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
+    return replace(surroundings, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
 
 
 def threads_of(backend: str) -> int | None:

@@ -1,7 +1,8 @@
 """Other lines for a tuned plan than those of its framework: SNIPPETS maps a name to its Snippet.
 
 To add one: a function (Tuning) -> text in a module here, and one line in the table. It raises UsageError, saying why,
-where it has nothing to say of this tuning. ``osf tune --lines NAME`` prints it.
+where it has nothing to say of this tuning. ``osf tune --lines NAME`` prints it; tests/conformance runs over the
+table.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ def write(tuning: Tuning) -> str:
     if len(tuning.outcomes) > 1:
         raise UsageError("algorithms depend on the worker count: give one to --workers")
     if tuning.plan.split:
-        raise UsageError("nccl-tuner is for plans of all-reduces: this one splits them")
+        raise UsageError(
+            f"the plan for {tuning.target} splits all-reduces in two: nccl-tuner is for plans that send them whole"
+        )
     place = layout_of(tuning.outcomes[0].workers, cluster.gpus_per_node)
     sizes = sorted({bucket.size for bucket in tuning.plan.buckets})
     chosen = [(nccl.fastest(cluster.nccl, place, size), size) for size in sizes]

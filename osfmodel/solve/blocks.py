@@ -22,7 +22,7 @@ from osfmodel.plan import Plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import merge, optimal
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.resize import PROGRESS, Setting, Sized, resized, setting_of, time_of
+from osfmodel.solve.resize import PROGRESS, Problem, Sized, problem_of, resized, time_of
 from osfmodel.solve.solution import Limits, Solution, Status
 from osfmodel.solve.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
 from osfmodel.workload import Workload
@@ -46,15 +46,15 @@ def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective
     base, _ = optimal.solve(workload, pricing.cost(), Limits()).require()
     if not base.buckets or not linear(pricing, objective):
         return improved(workload, base.under(objective), pricing)
-    setting = setting_of(workload, pricing, objective)
-    seeds = [_sized(setting, *tape_of(base)), *_turned(workload, setting, objective, pricing)]
+    problem = problem_of(workload, pricing, objective)
+    seeds = [_sized(problem, *tape_of(base)), *_turned(workload, problem, objective, pricing)]
     seeds.sort(key=_value)
     lower = objective_bound(workload, pricing, objective)
     seed = _plan(workload, seeds[0], objective)
     if seeds[0].value <= lower * (1 + PROGRESS):
         return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.HEURISTIC)
-    sized = sorted((resized(setting, seed.tape, seed.cuts) for seed in seeds[:SIZED]), key=_value)
-    found = min((searched(setting, best.tape, best.cuts) for best in sized[:SEARCHED]), key=_value)
+    sized = sorted((resized(problem, seed.tape, seed.cuts) for seed in seeds[:SIZED]), key=_value)
+    found = min((searched(problem, best.tape, best.cuts) for best in sized[:SEARCHED]), key=_value)
     return _better(workload, (seed, found), pricing, lower)
 
 
@@ -66,7 +66,7 @@ def improved(workload: Workload, seed: Plan, pricing: Pricing) -> Solution:
         return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.NOT_LINEAR)
     if not seed.buckets:
         return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.HEURISTIC)
-    found = searched(setting_of(workload, pricing, seed.objective), *tape_of(seed))
+    found = searched(problem_of(workload, pricing, seed.objective), *tape_of(seed))
     return _better(workload, (seed, found), pricing, lower)
 
 
@@ -93,17 +93,17 @@ def linear(pricing: Pricing, objective: Objective) -> bool:
     return channels == 1 and not pricing.effects.compute_slowdown and not pricing.effects.hook_time
 
 
-def searched(setting: Setting, tape: Tape, cuts: Sequence[Cut], programmes: int = PROGRAMMES) -> Sized:
+def searched(problem: Problem, tape: Tape, cuts: Sequence[Cut], programmes: int = PROGRAMMES) -> Sized:
     """The best sequence found by moving cuts between edges and layers, after at most so many linear programmes."""
-    best = snapped(setting, resized(setting, tape, cuts))
+    best = snapped(problem, resized(problem, tape, cuts))
     tried = 1
     while best.status is None and tried < programmes:
         better = None
-        for proposal in _proposals(setting, best):
-            found = resized(setting, tape, proposal)
+        for proposal in _proposals(problem, best):
+            found = resized(problem, tape, proposal)
             tried += 1
             if found.status is None and found.value < best.value * (1 - PROGRESS):
-                better = snapped(setting, found)
+                better = snapped(problem, found)
             if better or tried >= programmes:
                 break
         if better is None:
@@ -112,7 +112,7 @@ def searched(setting: Setting, tape: Tape, cuts: Sequence[Cut], programmes: int 
     return best
 
 
-def snapped(setting: Setting, sized: Sized) -> Sized:
+def snapped(problem: Problem, sized: Sized) -> Sized:
     """Cuts at the very edge of their layer put onto the edge: fewer collectives wait, fewer layers wait for them."""
     slack = 1e-7 * sized.tape.total
     cuts = list(sized.cuts)
@@ -124,46 +124,46 @@ def snapped(setting: Setting, sized: Sized) -> Sized:
             cuts[number] = Cut(cut.before, cut.after + 1, high)
     if any(after.after > later.before for after, later in pairwise(cuts)):
         return sized  # a collective would be left with nothing
-    value = time_of(setting, sized.tape, cuts)
+    value = time_of(problem, sized.tape, cuts)
     return sized._replace(cuts=tuple(cuts), value=value) if value <= sized.value else sized
 
 
-def _proposals(setting: Setting, sized: Sized) -> Iterator[tuple[Cut, ...]]:
+def _proposals(problem: Problem, sized: Sized) -> Iterator[tuple[Cut, ...]]:
     """Sequences with cuts moved from an edge into a layer beside it: free moves together, then each by itself."""
     slack = 1 + PROGRESS
     for side in (0, 1):
         cuts = list(sized.cuts)
         for number in range(len(cuts)):
-            opened = _opened(setting, sized.tape, cuts[number], side)
+            opened = _opened(problem, sized.tape, cuts[number], side)
             trial = [*cuts[:number], opened, *cuts[number + 1 :]]
-            if opened != cuts[number] and time_of(setting, sized.tape, trial) <= sized.value * slack:
+            if opened != cuts[number] and time_of(problem, sized.tape, trial) <= sized.value * slack:
                 cuts = trial
         if tuple(cuts) != sized.cuts:
             yield tuple(cuts)
     singles = []
     for number, cut in enumerate(sized.cuts):
         for side in (0, 1):
-            opened = _opened(setting, sized.tape, cut, side)
+            opened = _opened(problem, sized.tape, cut, side)
             trial = [*sized.cuts[:number], opened, *sized.cuts[number + 1 :]]
             if opened != cut:
-                singles.append((time_of(setting, sized.tape, trial), number, side, tuple(trial)))
+                singles.append((time_of(problem, sized.tape, trial), number, side, tuple(trial)))
     yield from (cuts for _, _, _, cuts in sorted(singles))
 
 
-def _opened(setting: Setting, tape: Tape, cut: Cut, side: int) -> Cut:
+def _opened(problem: Problem, tape: Tape, cut: Cut, side: int) -> Cut:
     """A cut on an edge moved into the layer before it (0) or after it (1); itself where types would mix."""
     before, after = tape.segments[cut.before].layer, tape.segments[cut.after].layer
-    if cut.before == cut.after or setting.dtypes[before] != setting.dtypes[after]:
+    if cut.before == cut.after or problem.dtypes[before] != problem.dtypes[after]:
         return cut
     into = cut.after if side else cut.before
     return Cut(into, into, cut.position)
 
 
-def _sized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
-    return Sized(tape, tuple(cuts), time_of(setting, tape, cuts))
+def _sized(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
+    return Sized(tape, tuple(cuts), time_of(problem, tape, cuts))
 
 
-def _turned(workload: Workload, setting: Setting, objective: Objective, pricing: Pricing) -> list[Sized]:
+def _turned(workload: Workload, problem: Problem, objective: Objective, pricing: Pricing) -> list[Sized]:
     """With forward overlap: up to a turn in ready order, by priority from there. Some turns, then those by the best."""
     gradients, count = workload.gradients, len(workload.gradients)
     if not objective.forward_overlap or len(set(gradients.dtypes)) > 1:
@@ -175,7 +175,7 @@ def _turned(workload: Workload, setting: Setting, objective: Objective, pricing:
     def look(turns: Iterable[int]) -> None:
         for turn in turns:
             start = max(row.finish[turn], gradients.ready_times[-1]) - workload.forward_time
-            found.setdefault(turn, list(_turns(workload, setting, _ends(row, turn), start)))
+            found.setdefault(turn, list(_turns(workload, problem, _ends(row, turn), start)))
 
     look(range(0, count, step))
     best = min(found, key=lambda turn: min(map(_value, found[turn])))
@@ -192,15 +192,15 @@ def _ends(row: merge.Row, end: int) -> list[int]:
     return ends[::-1]
 
 
-def _turns(workload: Workload, setting: Setting, ends: Sequence[int], start: float) -> Iterator[Sized]:
+def _turns(workload: Workload, problem: Problem, ends: Sequence[int], start: float) -> Iterator[Sized]:
     """Collectives that end at ``ends`` in ready order; the rest by priority, not before ``start``."""
     turn, count = (ends[-1] if ends else 0), len(workload.gradients)
     tape = laid_out(workload, [*range(turn), *reversed(range(turn, count))])
-    for edges in _priority(setting, tape, turn, start):
-        yield _sized(setting, tape, [Cut(edge - 1, edge, tape.starts[edge]) for edge in [*ends, *edges]])
+    for edges in _priority(problem, tape, turn, start):
+        yield _sized(problem, tape, [Cut(edge - 1, edge, tape.starts[edge]) for edge in [*ends, *edges]])
 
 
-def _priority(setting: Setting, tape: Tape, first: int, start: float) -> Iterator[list[int]]:
+def _priority(problem: Problem, tape: Tape, first: int, start: float) -> Iterator[list[int]]:
     """Numbers of the segments before which to cut the tape from segment ``first`` on, all ready at ``start``, into n
     collectives: for the best n, and those beside it.
 
@@ -209,8 +209,8 @@ def _priority(setting: Setting, tape: Tape, first: int, start: float) -> Iterato
     segment l, the first of the last collective. Exact for one line; a seed takes one line of several.
     """
     sent = np.array(tape.starts[first:], dtype=float) - tape.starts[first]
-    tails = np.array([setting.times.tails[segment.layer] for segment in tape.segments[first:]])
-    line = line_at(setting.lines[0], sent[-1] / 4)
+    tails = np.array([problem.times.tails[segment.layer] for segment in tape.segments[first:]])
+    line = line_at(problem.lines[0], sent[-1] / 4)
     best, choices = np.where(sent > 0, np.inf, 0.0), []
     values: list[float] = []
     last = start + line.slope * sent[None, :] + tails[:, None]

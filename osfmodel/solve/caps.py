@@ -3,11 +3,15 @@
 PyTorch DDP forms its buckets like that. The layout changes only where the cap passes the size of a run of consecutive
 tensors, so trying those sizes, at most L(L+1)/2, is exhaustive. With one dtype only the end of communication is
 computed for each, for all caps at once; with several dtypes, each walked by itself, caps are tried one by one.
+
+Caps are bytes, but for frameworks that count elements: functions for those say so in their names. What only adds sizes
+up and compares them (``Closing``, :func:`cap_forming`, :func:`candidate_caps`) takes and gives caps in the unit of the
+sizes of its gradients: bytes, or elements where they come from :func:`in_elements`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,12 +26,13 @@ from osfmodel.units import MIB
 from osfmodel.workload import Gradients, Workload, element_bytes
 
 DDP_LIMITS = (1 * MIB, 25 * MIB)
-"""The limits of DDP without arguments, in bytes."""
+"""The limits of DDP without arguments, in bytes: of the first bucket, and of the others."""
 MOST_PAIR_CELLS = 20_000_000
 """Positions times caps up to which all (first cap, cap) pairs are tried; above, caps are thinned out evenly."""
 MOST_CAPS = 400_000
 """Caps up to which all are tried (about 900 tensors of unequal sizes); above, they are thinned out evenly."""
 MOST_MIXED_CAPS = 150
+"""Caps that are tried where each is laid out by itself: with several dtypes, with limits."""
 HALVINGS = 12
 """Single caps of :func:`capped_plans` go from all bytes down to this power of 1/2 of them."""
 CHUNK_CELLS = 2_000_000
@@ -52,8 +57,9 @@ class CapSearch:
 def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]]:
     """The buckets, as positions in ready order, when each closes as soon as it holds at least its limit.
 
-    The last limit repeats; each dtype is walked by itself with the same limits. Buckets stand in the order of closing,
-    those still open at the end behind them. DDP's rule, exactly, but that torch leaves the order of the latter open.
+    Limits are in the unit of the sizes, and the last repeats; each dtype is walked by itself with the same limits.
+    Buckets stand in the order of closing, those still open at the end behind them. DDP's rule, exactly, but that torch
+    leaves the order of the latter open.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[str, list[int]] = {}
@@ -73,8 +79,8 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
 def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
     """The buckets, as positions in the order given, when each is sent before it would hold more than ``limit``.
 
-    A larger tensor travels alone. Each dtype is walked by itself; what is open at the end is sent in the order in which
-    the dtypes came up.
+    ``limit`` is in the unit of the sizes. A larger tensor travels alone. Each dtype is walked by itself; what is open
+    at the end is sent in the order in which the dtypes came up.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[str, list[int]] = {}
@@ -100,10 +106,10 @@ def _end_at_most(prefix: Array, start: Array, limits: Array) -> Array:
 
 
 class Closing(NamedTuple):
-    """How one number for all buckets forms them.
+    """How one cap for all buckets forms them; sizes and caps in one unit, bytes or elements.
 
-    layout: (gradients, number) -> buckets, as positions
-    end:    (prefix sums, starts, numbers) -> where the buckets that begin there end; for many numbers side by side
+    layout: (gradients, cap) -> buckets, as positions
+    end:    (prefix sums, starts, caps) -> where the buckets that begin there end; for many caps side by side
     """
 
     layout: Callable[[Gradients, int], list[list[int]]]
@@ -116,43 +122,46 @@ AT_MOST = Closing(bounded_layout, _end_at_most)
 """A bucket closes before it would hold more: DeepSpeed."""
 
 
-def counted(gradients: Gradients) -> Gradients:
-    """The same with sizes in elements, as some frameworks count; rounded up where a profile has no whole elements."""
+def in_elements(gradients: Gradients) -> Gradients:
+    """The same with sizes in elements, as some frameworks count; rounded up where a profile has no whole elements.
+
+    As many as are sent: what casts gradients before it sends them changes bytes, and no counts.
+    """
     pairs = zip(gradients.sizes, gradients.dtypes, strict=True)
-    return replace(gradients, sizes=tuple(-(-size // element_bytes(dtype)) for size, dtype in pairs))
+    return replace(gradients, sizes=tuple(-(-size // element_bytes(dtype)) for size, dtype in pairs), held=())
 
 
-def number_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: Closing) -> int | None:
-    """A number that forms exactly these buckets, in this order; None where none does.
+def cap_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: Closing) -> int | None:
+    """A cap, in the unit of the sizes of ``gradients``, that forms exactly these buckets, in this order; else None.
 
     Where any does, one of four does: the smallest or the largest bucket, of all of them or without those that close for
     no reason (the last of each dtype, which just ends) or at any (a single tensor).
     """
     sizes = [sum(gradients.sizes[i] for i in group) for group in groups]
-    last = {gradients.dtypes[group[0]]: number for number, group in enumerate(groups)}
-    ended = [size for number, size in enumerate(sizes) if number not in last.values()]
+    last = {gradients.dtypes[group[0]]: place for place, group in enumerate(groups)}
+    ended = [size for place, size in enumerate(sizes) if place not in last.values()]
     fused = [size for group, size in zip(groups, sizes, strict=True) if len(group) > 1]
     tried = dict.fromkeys([max(sizes), min(sizes), min(ended, default=max(sizes)), max(fused, default=1)])
     wanted = [list(group) for group in groups]
-    return next((number for number in tried if closing.layout(gradients, number) == wanted), None)
+    return next((cap for cap in tried if closing.layout(gradients, cap) == wanted), None)
 
 
-def best_number(workload: Workload, cost: Cost, closing: Closing, limits: Limits = Limits()) -> int | None:
-    """The number of elements with the smallest end of communication; None where none keeps ``limits``.
+def best_cap_elements(workload: Workload, cost: Cost, closing: Closing, limits: Limits = Limits()) -> int | None:
+    """The cap, in elements, with the smallest end of communication; None where none keeps ``limits``.
 
-    All that make a difference are tried; with limits, or several dtypes, MOST_MIXED_CAPS of them.
+    1 where there is nothing to send. All that make a difference are tried; with limits, or several dtypes,
+    MOST_MIXED_CAPS of them.
     """
     gradients = workload.gradients
     if not gradients:
         return 1
-    elements = counted(gradients)
-    numbers = candidate_caps(elements)[0]
+    elements = in_elements(gradients)
+    caps = candidate_caps(elements)[0]
     if limits == Limits() and len(set(gradients.dtypes)) == 1:
-        size = element_bytes(gradients.dtypes[0])
-        return _best_cap(*_arrays(elements), numbers, lambda count: cost(count * size), closing)
-    layouts = {number: closing.layout(elements, number) for number in _thinned(numbers, MOST_MIXED_CAPS).tolist()}
-    kept = [number for number, layout in layouts.items() if allowed(layout, gradients, limits)]
-    return min(reversed(kept), key=lambda number: finish(layouts[number], gradients, cost), default=None)
+        element = element_bytes(gradients.dtypes[0])
+        return _best_cap(*_arrays(elements), caps, lambda counts: cost(counts * element), closing)
+    layouts = {cap: closing.layout(elements, cap) for cap in _thinned(caps, MOST_MIXED_CAPS).tolist()}
+    return _best_of(layouts, gradients, cost, limits)
 
 
 def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
@@ -208,16 +217,20 @@ def _prefix(sizes: Sequence[int]) -> Array:
 def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch | None:
     caps = _thinned(candidate_caps(gradients)[0], MOST_MIXED_CAPS)
 
-    def best(tried: Sequence[int]) -> int | None:
-        layouts = {cap: bucket_layout(gradients, [cap]) for cap in tried}
-        kept = [cap for cap in tried if allowed(layouts[cap], gradients, limits)]
-        return min(reversed(kept), key=lambda cap: finish(layouts[cap], gradients, cost), default=None)
+    def best(tried: Array) -> int | None:
+        return _best_of({cap: bucket_layout(gradients, [cap]) for cap in tried.tolist()}, gradients, cost, limits)
 
-    cap, whole = best(caps.tolist()), best((np.unique(-(-caps // MIB)) * MIB).tolist())
+    cap, whole = best(caps), best(np.unique(-(-caps // MIB)) * MIB)
     if cap is None:
         return None
     whole_mib = None if whole is None else whole // MIB
     return CapSearch(cap, whole_mib, (cap, cap), cap_exhaustive=False, pair_exhaustive=False)
+
+
+def _best_of(layouts: Mapping[int, list[list[int]]], gradients: Gradients, cost: Cost, limits: Limits) -> int | None:
+    """Of increasing caps with their layouts the last that is best, None where none is allowed; gradients in bytes."""
+    kept = [cap for cap, layout in layouts.items() if allowed(layout, gradients, limits)]
+    return min(reversed(kept), key=lambda cap: finish(layouts[cap], gradients, cost), default=None)
 
 
 def _thinned(caps: Array, most: int) -> Array:
@@ -230,7 +243,8 @@ def _thinned(caps: Array, most: int) -> Array:
 def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
     """The sizes of all runs of consecutive tensors, increasing, between two of which no layout changes; and True.
 
-    For more than MOST_CAPS an eighth of so many, evenly spread, and False.
+    They are in the unit of the sizes of ``gradients``, which are those in memory. For more than MOST_CAPS an eighth of
+    so many, evenly spread, and False.
     """
     prefix = _prefix(gradients.held_sizes)
     count = len(prefix) - 1
@@ -258,7 +272,10 @@ def _last_minimum(values: Array) -> int:
 def single_cap_finishes(
     prefix: Array, ready: Array, caps: Array, cost: Callable[[Array], Array], closing: Closing = AT_LEAST
 ) -> Array:
-    """End of communication for each cap, walking all layouts forward side by side."""
+    """End of communication, in seconds, for each cap, walking all layouts forward side by side.
+
+    ``cost`` is of sizes in the unit of ``prefix``, the sums of the sizes from 0, and of ``caps``.
+    """
     finishes = np.zeros(len(caps))
     position = np.zeros(len(caps), dtype=np.int64)
     alive = np.arange(len(caps))

@@ -20,7 +20,7 @@ SPARSE = "_sparse"
 """Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""
 
 
-def merged(workload: Workload, pricing: Pricing, choice: Retention, density: float | None, limits: Limits) -> Plan:
+def plan_chosen(workload: Workload, pricing: Pricing, choice: Retention, density: float | None, limits: Limits) -> Plan:
     """The plan for what was chosen. Raises PlanError where the limits allow none."""
     seen = _as_merged(workload.recomputing(choice.recompute or ()), pricing, choice.sparse, density)
     plan = plan_under_effects(

@@ -26,7 +26,7 @@ PROGRESS = 1e-9
 """A gain below this fraction is taken for rounding."""
 
 
-class Setting(NamedTuple):
+class Problem(NamedTuple):
     """What does not depend on the sequence: the times of the layers, the lines of each kind of collective, the place of
     each layer in forward, the seconds per byte of a message of several pieces, the largest message."""
 
@@ -57,10 +57,10 @@ class Sized(NamedTuple):
     status: Status | None = None
 
 
-def setting_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> Setting:
+def problem_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> Problem:
     """Everything that sequences of one workload share, under one objective. Raises CostError as Pricing.cost."""
     total = workload.gradient_bytes
-    return Setting(
+    return Problem(
         times=times_of(workload, pricing, objective),
         lines=tuple(lines_of(pricing.cost(kind), total) for kind in objective.collectives),
         places={layer.name: place for place, layer in enumerate(workload.layers)},
@@ -70,9 +70,9 @@ def setting_of(workload: Workload, pricing: Pricing, objective: Objective, large
     )
 
 
-def operations(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> list[Operation]:
+def operations(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> list[Operation]:
     """The operations on the channel, in order: every collective, and of split ones then every all-gather."""
-    times, split = setting.times, len(setting.lines) > 1
+    times, split = problem.times, len(problem.lines) > 1
     ready = [times.ready[segment.layer] for segment in tape.segments]
     tails = [times.tails[segment.layer] for segment in tape.segments]
     found: list[Operation] = []
@@ -82,7 +82,7 @@ def operations(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> list[Operat
         tail = max(tails[first:end])
         found.append(Operation(number, 0, max(ready[first:end]), 0 if split else tail, end - first))
         if split:
-            place = min(setting.places[segment.layer] for segment in tape.segments[first:end])
+            place = min(problem.places[segment.layer] for segment in tape.segments[first:end])
             gathers.append((place, Operation(number, 1, 0, tail, 1)))
     return found + [gather for _, gather in sorted(gathers)]
 
@@ -92,14 +92,14 @@ def sizes_of(tape: Tape, cuts: Sequence[Cut]) -> list[float]:
     return [end - start for start, end in pairwise([0, *[cut.position for cut in cuts], tape.total])]
 
 
-def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut], work: Sequence[Operation] = ()) -> float:
+def time_of(problem: Problem, tape: Tape, cuts: Sequence[Cut], work: Sequence[Operation] = ()) -> float:
     """Seconds of the iteration: the recursion over the channel, with the price of each size as it is.
 
     ``work`` are the operations of these cuts, where they are known.
     """
-    sizes, finish, end, copies = sizes_of(tape, cuts), 0.0, setting.times.least, setting.fusion_copy
-    for bucket, kind, ready, tail, pieces in work or operations(setting, tape, cuts):
-        size, lines = sizes[bucket], setting.lines[kind]
+    sizes, finish, end, copies = sizes_of(tape, cuts), 0.0, problem.times.least, problem.fusion_copy
+    for bucket, kind, ready, tail, pieces in work or operations(problem, tape, cuts):
+        size, lines = sizes[bucket], problem.lines[kind]
         latency, slope, _, _ = lines[0] if len(lines) == 1 else line_at(lines, size)
         start = finish if finish > ready else ready
         finish = start + latency + (slope + copies if pieces > 1 else slope) * size
@@ -107,65 +107,65 @@ def time_of(setting: Setting, tape: Tape, cuts: Sequence[Cut], work: Sequence[Op
     return end
 
 
-def resized(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Sized:
+def resized(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     """The best positions of these cuts, each in its place. With a status, the cuts as they were."""
-    work = operations(setting, tape, cuts)
-    best = Sized(tape, tuple(cuts), time_of(setting, tape, cuts, work))
+    work = operations(problem, tape, cuts)
+    best = Sized(tape, tuple(cuts), time_of(problem, tape, cuts, work))
     lines: tuple[Line, ...] = ()
     # A sequence that breaks the limit is no value to keep.
-    allowed = max(sizes_of(tape, cuts)) <= setting.largest
+    allowed = max(sizes_of(tape, cuts)) <= problem.largest
     for _ in range(ROUNDS if cuts else 0):
-        lines = _lines(setting, sizes_of(tape, best.cuts), work, lines)
-        figures = _figures(setting, best, work, lines)
+        lines = _lines(problem, sizes_of(tape, best.cuts), work, lines)
+        figures = _figures(problem, best, work, lines)
         optimum = solve_program(figures, best.value)
         if optimum.status:
             return best._replace(status=optimum.status)
         positions = np.clip(optimum.positions, figures.low, figures.high).tolist()
         placed = tuple(Cut(cut.before, cut.after, place) for cut, place in zip(cuts, positions, strict=True))
-        value = time_of(setting, tape, placed, work)
+        value = time_of(problem, tape, placed, work)
         if allowed and not value < best.value * (1 - PROGRESS):
             break
         best, allowed = Sized(tape, placed, value), True
-        if len(setting.lines[0]) == 1:
+        if len(problem.lines[0]) == 1:
             break
     return best
 
 
-def figures_of(setting: Setting, tape: Tape, cuts: Sequence[Cut]) -> Figures:
+def figures_of(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Figures:
     """Numbers of the programme for cuts in these places, on the lines that hold at these positions."""
-    work = operations(setting, tape, cuts)
-    return _figures(setting, Sized(tape, tuple(cuts), 0), work, _lines(setting, sizes_of(tape, cuts), work))
+    work = operations(problem, tape, cuts)
+    return _figures(problem, Sized(tape, tuple(cuts), 0), work, _lines(problem, sizes_of(tape, cuts), work))
 
 
 def _lines(
-    setting: Setting, sizes: Sequence[float], work: Sequence[Operation], before: Sequence[Line] = ()
+    problem: Problem, sizes: Sequence[float], work: Sequence[Operation], before: Sequence[Line] = ()
 ) -> tuple[Line, ...]:
     """The line of each operation at its present size."""
     last: Sequence[Line | None] = before or [None] * len(work)
     return tuple(
-        line_at(setting.lines[step.kind], sizes[step.bucket], line) for step, line in zip(work, last, strict=True)
+        line_at(problem.lines[step.kind], sizes[step.bucket], line) for step, line in zip(work, last, strict=True)
     )
 
 
-def _slope(setting: Setting, step: Operation, line: Line) -> float:
+def _slope(problem: Problem, step: Operation, line: Line) -> float:
     """Seconds per byte; copies into and out of a buffer where a message has several pieces."""
-    return line.slope + (setting.fusion_copy if step.pieces > 1 else 0)
+    return line.slope + (problem.fusion_copy if step.pieces > 1 else 0)
 
 
-def _figures(setting: Setting, sized: Sized, work: Sequence[Operation], lines: Sequence[Line]) -> Figures:
+def _figures(problem: Problem, sized: Sized, work: Sequence[Operation], lines: Sequence[Line]) -> Figures:
     """Each operation on its line, each collective where all its lines hold."""
     ranges = [
         sized.tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position) for cut in sized.cuts
     ]
     count = len(sized.cuts) + 1
-    least, most = np.zeros(count), np.full(count, float(min(setting.largest, sized.tape.total)))
+    least, most = np.zeros(count), np.full(count, float(min(problem.largest, sized.tape.total)))
     for step, line in zip(work, lines, strict=True):
         least[step.bucket] = max(least[step.bucket], line.least)
         most[step.bucket] = min(most[step.bucket], line.most)
     return Figures(
         ready=np.array([step.ready for step in work]),
         latency=np.array([line.latency for line in lines]),
-        slope=np.array([_slope(setting, step, line) for step, line in zip(work, lines, strict=True)]),
+        slope=np.array([_slope(problem, step, line) for step, line in zip(work, lines, strict=True)]),
         tail=np.array([step.tail for step in work]),
         bucket=tuple(step.bucket for step in work),
         low=np.array([low for low, _ in ranges], dtype=float),

@@ -19,7 +19,7 @@ from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
-from osfmodel.solve.caps import AT_MOST, best_number, bounded_layout, counted, number_forming
+from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
 from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain, whatever_it_costs
 from osfmodel.workload import Workload
 
@@ -36,7 +36,7 @@ class DeepSpeedKnobs:
 
 def realise(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
     """The buckets that ZeRO stage 1 forms."""
-    elements = counted(workload.gradients)
+    elements = in_elements(workload.gradients)
     if knobs.overlap:
         return grouped_plan(workload, bounded_layout(elements, knobs.elements))
     columns = {name: getattr(elements, name)[::-1] for name in ("names", "sizes", "dtypes")}
@@ -61,25 +61,25 @@ def exact(plan: Plan, workload: Workload) -> DeepSpeedKnobs:
 
 
 def _overlapping(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpeedKnobs]:
-    number = number_forming(groups, counted(workload.gradients), AT_MOST)
-    return [] if number is None else [DeepSpeedKnobs(number, overlap=True)]
+    cap = cap_forming(groups, in_elements(workload.gradients), AT_MOST)
+    return [] if cap is None else [DeepSpeedKnobs(cap, overlap=True)]
 
 
 def _after(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpeedKnobs]:
     """For a plan in the order of definition: the bounds that may form it."""
-    elements = counted(workload.gradients)
+    elements = in_elements(workload.gradients)
     sizes = [sum(elements.sizes[i] for i in group) for group in groups]
     fused = [size for group, size in zip(groups, sizes, strict=True) if len(group) > 1]
-    return [DeepSpeedKnobs(number) for number in dict.fromkeys([max(sizes), max(fused, default=1)])]
+    return [DeepSpeedKnobs(cap) for cap in dict.fromkeys([max(sizes), max(fused, default=1)])]
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> DeepSpeedKnobs:
     """The bound with the earliest end of communication. Raises PlanError for a plan that needs an executor."""
     require_plain(plan, workload, "DeepSpeed")
-    number = best_number(workload, pricing.cost(), AT_MOST, limits)
-    if number is None:
+    cap = best_cap_elements(workload, pricing.cost(), AT_MOST, limits)
+    if cap is None:
         raise PlanError("no reduce_bucket_size keeps the limits for this workload: raise them")
-    return DeepSpeedKnobs(number, overlap=True)
+    return DeepSpeedKnobs(cap, overlap=True)
 
 
 project = exact_or(exact, nearest)
@@ -147,7 +147,7 @@ TARGET = Target(
     size=SizeKnob(
         "reduce_bucket_size",
         lambda count: DeepSpeedKnobs(count, overlap=True),
-        lambda workload, cost: best_number(workload, cost, AT_MOST),
+        lambda workload, cost: best_cap_elements(workload, cost, AT_MOST),
         elements=True,
     ),
     unpriced=True,

@@ -17,7 +17,7 @@ from osfmodel.errors import PlanError
 from osfmodel.plan import Plan, grouped_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import Limits
-from osfmodel.solve.caps import AT_LEAST, best_number, counted, number_forming
+from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
 from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain
 from osfmodel.workload import Gradients, Workload
 
@@ -32,14 +32,14 @@ MOST_BUCKETS = 1000
 class MegatronKnobs:
     """The least parameters in a bucket, None for Megatron's own; whether buckets are sent during backward."""
 
-    bucket_size: int | None = None
+    bucket_elements: int | None = None
     overlap: bool = True
 
 
 def realise(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
     """The buckets that Megatron forms; everything in one per dtype, after backward, where nothing overlaps."""
-    size = knobs.bucket_size or max(LEAST_DEFAULT, PER_WORKER * pricing.workers)
-    elements = counted(workload.gradients)
+    size = knobs.bucket_elements or max(LEAST_DEFAULT, PER_WORKER * pricing.workers)
+    elements = in_elements(workload.gradients)
     groups = AT_LEAST.layout(elements, size if knobs.overlap else sum(elements.sizes) + 1)
     return grouped_plan(workload, groups)
 
@@ -51,19 +51,19 @@ def exact(plan: Plan, workload: Workload) -> MegatronKnobs:
         return MegatronKnobs()
     order = {name: position for position, name in enumerate(workload.gradients.names)}
     groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
-    number = number_forming(groups, counted(workload.gradients), AT_LEAST)
-    if number is None or grouped_plan(workload, groups) != plan:
+    cap = cap_forming(groups, in_elements(workload.gradients), AT_LEAST)
+    if cap is None or grouped_plan(workload, groups) != plan:
         raise PlanError("no --ddp-bucket-size makes Megatron form this plan")
-    return MegatronKnobs(number)
+    return MegatronKnobs(cap)
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> MegatronKnobs:
     """The size with the earliest end of communication. Raises PlanError for a plan that needs an executor."""
     require_plain(plan, workload, "Megatron")
-    number = best_number(workload, pricing.cost(), AT_LEAST, limits)
-    if number is None:
+    cap = best_cap_elements(workload, pricing.cost(), AT_LEAST, limits)
+    if cap is None:
         raise PlanError("no --ddp-bucket-size keeps the limits for this workload: raise them")
-    return MegatronKnobs(number)
+    return MegatronKnobs(cap)
 
 
 project = exact_or(exact, nearest)
@@ -79,12 +79,12 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 
 def config(knobs: MegatronKnobs) -> dict[str, Any]:
     """Arguments of Megatron by their names; the size in parameters."""
-    return {"overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_size}
+    return {"overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_elements}
 
 
 def flags(knobs: MegatronKnobs) -> str:
     """The same on a command line."""
-    size = "" if knobs.bucket_size is None else f" --ddp-bucket-size {knobs.bucket_size}"
+    size = "" if knobs.bucket_elements is None else f" --ddp-bucket-size {knobs.bucket_elements}"
     return f"{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
 
 
@@ -114,8 +114,8 @@ def aligned_layout(elements: Gradients, limit: int) -> list[list[int]]:
 
 def _by_number(knobs: MegatronKnobs, workload: Workload) -> str:
     """The number of buckets that sets a size which forms the same ones."""
-    elements = counted(workload.gradients)
-    total, wanted = sum(elements.sizes), AT_LEAST.layout(elements, knobs.bucket_size or LEAST_DEFAULT)
+    elements = in_elements(workload.gradients)
+    total, wanted = sum(elements.sizes), AT_LEAST.layout(elements, knobs.bucket_elements or LEAST_DEFAULT)
     for number in range(1, min(total, MOST_BUCKETS) + 1):
         if AT_LEAST.layout(elements, total // number) == wanted:
             return f"--ddp-num-buckets {number} forms the same buckets; give one of the two."
@@ -124,7 +124,7 @@ def _by_number(knobs: MegatronKnobs, workload: Workload) -> str:
 
 def _aligned(knobs: MegatronKnobs, workload: Workload) -> str:
     """Whether the distributed optimizer forms other buckets."""
-    elements, size = counted(workload.gradients), knobs.bucket_size or LEAST_DEFAULT
+    elements, size = in_elements(workload.gradients), knobs.bucket_elements or LEAST_DEFAULT
     same = aligned_layout(elements, size) == AT_LEAST.layout(elements, size)
     return (
         "forms the same buckets" if same else "forms other buckets, since tensors begin at multiples of 64 parameters"
@@ -153,7 +153,7 @@ TARGET = Target(
     size=SizeKnob(
         "--ddp-bucket-size",
         MegatronKnobs,
-        lambda workload, cost: best_number(workload, cost, AT_LEAST),
+        lambda workload, cost: best_cap_elements(workload, cost, AT_LEAST),
         elements=True,
     ),
 )

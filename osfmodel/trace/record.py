@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from osfmodel.checks import require_count, require_name
 from osfmodel.errors import DataError
-from osfmodel.intervals import Interval, length, merged, require_interval
+from osfmodel.intervals import Interval, length, require_interval, union
 from osfmodel.workload import element_bytes, holds_gradients
+
+Key = tuple[Hashable, ...]
+"""What a collective is called on all ranks of a job."""
 
 
 def places(keys: Iterable[Hashable]) -> list[int]:
@@ -34,7 +37,7 @@ class Collective:
     sized_by:   where the size comes from: ``kernel``, ``host`` (record_param_comms), ``dims``, ``ddp-logging`` or
                 ``model``
     group:      the process group, as named in the trace
-    sequence:   its place among the collectives of the group on this rank: the library's count, else from 0 on
+    sequence:   the library's number of it in its group, the same on all ranks; None where one of the job has none
     workers:    ranks in the group
     arrival:    when the last rank of the group came to it: before, this rank only waited; None without the traces of
                 the others
@@ -140,7 +143,7 @@ class Step:
     def __post_init__(self) -> None:
         require_interval((self.start, self.end), f"step {self.number}")
         for what, intervals in (("compute", self.compute), ("copies", self.copies), ("inputs", self.inputs)):
-            if merged(intervals) != intervals:
+            if union(intervals) != intervals:
                 raise DataError(f"step {self.number}: {what} overlaps itself or is out of order")
 
     @property
@@ -151,7 +154,7 @@ class Step:
     @property
     def communication(self) -> tuple[Interval, ...]:
         """When any collective was on the device."""
-        return merged(one.interval for one in self.collectives)
+        return union(one.interval for one in self.collectives)
 
     @property
     def reductions(self) -> tuple[Collective, ...]:
@@ -168,6 +171,16 @@ class Step:
     def compute_time(self) -> float:
         """Seconds in which the device computed."""
         return length(self.compute)
+
+
+def keys_of(step: Step) -> list[Key]:
+    """Which collective of one rank is which of another: what each of the step's is called on all of them.
+
+    By its group and the library's number; where there is none by step, group, kind and its place among those.
+    """
+    kinds = [(step.number, one.group, one.kind) for one in step.collectives]
+    rows = zip(step.collectives, kinds, places(kinds), strict=True)
+    return [(*kind, place) if one.sequence is None else (one.group, one.sequence) for one, kind, place in rows]
 
 
 @dataclass(frozen=True, slots=True)

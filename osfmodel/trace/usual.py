@@ -1,12 +1,14 @@
-"""Which steps of a trace stand for its job: the same wherever a trace is imported, explained or drawn.
+"""Which steps of a trace are looked at, and which stand for its job, wherever it is imported, explained or drawn.
 
-Those in which the rank that sets the pace sent what it did in most, and of these the third in the middle by time, in
-the mean over the ranks.
+The latter are those in which the rank that sets the pace sent what it did in most, and of these the third in the middle
+by time, in the mean over the ranks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from osfmodel.errors import DataError
@@ -25,6 +27,34 @@ def alike_steps(trace: Trace) -> list[Step]:
     shapes = [_shape(step) for step in steps]
     usual = Counter(shapes).most_common(1)[0][0]
     return [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
+
+
+def with_steps(trace: Trace, wanted: Sequence[int]) -> Trace:
+    """``trace`` with the steps of these numbers alone. Raises DataError where a rank has none of them."""
+    ranks = []
+    for rank in trace.ranks:
+        mine = tuple(step for step in rank.steps if step.number in wanted)
+        if not mine:
+            there = _numbers([step.number for step in rank.steps])
+            raise DataError(f"rank {rank.rank} has no steps {_numbers(wanted)}: it has {there}")
+        ranks.append(replace(rank, steps=mine))
+    return replace(trace, ranks=tuple(ranks))
+
+
+def with_shared_steps(trace: Trace) -> Trace:
+    """``trace`` with the steps alone that all ranks have. Raises DataError where there are none."""
+    shared = set.intersection(*({step.number for step in rank.steps} for rank in trace.ranks))
+    if shared:
+        return with_steps(trace, sorted(shared))
+    has = ", ".join(f"rank {rank.rank} has {_numbers([step.number for step in rank.steps])}" for rank in trace.ranks)
+    raise DataError(f"no step is on the record of all ranks: {has}: give the traces of one run, of the same steps")
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    """``5..7`` where they follow each other, else each."""
+    if len(steps) > 1 and list(steps) == list(range(steps[0], steps[-1] + 1)):
+        return f"{steps[0]}..{steps[-1]}"
+    return ", ".join(map(str, steps)) or "none"
 
 
 def usual_steps(trace: Trace) -> list[Step]:

@@ -27,6 +27,7 @@ from osfmodel.measurements import load_measurements
 from osfmodel.trace.buckets import carried
 from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.trace.own_step import doubts, own_step
+from osfmodel.trace.record import keys_of
 from osfmodel.trace.usual import unsteady, usual_steps
 from osfmodel.trace.wires import rising_means
 from osfmodel.workload import Layer, Workload
@@ -126,6 +127,24 @@ def test_clocks_of_hosts_are_brought_together(job, clocks, sequence, first):
         for step, twin in zip(rank.steps, other.steps, strict=True):
             assert step.time == pytest.approx(twin.time, abs=1e-9)
             assert [one.waiting for one in step.reductions] == times(*(one.waiting for one in twin.reductions))
+
+
+@pytest.mark.parametrize("sequence", [(False, False), (True, True), (True, False)])
+def test_collectives_are_matched_also_where_a_rank_has_fewer_steps(sequence):
+    """Whether the library numbers them on all ranks, on none or on some: the same job is found as with all steps."""
+    job, hints = Job(late=(0, 300), clocks=(0, 0)), Hints("job", steps=(6, 7))
+    documents = [traces.trace(replace(job, sequence=told), rank) for rank, told in enumerate(sequence)]
+    events = documents[1]["traceEvents"]
+    documents[1]["traceEvents"] = [event for event in events if event.get("name") != "ProfilerStep#5"]
+    texts = [Text(f"rank{place}.json", json.dumps(document)) for place, document in enumerate(documents)]
+    found = load_trace(texts, hints)
+    for one, other in zip(found.ranks[0].steps, found.ranks[1].steps, strict=True):
+        assert keys_of(one) == keys_of(other)
+        assert len(set(keys_of(one))) == len(one.collectives) == len(job.buckets)
+        assert None not in [collective.arrival for collective in one.collectives]
+    gains = explain_trace(read(job, hints=hints)).gains
+    assert explain_trace(found).gains == pytest.approx(gains, abs=1e-9)
+    assert gains["imbalance"] > 1e-4
 
 
 def on_hosts(job, names, late=None):

@@ -12,7 +12,7 @@ import pytest
 
 from osfmodel.cost.curves import FREE
 from osfmodel.pricing import Pricing
-from osfmodel.solve.caps import counted
+from osfmodel.solve.caps import in_elements
 from osfmodel.targets import megatron
 from tests.conftest import workload_of
 
@@ -72,7 +72,7 @@ def test_real_buckets_are_those_predicted(laid_out, workload):
 
 
 def test_the_distributed_optimizer_forms_what_is_said(laid_out, workload):
-    assert laid_out[1] == [megatron.aligned_layout(counted(workload.gradients), limit) for limit in LIMITS]
+    assert laid_out[1] == [megatron.aligned_layout(in_elements(workload.gradients), limit) for limit in LIMITS]
     said = [megatron.render(megatron.MegatronKnobs(limit), workload) for limit in LIMITS]
     same = ["--use-distributed-optimizer forms the same buckets" in text for text in said]
     assert same == [plain == padded for plain, padded in zip(*laid_out, strict=True)]

@@ -18,10 +18,10 @@ from osfmodel.errors import UsageError
 from osfmodel.plan import Block, Bucket
 from osfmodel.pricing import pricing_of
 from osfmodel.runtime.copies import Copies
-from osfmodel.runtime.findings import Findings, Sample, Setting, cluster_of, gain, in_flight, merged, startup
+from osfmodel.runtime.findings import Findings, Sample, Surroundings, cluster_of, gain, in_flight, startup, updated
 from osfmodel.runtime.sizes import SPACING, powers, sizes_for
 
-SETTING = Setting(4, 1, "gloo", "interface eth0", "torch 2.13.0")
+SURROUNDINGS = Surroundings(4, 1, "gloo", "interface eth0", "torch 2.13.0")
 
 
 def queue(width, count, startup, transfer):
@@ -133,7 +133,7 @@ def test_start_ups_from_pairs_predict_four_at_once_over_gloo(data_folder):
     fours = {row["bytes_each"]: row["seconds"] for row in measured["four_at_once_seconds"]}
     tables = {"all_reduce": {size: Sample(alone[size], 0.0, 1) for size in pairs}}
     together = {size: {1: alone[size], 2: pairs[size]} for size in pairs}
-    cluster = cluster_of(Findings(tables, together, {1024: tuple(queue(2, 4, 1.0, 0.0))}), SETTING, "gloo")
+    cluster = cluster_of(Findings(tables, together, {1024: tuple(queue(2, 4, 1.0, 0.0))}), SURROUNDINGS, "gloo")
     blind = replace(cluster, tables=(replace(cluster.tables[0], startups=()),))
     errors = {}
     for wires in (cluster, blind):
@@ -160,7 +160,7 @@ def test_samples_are_medians_with_their_quartiles():
 
 
 def test_a_cluster_holds_what_was_measured(tmp_path):
-    cluster = cluster_of(found(), SETTING, "mine")
+    cluster = cluster_of(found(), SURROUNDINGS, "mine")
     osf.save(cluster, tmp_path / "mine.json")
     assert osf.load_cluster(tmp_path / "mine.json") == cluster
     assert [(table.collective, table.workers) for table in cluster.tables] == [("all_reduce", 4), ("all_gather", 4)]
@@ -184,29 +184,29 @@ def test_a_cluster_holds_what_was_measured(tmp_path):
 
 def test_a_cluster_says_what_was_not_measured():
     poor = found(together={}, queues={}, slowdown=None, left_out=["no all_gather: none here"])
-    cluster = cluster_of(poor, SETTING, "mine")
+    cluster = cluster_of(poor, SURROUNDINGS, "mine")
     assert (cluster.in_flight, cluster.contention, cluster.effects.compute_slowdown) == (2, (), 0)
     for word in ("as the library says", "slowing of computation was not measured", "no all_gather: none here"):
         assert word in cluster.source.conditions
-    other = cluster_of(found(queues={1: (1.0, 2.0)}), SETTING, "mine").source.conditions
+    other = cluster_of(found(queues={1: (1.0, 2.0)}), SURROUNDINGS, "mine").source.conditions
     assert "1 in flight in one queue, as 1 of 1 sizes show (the library says 2)" in other
-    doubtful = cluster_of(found(queues={1: (1.0, 2.0), 2: (2.0, 2.0)}), SETTING, "mine").source.conditions
+    doubtful = cluster_of(found(queues={1: (1.0, 2.0), 2: (2.0, 2.0)}), SURROUNDINGS, "mine").source.conditions
     assert "2 in flight in one queue, as 1 of 2 sizes show (the library says 2)" in doubtful
-    assert cluster_of(found(slowdown=-0.01), SETTING, "mine").effects.compute_slowdown == 0
+    assert cluster_of(found(slowdown=-0.01), SURROUNDINGS, "mine").effects.compute_slowdown == 0
 
 
 def test_too_little_is_no_cluster():
     with pytest.raises(DataError, match="two sizes"):
-        cluster_of(Findings({"all_reduce": {1024: Sample(1.0, 0.0, 1)}}), SETTING, "mine")
+        cluster_of(Findings({"all_reduce": {1024: Sample(1.0, 0.0, 1)}}), SURROUNDINGS, "mine")
 
 
 def test_merging_adds_a_worker_count_or_replaces_it():
-    four = cluster_of(found(), SETTING, "mine")
-    two = cluster_of(found(slowdown=0.5), replace(SETTING, workers=2), "other")
+    four = cluster_of(found(), SURROUNDINGS, "mine")
+    two = cluster_of(found(slowdown=0.5), replace(SURROUNDINGS, workers=2), "other")
     assert four.library == "gloo"
     with pytest.raises(DataError, match="was measured with nccl, this with gloo"):
-        merged(replace(four, library="nccl"), two, {})
-    both = merged(replace(four, library=""), two, {"compute_slowdown": 0.5})
+        updated(replace(four, library="nccl"), two, {})
+    both = updated(replace(four, library=""), two, {"compute_slowdown": 0.5})
     assert both.library == "gloo"
     assert (both.name, both.nodes, both.effects.compute_slowdown) == ("mine", 4, 0.5)
     assert sorted({table.workers for table in both.tables}) == [2, 4]
@@ -214,18 +214,18 @@ def test_merging_adds_a_worker_count_or_replaces_it():
     assert [row.workers for row in both.contention] == [4, 2]
     assert "4 ranks" in both.source.conditions
     assert "2 ranks" in both.source.conditions
-    again = merged(both, replace(two, contention=(Contention(2, 1.25),)), {})
+    again = updated(both, replace(two, contention=(Contention(2, 1.25),)), {})
     assert len(again.tables) == 4
     assert [row.gain for row in again.contention if row.workers == 2] == [1.25]
 
 
 def test_merging_keeps_effects_that_were_not_measured_again():
-    known = cluster_of(found(copies=Copies(1e-10, 2e-10)), SETTING, "mine")
+    known = cluster_of(found(copies=Copies(1e-10, 2e-10)), SURROUNDINGS, "mine")
     again = found(slowdown=None, copies=Copies(3e-10, 4e-10))
-    effects = merged(known, cluster_of(again, SETTING, "mine"), again.effects).effects
+    effects = updated(known, cluster_of(again, SURROUNDINGS, "mine"), again.effects).effects
     assert (effects.compute_slowdown, effects.copy_in, effects.copy_out) == (0.25, 3e-10, 4e-10)
     none = found(slowdown=0.0)
-    effects = merged(known, cluster_of(none, SETTING, "mine"), none.effects).effects
+    effects = updated(known, cluster_of(none, SURROUNDINGS, "mine"), none.effects).effects
     assert (effects.compute_slowdown, effects.copy_in) == (0, 1e-10)
 
 
@@ -233,7 +233,7 @@ def test_a_gain_without_an_end_is_not_fitted():
     """Several that take no longer than one alone: any gain will do, and the largest that is tried says nothing."""
     times = {1 << 10: {1: 0.001, 2: 0.001}, 1 << 22: {1: 0.070, 2: 0.060, 4: 0.065}}
     assert gain(times) is None
-    cluster = cluster_of(found(together=times), SETTING, "mine")
+    cluster = cluster_of(found(together=times), SURROUNDINGS, "mine")
     assert cluster.contention == ()
     assert "no gain fitted" in cluster.source.conditions
 
@@ -246,14 +246,14 @@ def test_samples_that_do_not_repeat_are_told():
 
 
 def test_merging_refuses_what_is_no_one_cluster():
-    four = cluster_of(found(), SETTING, "mine")
-    dense = cluster_of(found(), Setting(8, 4, "gloo", "eth0", "torch"), "dense")
+    four = cluster_of(found(), SURROUNDINGS, "mine")
+    dense = cluster_of(found(), Surroundings(8, 4, "gloo", "eth0", "torch"), "dense")
     with pytest.raises(DataError, match="1 ranks on a host, this was measured with 4"):
-        merged(four, dense, {})
+        updated(four, dense, {})
     with pytest.raises(DataError, match="only tabulated clusters"):
-        merged(Cluster("c", "ring", between_nodes=Link(1.0, 1.0)), four, {})
-    one_host = cluster_of(found(), Setting(2, 2, "gloo", "lo", "torch"), "one")
-    assert merged(dense, one_host, {}).gpus_per_node == merged(one_host, dense, {}).gpus_per_node == 4
+        updated(Cluster("c", "ring", between_nodes=Link(1.0, 1.0)), four, {})
+    one_host = cluster_of(found(), Surroundings(2, 2, "gloo", "lo", "torch"), "one")
+    assert updated(dense, one_host, {}).gpus_per_node == updated(one_host, dense, {}).gpus_per_node == 4
 
 
 def test_sizes_are_powers_or_those_of_a_workload():
@@ -277,7 +277,7 @@ def test_tables_of_two_sizes_are_enough():
         Findings(
             {"all_reduce": {1: Sample(1.0, 0.0, 1), 2: Sample(2.0, 0.0, 1)}, "all_gather": {1: Sample(1.0, 0.0, 1)}}
         ),
-        SETTING,
+        SURROUNDINGS,
         "two",
     )
     assert cluster.tables == (Table(4, (1, 2), (1.0, 2.0)),)

@@ -1,4 +1,4 @@
-"""Frameworks with one number for all buckets: how it forms them, and that the best number is found."""
+"""Frameworks with one cap for all buckets, counted in elements: how it forms them, and that the best is found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osfmodel.compression import compressed
 from osfmodel.cost import AffineCost
 from osfmodel.solve import Limits
-from osfmodel.solve.caps import AT_LEAST, AT_MOST, best_number, counted, number_forming
+from osfmodel.solve.caps import AT_LEAST, AT_MOST, best_cap_elements, candidate_caps, cap_forming, in_elements
 from osfmodel.solve.contiguous import finish
 from tests.conftest import gradients, workload_of
 
@@ -40,7 +41,7 @@ def test_a_layout_is_found_again_by_its_number(rule, sizes, number):
     rule = RULES[rule]
     found = gradients(range(len(sizes)), sizes)
     groups = rule.layout(found, number)
-    again = number_forming(groups, found, rule)
+    again = cap_forming(groups, found, rule)
     assert again is not None
     assert rule.layout(found, again) == groups
 
@@ -54,23 +55,23 @@ def test_no_number_is_said_only_where_there_is_none(rule, sizes, ends):
     bounds = [0, *sorted(end for end in ends if end < len(sizes)), len(sizes)]
     groups = [list(range(start, end)) for start, end in pairwise(bounds)]
     formed = any(rule.layout(found, number) == groups for number in range(1, sum(sizes) + 2))
-    assert (number_forming(groups, found, rule) is not None) == formed
+    assert (cap_forming(groups, found, rule) is not None) == formed
 
 
 @rules
 @given(sizes=SIZES)
-def test_the_best_number_is_the_best_of_all(rule, sizes):
+def test_the_best_cap_is_the_best_of_all(rule, sizes):
     """Against trying every number there is."""
     rule, workload = RULES[rule], made(sizes)
-    elements = counted(workload.gradients)
+    elements = in_elements(workload.gradients)
     end = {n: finish(rule.layout(elements, n), workload.gradients, COST) for n in range(1, sum(elements.sizes) + 1)}
-    assert end[best_number(workload, COST, rule)] == pytest.approx(min(end.values()))
+    assert end[best_cap_elements(workload, COST, rule)] == pytest.approx(min(end.values()))
 
 
 def test_the_search_can_fail():
     """The oracle, shown failing: another number of this workload is worse."""
     workload = made([40, 40, 400])
-    elements = counted(workload.gradients)
+    elements = in_elements(workload.gradients)
     ends = [finish(AT_MOST.layout(elements, n), workload.gradients, COST) for n in (1, 120)]
     assert abs(ends[0] - ends[1]) > 0.1
 
@@ -78,16 +79,27 @@ def test_the_search_can_fail():
 @rules
 def test_limits_are_kept_or_nothing_is_found(rule):
     workload = made([40, 40, 400, 8])
-    number = best_number(workload, COST, RULES[rule], Limits(max_buckets=2))
-    assert number is not None
-    assert len(RULES[rule].layout(counted(workload.gradients), number)) <= 2
-    assert best_number(workload, COST, RULES[rule], Limits(max_bucket_bytes=100)) is None
+    cap = best_cap_elements(workload, COST, RULES[rule], Limits(max_buckets=2))
+    assert cap is not None
+    assert len(RULES[rule].layout(in_elements(workload.gradients), cap)) <= 2
+    assert best_cap_elements(workload, COST, RULES[rule], Limits(max_bucket_bytes=100)) is None
 
 
 @rules
 def test_dtypes_are_walked_by_themselves(rule):
     """In elements: 10 of float32 and 10 of bfloat16 are 40 and 20 bytes."""
     workload = workload_of([1.0, 2, 3, 4], [40, 20, 40, 20], ["float32", "bfloat16"] * 2)
-    assert RULES[rule].layout(counted(workload.gradients), 20) == [[0, 2], [1, 3]]
-    assert RULES[rule].layout(counted(workload.gradients), 10) == [[0], [1], [2], [3]]
-    assert best_number(workload, COST, RULES[rule]) is not None
+    assert RULES[rule].layout(in_elements(workload.gradients), 20) == [[0, 2], [1, 3]]
+    assert RULES[rule].layout(in_elements(workload.gradients), 10) == [[0], [1], [2], [3]]
+    assert best_cap_elements(workload, COST, RULES[rule]) is not None
+
+
+@rules
+def test_a_cast_changes_bytes_and_no_counts(rule):
+    """Sent as fp16, gradients have as many elements, so that the same caps form the same buckets."""
+    workload = made([40, 40, 400, 8])
+    sent, as_they_are = in_elements(compressed(workload, "fp16").gradients), in_elements(workload.gradients)
+    assert sent.sizes == as_they_are.sizes == (10, 10, 100, 2)
+    for cap in (1, 20, 100, 120):
+        assert RULES[rule].layout(sent, cap) == RULES[rule].layout(as_they_are, cap)
+    assert candidate_caps(sent)[0].tolist() == candidate_caps(as_they_are)[0].tolist()

@@ -70,8 +70,8 @@ def test_the_recursion_behind_the_programme_is_the_engine(objective, kind):
         workload = made(rng, 5)
         pricing = Pricing.of(costs(workload)[kind])
         plan = random_plan(rng, workload, objective, int(rng.integers(1, 6)))
-        setting = resize.setting_of(workload, pricing, objective)
-        assert resize.time_of(setting, *tape.tape_of(plan)) == pytest.approx(
+        problem = resize.problem_of(workload, pricing, objective)
+        assert resize.time_of(problem, *tape.tape_of(plan)) == pytest.approx(
             predict_timeline(workload, plan, pricing).iteration_time, rel=1e-12
         )
 
@@ -87,9 +87,9 @@ def test_the_recursion_knows_launches_copies_and_jitter():
         workload = made(rng, 5)
         pricing = Pricing(Pricing.of(line(workload)).costs, 4, 1, effects)
         plan = random_plan(rng, workload, objective, 4)
-        setting = resize.setting_of(workload, pricing, objective)
+        problem = resize.problem_of(workload, pricing, objective)
         predicted = predict_timeline(workload, plan, pricing).iteration_time
-        assert resize.time_of(setting, *tape.tape_of(plan)) == pytest.approx(predicted, rel=1e-12)
+        assert resize.time_of(problem, *tape.tape_of(plan)) == pytest.approx(predicted, rel=1e-12)
 
 
 def test_a_plan_survives_its_tape():
@@ -104,7 +104,7 @@ def test_a_plan_survives_its_tape():
         assert laid.total == workload.gradient_bytes
 
 
-def grid(setting: resize.Setting, laid: tape.Tape, cuts: list[tape.Cut]) -> float:
+def grid(problem: resize.Problem, laid: tape.Tape, cuts: list[tape.Cut]) -> float:
     """The least time over all positions in whole elements, each cut in its place."""
     choices = []
     for cut in cuts:
@@ -114,7 +114,7 @@ def grid(setting: resize.Setting, laid: tape.Tape, cuts: list[tape.Cut]) -> floa
     for positions in product(*choices):
         if list(positions) == sorted(positions):
             moved = [cut._replace(position=place) for cut, place in zip(cuts, positions, strict=True)]
-            best = min(best, resize.time_of(setting, laid, moved))
+            best = min(best, resize.time_of(problem, laid, moved))
     return best
 
 
@@ -125,14 +125,14 @@ def test_the_linear_programme_equals_a_fine_grid(objective):
     for _ in range(6):
         workload = made(rng, 4, most=10)
         cost = line(workload)
-        setting = resize.setting_of(workload, Pricing.of(cost), objective)
+        problem = resize.problem_of(workload, Pricing.of(cost), objective)
         laid, cuts = tape.tape_of(random_plan(rng, workload, objective, 3))
-        found = resize.resized(setting, laid, cuts)
+        found = resize.resized(problem, laid, cuts)
         assert found.status is None
-        coarse = grid(setting, laid, cuts)
+        coarse = grid(problem, laid, cuts)
         assert found.value <= coarse * (1 + 1e-9)
         assert found.value >= coarse - 2 * 4 * cost.pieces[0][1] * len(cuts) - 1e-9
-        assert found.value == pytest.approx(resize.time_of(setting, laid, found.cuts), rel=1e-12)
+        assert found.value == pytest.approx(resize.time_of(problem, laid, found.cuts), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["lines", "table"])
@@ -141,10 +141,10 @@ def test_other_costs_never_get_worse_and_are_priced_as_they_are(kind):
     better = 0
     for _ in range(15):
         workload = made(rng, 5)
-        setting = resize.setting_of(workload, Pricing.of(costs(workload)[kind]), OVERLAP)
+        problem = resize.problem_of(workload, Pricing.of(costs(workload)[kind]), OVERLAP)
         laid, cuts = tape.tape_of(random_plan(rng, workload, OVERLAP, 4))
-        before = resize.time_of(setting, laid, cuts)
-        found = resize.resized(setting, laid, cuts)
+        before = resize.time_of(problem, laid, cuts)
+        found = resize.resized(problem, laid, cuts)
         assert found.status is None
         assert found.value <= before * (1 + 1e-12)
         better += found.value < before * (1 - 1e-6)
@@ -161,11 +161,11 @@ def test_the_same_programme_serves_other_costs_and_other_times():
         for chosen, latency in ((workload, 0.2), (workload, 0.05), (other, 0.2)):
             if fresh:
                 block_program.program_for.cache_clear()
-            setting = resize.setting_of(chosen, Pricing.of(line(chosen, latency)), OVERLAP)
+            problem = resize.problem_of(chosen, Pricing.of(line(chosen, latency)), OVERLAP)
             plan = contiguous_plan(chosen, [2, 4, 6])
             laid, cuts = tape.tape_of(plan)
             inside = [tape.Cut(cut.before, cut.before, cut.position) for cut in cuts]
-            outcomes.append(resize.resized(setting, laid, inside).value)
+            outcomes.append(resize.resized(problem, laid, inside).value)
         if not fresh:
             misses = block_program.program_for.cache_info().misses
             assert len(set(outcomes)) == 3
@@ -175,7 +175,7 @@ def test_the_same_programme_serves_other_costs_and_other_times():
 
 def exhaustive(workload: Workload, pricing: Pricing, objective: Objective, most: int) -> float:
     """Every order of the family, every number of collectives, every place of every cut, each by a linear programme."""
-    setting = resize.setting_of(workload, pricing, objective)
+    problem = resize.problem_of(workload, pricing, objective)
     best = float("inf")
     for order in block_choice.orders(workload, objective):
         laid = tape.laid_out(workload, order)
@@ -186,7 +186,7 @@ def exhaustive(workload: Workload, pricing: Pricing, objective: Objective, most:
                 if any(before[1] > after[0] for before, after in pairwise(chosen)):
                     continue  # an empty collective
                 cuts = [tape.Cut(*place, (laid.starts[place[1]] + laid.starts[place[0] + 1]) / 2) for place in chosen]
-                best = min(best, resize.resized(setting, laid, cuts).value)
+                best = min(best, resize.resized(problem, laid, cuts).value)
     return best
 
 
@@ -212,14 +212,14 @@ def test_the_choice_of_lines_is_no_worse_than_any_fixed_choice():
     for piece in both.pieces:
         alone = block_choice.certified(workload, Pricing.of(AffineCost((piece,))), OVERLAP, limits).optimum
         assert least <= alone * (1 + 1e-6)
-    setting = resize.setting_of(workload, Pricing.of(both), OVERLAP)
+    problem = resize.problem_of(workload, Pricing.of(both), OVERLAP)
     for order in block_choice.orders(workload, OVERLAP):
         laid = tape.laid_out(workload, order)
         for at in range(4, laid.total, 4):
             number = max(s for s in range(len(laid.segments)) if laid.starts[s] < at)
             edge = at == laid.starts[number + 1]
             cut = tape.Cut(number, number + edge, at)
-            assert least <= resize.time_of(setting, laid, [cut]) * (1 + 1e-6)
+            assert least <= resize.time_of(problem, laid, [cut]) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("objective", [Objective(), OVERLAP])
@@ -331,9 +331,9 @@ def test_limits_that_allow_no_plan_are_a_status():
     assert certificate.solution.plan is None
     allowed = block_choice.certified(workload, pricing, Objective(), Limits(300, 3))
     assert max(bucket.size for bucket in allowed.solution.plan.buckets) <= 300
-    setting = resize.setting_of(workload, pricing, Objective(), largest=300)
+    problem = resize.problem_of(workload, pricing, Objective(), largest=300)
     laid = tape.laid_out(workload, [0, 1])
-    assert resize.resized(setting, laid, [tape.Cut(0, 0, 200)]).status is Status.INFEASIBLE
+    assert resize.resized(problem, laid, [tape.Cut(0, 0, 200)]).status is Status.INFEASIBLE
 
 
 @pytest.mark.parametrize(

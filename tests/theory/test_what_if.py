@@ -17,6 +17,7 @@ from osfmodel import (
     Layer,
     Link,
     Plan,
+    Protocol,
     Table,
     UsageError,
     Workload,
@@ -161,6 +162,30 @@ def test_only_the_network_between_nodes_changes():
     assert cost_of(better, 4)(10**6) == cost_of(both, 4)(10**6)  # within one node
     one_node = Cluster("n", "ring", 4, nodes=1, in_node=Link(1e-6, 1e-11))
     assert faster_network(one_node, Change(2)).in_node == Link(1e-6, 0.5e-11)
+
+
+def test_protocols_keep_their_launch_and_their_pass_over_memory():
+    """By hand, 4 workers on 4 nodes: 2 log2(4) hops of 5 us and 1.5 bytes sent per byte beside what stays."""
+    row = Protocol(1e-5, 2e-12, between_nodes=Link(5e-6, 4e-12))
+    cluster = Cluster("p", "protocols", protocols=(row,))
+    price = cost_of(faster_network(cluster, Change(2), Change(3)), 4)
+    assert price(10**9) == pytest.approx(1e-5 + 3 * 4 * 5e-6 + (2e-12 + 1.5 * 4e-12 / 2) * 10**9)
+    endless = cost_of(faster_network(cluster, Change(1e15)), 4)
+    assert endless(2**36) - endless(0) == pytest.approx(2e-12 * 2**36)
+
+
+def test_nccl_keeps_its_launch_and_the_ceilings_of_its_protocols():
+    """Without end to the network large messages cost what Simple takes to start, small ones what LL takes, less."""
+    cluster = load_cluster("nccl-h100-ndr")
+    endless = cost_of(faster_network(cluster, Change(1e15)), 16)
+    alone = replace(cluster, gpus_per_node=1)
+    left = cost_of(faster_network(alone, Change(1e15)), 16)
+    assert left(2**36) == pytest.approx(left(2**34), rel=1e-3)
+    assert left(0) < 0.9 * left(2**36)
+    assert endless(2**36) > 1.5 * endless(2**35)  # NVLink inside the nodes stays
+    waits = [cost_of(faster_network(cluster, latency=Change(factor)), 16)(0) for factor in (1, 2, 3)]
+    assert waits[2] - waits[1] == pytest.approx(waits[1] - waits[0], rel=1e-3)
+    assert 2 * waits[0] > waits[1]
 
 
 def test_strong_scaling_shares_the_batch():
