@@ -38,7 +38,7 @@ def tuned(limit, density=None, workload=BLOCKS, **more):
 # -------------------------------------------------------------------------------------------------------------- batches
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_one_profile_grows_in_proportion(first, second):
     found, made = at_batch(blocks(first), second), blocks(second)
@@ -135,7 +135,7 @@ def test_fewer_permissions_are_not_faster():
     assert tuned(GIB, 0.01).after.throughput >= free * 0.999
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 36))
 def test_what_fits_with_all_saved_is_found(size):
     """A batch for which one by one fits has a plan, whatever the programme sets aside for buckets."""

@@ -159,7 +159,7 @@ def test_a_bad_line_names_file_line_and_text(tmp_path, content, message):
 DAMAGE = ["", "x", "-", ",", "\n", "9" * 30, "\0", "é", "{"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from([sample for group in samples.SAMPLES.values() for sample in group]),
     st.lists(
@@ -181,7 +181,7 @@ def test_damaged_files_are_errors_with_a_place_or_read(content, damage, cut):
     assert not isinstance(result[0], str) or len(result) == 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(max_size=400))
 def test_binary_files_are_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("binary") / "file"

@@ -62,7 +62,7 @@ DAMAGE = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 3), st.sampled_
 CUT = st.one_of(st.just(0), st.integers(1, 4000))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(CONTENTS), DAMAGE, CUT, st.sampled_from([None, *IMPORT_FORMATS]))
 def test_damaged_samples_in_any_format(content, damage, cut, form):
     """Also read as what they are not, as with --as."""
@@ -70,7 +70,7 @@ def test_damaged_samples_in_any_format(content, damage, cut, form):
 
 
 @pytest.mark.parametrize("file", REAL)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DAMAGE, CUT, st.sampled_from([None, "csv-table", "csv-layers"]))
 def test_damaged_real_files(data_folder, file, damage, cut, form):
     content = (data_folder / file).read_text(encoding="utf-8")[:4000]
@@ -110,7 +110,7 @@ HOROVOD_FIELDS = st.lists(
 OWN_FIELDS = st.fixed_dictionaries({"schema_version": st.just(1) | JSON}, optional={"kind": JSON, "layers": JSON})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.one_of(
         st.tuples(st.just("nccl-tests-json"), NCCL_FIELDS),
@@ -127,7 +127,7 @@ def test_json_of_the_right_shape_and_wrong_types(case):
     assert sane(outcome(Text("file.txt", json.dumps(document)), form))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300), st.sampled_from(CONTENTS), st.integers(0, 4000))
 def test_bytes_that_are_no_text(tmp_path, junk, content, place):
     """Binary, and binary in the middle of text: read, or an error that names the file, on one line."""

@@ -116,7 +116,7 @@ def test_arrays_that_were_never_closed():
 WHOLE = [group for groups in timeline(samples.HOROVOD_FUSED).iterations for group in groups]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(2000, len(samples.HOROVOD_FUSED)), st.sampled_from([samples.HOROVOD_FUSED, BY_OLDER]))
 def test_cut_anywhere_the_groups_are_the_first_of_the_whole(cut, content):
     """Never a part of a group, and never a fault: only the last event may be incomplete."""
@@ -205,7 +205,7 @@ class Trace:
         return json.dumps(self.lines)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=6),
     st.integers(0, 3),

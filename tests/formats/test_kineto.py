@@ -85,7 +85,7 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(JOBS, st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 def test_a_job_is_read_back_as_it_was(job, late):
     """Ranks on one clock: steps, phases, gradients, buckets, and who waited for whom."""
@@ -108,7 +108,7 @@ def test_a_job_is_read_back_as_it_was(job, late):
                 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     JOBS,
     st.lists(st.integers(-10_000_000, 10_000_000), min_size=1, max_size=3),
@@ -267,7 +267,7 @@ def test_ranks_of_several_runs_are_refused():
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(JOBS, st.lists(st.integers(0, 2000), min_size=2, max_size=3))
 def test_a_trace_predicts_its_own_step(job, late):
     """Self-consistency: with its workload, buckets and costs the model gives the time of the usual step.
@@ -566,7 +566,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 20), st.sampled_from(ODD)), min_size=1, max_size=12))
 def test_events_that_make_no_sense_are_errors_or_left_out(changes):
     """Whatever stands in an event: a sentence, or nouns, never another exception."""

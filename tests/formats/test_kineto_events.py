@@ -709,7 +709,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE, cut=st.just(100) | st.integers(0, 99))
 def test_damaged_files_are_read_or_refused(tmp_path, form, damage, cut):
     path = tmp_path / "file"
@@ -725,7 +725,7 @@ JSON = st.recursive(
 FIELD = st.sampled_from([*EVENTS[3], "id"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     event=st.sampled_from(EVENTS),
     change=st.dictionaries(FIELD, JSON, max_size=3),
@@ -943,7 +943,7 @@ def test_sizes_of_collectives_in_a_trace_of_others(data_folder):
     assert {event.args.dtype for event in events} == {"Float", "Long", None}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE, cut=st.just(100) | st.integers(0, 99))
 def test_damaged_traces_of_others(data_folder, tmp_path, damage, cut):
     """The first events of one, and what stands behind them."""

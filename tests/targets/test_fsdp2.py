@@ -62,7 +62,7 @@ def time(knobs, workload):
     return predict_timeline(workload, fsdp2.realise(knobs, workload, PRICING), PRICING).iteration_time
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=5), st.sampled_from([one_by_one, in_one]))
 def test_what_is_found_is_close_to_the_best_grouping(sizes, start):
     """Against all groupings; one end at a time is changed, so that a better one may need two."""

@@ -81,14 +81,14 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_equals_a_simulation_by_events(case):
     workload, plan, cost, effects = case
     assert predict_timeline(workload, plan, cost, effects).iteration_time == simulate(workload, plan, cost, effects)
 
 
 @given(cases())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_spans_are_consistent(case):
     """Compute spans follow each other, no collective starts before its gradients' spans have ended."""
     workload, plan, cost, effects = case

@@ -41,7 +41,7 @@ def test_three_lines_are_found_in_exact_data():
     assert max(map(abs, found.residuals)) < 1e-9
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.floats(0.7, 1.4), min_size=len(SIZES), max_size=len(SIZES)))
 def test_a_minimum_is_never_negative_nor_falling(factors):
     """Whatever the noise: monotone in size, and per byte never dearer."""

@@ -69,7 +69,7 @@ def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch):
     assert infeasible > 5
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.fractions(0, 3), st.integers(0, 50)), min_size=1, max_size=7),
     st.lists(st.tuples(st.fractions(0, 2), st.fractions(0, 1)), min_size=1, max_size=3),

@@ -159,7 +159,7 @@ SHAPES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SHAPES, st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]))
 def test_never_above_any_single_way_and_rising(drawn, collective):
     shape, gpus, workers = drawn

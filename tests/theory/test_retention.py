@@ -108,7 +108,7 @@ def keeps(workload, again, sparse, release):
     return max(highest, ALWAYS + homes + sum(sizes[name] for name in sparse) + whole)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps(), pricings, st.integers(1, 400), st.booleans(), st.sampled_from([None, 0.1, 0.5]))
 def test_the_choice_is_the_best_of_all(workload, pricing, limit, release, density):
     values = [
@@ -128,7 +128,7 @@ def test_the_choice_is_the_best_of_all(workload, pricing, limit, release, densit
     assert keeps(workload, found.recompute, found.sparse, release) <= limit * (1 + 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps(), pricings, st.integers(50, 600), st.booleans(), st.sampled_from([None, 0.1]))
 def test_no_plan_that_fits_beats_the_bound(workload, pricing, limit, release, density):
     assume(len(workload.gradients))

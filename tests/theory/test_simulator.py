@@ -127,7 +127,7 @@ def spans_of(timeline):
     return sorted((span.kind, span.start, span.end) for span in timeline.spans if span.end > span.start)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(in_order())
 def test_equals_the_recursion(case):
     """One channel, a barrier, static order: cut tensors, any order of buckets, release times, all effects."""
@@ -139,7 +139,7 @@ def test_equals_the_recursion(case):
     assert spans_of(found) == spans_of(closed)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(cases())
 def test_equals_a_second_simulator(case):
     """Channels, gain, cut tensors, overlap with the next forward, split, priority, effects: no tolerance."""
@@ -150,7 +150,7 @@ def test_equals_a_second_simulator(case):
     assert spans_of(found) == sorted((kind, start, end) for kind, _, start, end in spans if end > start)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(beyond_dense())
 def test_equals_it_with_sparse_buckets_release_and_recomputation(case):
     workload, plan, pricing = case
@@ -162,7 +162,7 @@ def test_equals_it_with_sparse_buckets_release_and_recomputation(case):
     assert found.iteration_time >= plan_bound(workload, plan, pricing)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases())
 def test_the_second_period_is_like_the_first(case):
     """Steady state: three periods in a row on one clock take the same time each, and all spans come again."""
@@ -204,7 +204,7 @@ def plain_cases(draw):
     return workload, replace(plan, buckets=buckets), pricing
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(plain_cases())
 def test_every_byte_is_sent_after_it_is_ready_on_a_free_channel(case):
     workload, plan, pricing = case
@@ -225,7 +225,7 @@ def test_every_byte_is_sent_after_it_is_ready_on_a_free_channel(case):
         assert len({other.stream for other in beside}) == len(beside)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(plain_cases())
 def test_what_waits_for_what(case):
     """Static order is kept; a gather follows its scatter; a layer's forward follows its own gradient and its update."""
@@ -256,7 +256,7 @@ def test_what_waits_for_what(case):
     assert timeline.iteration_time >= timeline.compute_time
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cases())
 def test_the_same_twice(case):
     assert simulate(*case) == simulate(*case)
@@ -312,7 +312,7 @@ def disagreements(monkeypatch, changed, name, change, drawn):
     monkeypatch.setattr(changed, name, change)
     seen = []
 
-    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=120, derandomize=True, database=None)
     @given(drawn)
     def compare(case):
         workload, plan, pricing = case

@@ -116,7 +116,7 @@ effects = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.integers(2, 128), st.floats(0, 1e-3), st.floats(1e-12, 1e-7), st.sampled_from([2, 4, 8]),
     st.floats(1e3, 1e9), effects,
@@ -152,7 +152,7 @@ def priced(draw):
     return Pricing(found, workers=draw(st.sampled_from([2, 4, 16])), effects=draw(effects))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(priced(), st.integers(1, 12_000))
 def test_break_even_at_measured_prices(pricing, size):
     """The greatest number of entries that takes no longer, whatever a table does: against trying all."""
@@ -199,7 +199,7 @@ def test_dense_where_sparse_does_not_pay():
     assert not alone.mirror
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(priced(), st.sampled_from([0.001, 0.01, 0.1, 1.0]), st.booleans(), st.integers(1, 2))
 def test_no_plan_beats_its_bound(pricing, density, release, channels):
     work = workload()

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel import (
@@ -93,7 +93,6 @@ def test_accumulating_keeps_what_a_host_submits_and_counts_samples():
     assert accumulating(several, 1) is several
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.floats(1, 1e6), st.floats(0.01, 1), st.sampled_from((PLAIN, *OBJECTIVES[2:])))
 def test_a_better_network_never_makes_a_plan_slower(seed, bandwidth, latency, objective):
     """One collective at a time; several at once share the wires in another order then, which may have anomalies."""
