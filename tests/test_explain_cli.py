@@ -155,6 +155,7 @@ def test_all_commands_are_told_the_same_of_traces(reader, tmp_path, monkeypatch)
         (["--steps", "last"], "--steps last: give the first and the last, such as 5..7"),
         (["--steps", "7..5"], "--steps 7..5: give the first and the last, such as 5..7"),
         (["--steps", "90..91"], "rank 0 has no steps 90..91: it has 5..7"),
+        (["--steps", "90..9999999999"], "rank 0 has no steps 90..9999999999: it has 5..7"),
         (["--ddp-logging", "missing.json"], "missing.json cannot be read"),
         (["--model", "resnet50-v100"], "the model has 161 gradients, a step of the trace 3 all-reduces of gradients"),
     ):

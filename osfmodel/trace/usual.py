@@ -7,7 +7,7 @@ by time, in the mean over the ranks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -29,32 +29,38 @@ def alike_steps(trace: Trace) -> list[Step]:
     return [step for step, shape in zip(steps, shapes, strict=True) if shape == usual]
 
 
-def with_steps(trace: Trace, wanted: Sequence[int]) -> Trace:
+def with_steps(trace: Trace, wanted: Collection[int]) -> Trace:
     """``trace`` with the steps of these numbers alone. Raises DataError where a rank has none of them."""
+    known = wanted if isinstance(wanted, range) else frozenset(wanted)
     ranks = []
     for rank in trace.ranks:
-        mine = tuple(step for step in rank.steps if step.number in wanted)
+        mine = tuple(step for step in rank.steps if step.number in known)
         if not mine:
             there = _numbers([step.number for step in rank.steps])
-            raise DataError(f"rank {rank.rank} has no steps {_numbers(wanted)}: it has {there}")
+            asked = _from_to(wanted[0], wanted[-1]) if isinstance(wanted, range) else _numbers(sorted(wanted))
+            raise DataError(f"rank {rank.rank} has no steps {asked}: it has {there}")
         ranks.append(replace(rank, steps=mine))
     return replace(trace, ranks=tuple(ranks))
 
 
 def with_shared_steps(trace: Trace) -> Trace:
     """``trace`` with the steps alone that all ranks have. Raises DataError where there are none."""
-    shared = set.intersection(*({step.number for step in rank.steps} for rank in trace.ranks))
+    shared = frozenset.intersection(*(frozenset(step.number for step in rank.steps) for rank in trace.ranks))
     if shared:
-        return with_steps(trace, sorted(shared))
+        return with_steps(trace, shared)
     has = ", ".join(f"rank {rank.rank} has {_numbers([step.number for step in rank.steps])}" for rank in trace.ranks)
     raise DataError(f"no step is on the record of all ranks: {has}: give the traces of one run, of the same steps")
 
 
 def _numbers(steps: Sequence[int]) -> str:
     """``5..7`` where they follow each other, else each."""
-    if len(steps) > 1 and list(steps) == list(range(steps[0], steps[-1] + 1)):
-        return f"{steps[0]}..{steps[-1]}"
+    if len(steps) > 1 and steps[-1] - steps[0] + 1 == len(steps):
+        return _from_to(steps[0], steps[-1])
     return ", ".join(map(str, steps)) or "none"
+
+
+def _from_to(first: int, last: int) -> str:
+    return f"{first}..{last}" if last > first else str(first)
 
 
 def usual_steps(trace: Trace) -> list[Step]:
