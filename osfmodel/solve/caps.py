@@ -125,10 +125,12 @@ AT_MOST = Closing(bounded_layout, _end_at_most)
 def in_elements(gradients: Gradients) -> Gradients:
     """The same with sizes in elements, as some frameworks count; rounded up where a profile has no whole elements.
 
-    As many as are sent: what casts gradients before it sends them changes bytes, and no counts.
+    As many as are in memory, since frameworks fill buckets with gradients as they are. What is sent in exactly half its
+    bytes was cast to a type of half the size: what sends parts of gradients sends less.
     """
-    pairs = zip(gradients.sizes, gradients.dtypes, strict=True)
-    return replace(gradients, sizes=tuple(-(-size // element_bytes(dtype)) for size, dtype in pairs), held=())
+    rows = zip(gradients.dtypes, gradients.sizes, gradients.held_sizes, strict=True)
+    sizes = tuple(-(-held // (element_bytes(dtype) * (2 if held == 2 * sent else 1))) for dtype, sent, held in rows)
+    return replace(gradients, sizes=sizes, held=())
 
 
 def cap_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: Closing) -> int | None:

@@ -95,11 +95,12 @@ def test_dtypes_are_walked_by_themselves(rule):
 
 
 @rules
-def test_a_cast_changes_bytes_and_no_counts(rule):
-    """Sent as fp16, gradients have as many elements, so that the same caps form the same buckets."""
-    workload = made([40, 40, 400, 8])
-    sent, as_they_are = in_elements(compressed(workload, "fp16").gradients), in_elements(workload.gradients)
-    assert sent.sizes == as_they_are.sizes == (10, 10, 100, 2)
+@pytest.mark.parametrize("how", ["none", "fp16", "bf16", "powersgd:1", "powersgd:4"])
+def test_what_is_sent_of_gradients_changes_no_counts(rule, how):
+    """However gradients are sent, those in memory have as many elements: the same caps form the same buckets."""
+    workload = made([40, 40, 4096, 8, 65_536])
+    sent, as_they_are = in_elements(compressed(workload, how).gradients), in_elements(workload.gradients)
+    assert sent.sizes == as_they_are.sizes == (10, 10, 1024, 2, 16_384)
     for cap in (1, 20, 100, 120):
         assert RULES[rule].layout(sent, cap) == RULES[rule].layout(as_they_are, cap)
     assert candidate_caps(sent)[0].tolist() == candidate_caps(as_they_are)[0].tolist()
