@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -9,6 +10,8 @@ from osfmodel.errors import DataError
 
 IMPORTED = "imported from "
 """Begins the origin of what was read out of a file of others."""
+CRC = "crc32"
+CHECKSUM = re.compile(rf"(?<=, ){CRC} [0-9a-f]{{8}}$")
 TELLING = 65_536
 """Bytes at the beginning of a file that tell it from others of its name: times and counts differ."""
 
@@ -32,8 +35,11 @@ class Source:
                 raise DataError(f"the {name} of a source has characters that cannot be printed")
 
     def same_import(self, other: Source) -> bool:
-        """Whether both were read out of the same file of others; what is not imported never was."""
-        return self.origin.startswith(IMPORTED) and self.origin == other.origin
+        """Whether both were read out of the same file of others, packed or not; what is not imported never was."""
+        if not (self.origin.startswith(IMPORTED) and other.origin.startswith(IMPORTED)):
+            return False
+        mine, others = (CHECKSUM.search(origin) for origin in (self.origin, other.origin))
+        return mine[0] == others[0] if mine and others else self.origin == other.origin
 
 
 def imported(file: str, conditions: str, checksum: str = "") -> Source:
@@ -46,4 +52,4 @@ def imported(file: str, conditions: str, checksum: str = "") -> Source:
 
 def checksum_of(start: bytes) -> str:
     """Of a file that begins so, by its first 64 KiB."""
-    return f"crc32 {crc32(start[:TELLING]):08x}"
+    return f"{CRC} {crc32(start[:TELLING]):08x}"

@@ -13,6 +13,8 @@ from osfmodel.workload import element_bytes, holds_gradients
 
 Key = tuple[Hashable, ...]
 """What a collective is called on all ranks of a job."""
+POINT_TO_POINT = ("send", "recv", "send_recv")
+"""Kinds of what goes from one rank to another."""
 
 
 def places(keys: Iterable[Hashable]) -> list[int]:
@@ -176,11 +178,16 @@ class Step:
 def keys_of(step: Step) -> list[Key]:
     """Which collective of one rank is which of another: what each of the step's is called on all of them.
 
-    By its group and the library's number; where there is none by step, group, kind and its place among those.
+    By its group and the library's number, which counts what goes from one rank to another by itself, and its place
+    among those of one number; where there is no number by step, group, kind and its place among those.
     """
-    kinds = [(step.number, one.group, one.kind) for one in step.collectives]
-    rows = zip(step.collectives, kinds, places(kinds), strict=True)
-    return [(*kind, place) if one.sequence is None else (one.group, one.sequence) for one, kind, place in rows]
+    known: list[Key] = [
+        (step.number, one.group, one.kind)
+        if one.sequence is None
+        else (one.group, one.kind in POINT_TO_POINT, one.sequence)
+        for one in step.collectives
+    ]
+    return [(*key, place) for key, place in zip(known, places(known), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

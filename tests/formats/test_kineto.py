@@ -414,6 +414,22 @@ def test_one_step_of_a_host_is_written(tmp_path):
     assert run.samples == pytest.approx([step.time for step in load_trace([Text("t", path.read_text())]).pace.steps])
 
 
+def test_a_number_of_a_send_is_none_of_a_collective():
+    """Point-to-point messages are counted by themselves: with the number of an all-reduce they are still others."""
+    job = Job(late=(0, 0), clocks=(0, 0), sequence=True, buckets=((10_000,), (30_000,), (6_000,)))
+
+    def sent(events, offset):
+        kernels = [event for event in events if "AllReduce" in event["name"] and event.get("cat") == "kernel"]
+        for send, following in zip(kernels[::3], kernels[1::3], strict=True):
+            send["name"] = "ncclDevKernel_SendRecv(x)"
+            send["args"] |= {"Collective name": "send", "Seq": following["args"]["Seq"] + offset}
+        return events
+
+    apart, alike = (explain_trace(read(job, change=lambda events, by=by: sent(events, by))) for by in (10_000, 0))
+    assert alike.gains == apart.gains
+    assert alike.replayed == pytest.approx(alike.step_time)
+
+
 def test_one_rank_of_several_says_what_is_not_known():
     trace = read(Job(late=(0, 0), clocks=(0, 0)), ranks=1)
     assert trace.workers == 2
@@ -541,6 +557,18 @@ def test_two_jobs_whose_traces_are_called_alike_are_no_self_consistency(tmp_path
     own, other = (tmp_path / "a/job" / name for name in ("trace-measurements.json", "mixed.json"))
     found = json.loads(CliRunner().invoke(main, ["check", str(own), str(other), "--json"]).stdout)["sources"]
     assert [(one["n"], one["self_consistency"]) for one in found] == [(1, True), (1, False)]
+
+
+def test_a_packed_copy_of_a_trace_is_the_same_import(tmp_path):
+    text = traces.text(Job(late=(0, 0), clocks=(0, 0), buckets=((100, 200), (4000,)))).encode()
+    (tmp_path / "plain.json").write_bytes(text)
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress(text))
+    for name in ("plain.json", "packed.json.gz"):
+        assert CliRunner().invoke(main, ["import", str(tmp_path / name), "-o", f"{tmp_path}/job/"]).exit_code == 0
+    run = tmp_path / "job/packed-measurements.json"
+    run.write_text(run.read_text().replace('"packed-', '"plain-'))
+    (found,) = json.loads(CliRunner().invoke(main, ["check", str(run), "--json"]).stdout)["sources"]
+    assert found["self_consistency"]
 
 
 def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
