@@ -220,8 +220,8 @@ def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
         return not_predicted(run, "DDP formed other buckets than those of the plan")
     lacking = [what for what, name in (("workload", run.workload), ("cluster", run.cluster)) if name == UNKNOWN]
     if lacking:
-        gives = f"what it was imported from gives no {' and no '.join(lacking)}"
-        return not_predicted(run, f"{gives} (osf import says why): name one in the run")
+        names = f"it names no {' and no '.join(lacking)}, as osf import wrote none beside it"
+        return not_predicted(run, f"{names} (without --kind it says why): name one in the run")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
         found = named(Run(run.workload, run.cluster, run.plan, run.workers, told))

@@ -95,6 +95,8 @@ def import_command(
         trace = load_job(files, replace(hints, name=title), form)
         line(found_in(trace))
         nouns = of_kind(nouns_of(trace, hints, warn), kind, files[0])
+    if kind == "measurements":  # what it names is not written beside it
+        nouns = [replace(run, workload=UNKNOWN, cluster=UNKNOWN) for run in nouns if isinstance(run, Measurement)]
     if cost_model is not None:
         nouns = [fitted(noun, cost_model) for noun in wires(nouns)]
     else:

@@ -278,9 +278,12 @@ def gpus_per_node(trace: Trace) -> int | None:
     """How many GPUs of each node the job used, 2 or more; None where that is not certain.
 
     It is where all ranks are on the record, as many of each host, and each on a GPU of another number than the others
-    there: hosts of one name, or of none, would have equal numbers.
+    there: hosts of one name, or of none, would have equal numbers. Collectives of some of the ranks only may be of one
+    host or of several.
     """
     ranks = trace.ranks
+    if any(one.workers not in (None, len(ranks)) for step in trace.pace.steps for one in step.collectives):
+        return None
     places = {(rank.host, rank.gpu) for rank in ranks if rank.gpu}
     counts = set(Counter(rank.host for rank in ranks).values())
     if len(ranks) < (trace.workers or 1) or len(places) < len(ranks) or len(counts) > 1:

@@ -426,7 +426,7 @@ def test_the_command(tmp_path):
     assert run(source, "--kind", "workload", "-o", tmp_path / "one.json").exit_code == 0
     assert osf.load_workload(tmp_path / "one.json").name == "run"
     assert run(source, "--kind", "measurements", "-o", tmp_path / "runs.json").exit_code == 0
-    assert osf.load_measurements(tmp_path / "runs.json")[0].workload == "run"
+    assert osf.load_measurements(tmp_path / "runs.json")[0].workload == "unknown", "none is written beside it"
     assert run(source, "-o", folder).exit_code == 0
     assert sorted(path.name for path in folder.iterdir()) == [
         f"run-{kind}.json" for kind in ("cluster", "measurements", "workload")

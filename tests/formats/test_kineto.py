@@ -583,8 +583,38 @@ def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
     checked = CliRunner().invoke(main, ["check", str(folder / "rank-measurements.json")])
     assert checked.exit_code == 1
     said = " ".join(checked.stdout.split())
-    assert "1 run not predicted: what it was imported from gives no cluster (osf import says why): name one in" in said
+    assert "1 run not predicted: it names no cluster, as osf import wrote none beside it (without --kind" in said
     assert "no cluster named" not in said
+
+
+def test_a_measurement_alone_names_what_is_not_known(tmp_path):
+    (tmp_path / "rank0.json").write_text(traces.text(Job()))
+    words = ["import", str(tmp_path / "rank0.json"), "--kind", "measurements", "-o", str(tmp_path / "runs.json")]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    said = " ".join(CliRunner().invoke(main, ["check", str(tmp_path / "runs.json")]).stdout.split())
+    assert "1 run not predicted: it names no workload and no cluster" in said
+
+
+def test_ranks_of_a_group_that_is_not_all_of_them_may_be_on_one_host_or_on_several():
+    """Two hosts of two GPUs, each GPU in a group with that of its number on the other host."""
+    job = Job(late=(0, 0, 0, 0), clocks=(0, 0, 0, 0), buckets=((100, 200), (4000,)))
+    texts = []
+    for rank in range(4):
+        document = traces.trace(job, rank)
+        document |= {"deviceProperties": [{"id": 0}, {"id": 1}], "host_name": "ab"[rank // 2]}
+        document["distributedInfo"] = {"rank": rank, "world_size": 4, "backend": "nccl"}
+        for event in document["traceEvents"]:
+            if event["cat"] == "kernel":
+                event["pid"] = rank % 2
+        texts.append((rank, document))
+    for group, each in ((4, 2), (2, 1)):
+        for rank, document in texts:
+            for event in document["traceEvents"]:
+                if "Group size" in event.get("args", {}):
+                    event["args"] |= {"Group size": group, "Process Group Name": f"dp{rank % (4 // group)}"}
+        trace = load_trace([Text(f"rank{rank}.json", json.dumps(one)) for rank, one in texts], Hints("job"))
+        cluster = cluster_of(trace)
+        assert (cluster.gpus_per_node, cluster.nodes) == (each, 2)
 
 
 ODD = [
