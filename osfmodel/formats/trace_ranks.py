@@ -22,6 +22,8 @@ TOLD = 1e-3
 """Seconds by which a clock may be moved without a word."""
 SEVERAL_RUNS = 1e-2
 """Seconds by which a busy host may end a short collective later than another, and both still be of one run."""
+FARTHEST = 600.0
+"""Seconds by which no two clocks of a job are apart: then the traces are of several runs."""
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that end at the same time everywhere, none before all have arrived."""
 
@@ -51,6 +53,11 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
         differences = _differences(first, keyed(rank))
         named_alike = bool(host) and host == hosts[0]
         shift = 0.0 if named_alike and not _apart(differences) else _middle(differences)
+        if abs(shift) > FARTHEST:
+            raise DataError(
+                f"{ranks[0].file} and {rank.file} do not fit together: what they share was recorded "
+                f"{show_time(abs(shift))} apart: give the files of one run"
+            )
         if abs(shift) > TOLD:
             alike = f"; both hosts are called {host}, but their clocks are not one" if named_alike else ""
             remarks.append(
