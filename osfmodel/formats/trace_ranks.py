@@ -53,11 +53,7 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
         differences = _differences(first, keyed(rank))
         named_alike = bool(host) and host == hosts[0]
         shift = 0.0 if named_alike and not _apart(differences) else _middle(differences)
-        if abs(shift) > FARTHEST:
-            raise DataError(
-                f"{ranks[0].file} and {rank.file} do not fit together: what they share was recorded "
-                f"{show_time(abs(shift))} apart: give the files of one run"
-            )
+        _require_one_time(ranks[0], rank, shift if differences else ranks[0].steps[0].start - rank.steps[0].start)
         if abs(shift) > TOLD:
             alike = f"; both hosts are called {host}, but their clocks are not one" if named_alike else ""
             remarks.append(
@@ -81,6 +77,14 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
             "what was waited for in them is not known"
         )
     return tuple(_arrived(rank, arrivals) for rank in shifted), remarks
+
+
+def _require_one_time(first: RankTrace, rank: RankTrace, apart: float) -> None:
+    if abs(apart) > FARTHEST:
+        raise DataError(
+            f"{first.file} and {rank.file} do not fit together: they were recorded {show_time(abs(apart))} apart: "
+            "give the files of one run"
+        )
 
 
 def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[tuple[float, float]]:
