@@ -184,7 +184,7 @@ def test_what_a_report_is_told_of_a_trace_needs_one():
     [
         ([], 2, "TRACE"),
         (["nowhere.json"], 1, "nowhere.json"),
-        ([str(STORED / "healthy-0.json.gz")] * 2, 1, "both of rank 0"),
+        ([str(STORED / "healthy-0.json.gz")] * 2, 1, "same trace twice"),
         ([str(STORED / "healthy-0.json.gz"), "--ddp-logging", "nowhere.json"], 1, "nowhere.json"),
         ([str(STORED / "healthy-0.json.gz"), "--cluster", "nowhere"], 2, "no cluster named"),
         ([str(STORED / "healthy-0.json.gz"), "--format", "code"], 2, "--format code"),

@@ -14,12 +14,13 @@ from osfmodel.formats.kineto_collectives import Found, collectives, groups
 from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto_steps import steps_of
+from osfmodel.formats.kineto_windows import PROFILER_STEP
 from osfmodel.formats.source_text import Files, Hints
-from osfmodel.formats.trace_cycles import continued, cycles_of
+from osfmodel.formats.trace_cycles import Writer, continued, cycles_of, places_of, require_different
 from osfmodel.formats.trace_ranks import joined, numbered_alike
 from osfmodel.formats.trace_sizes import sized
 from osfmodel.trace.record import RankTrace, Step, Trace
-from osfmodel.trace.usual import with_steps
+from osfmodel.trace.usual import with_shared_steps, with_steps
 
 __all__ = ["ENDINGS", "sniff", "trace_of"]
 
@@ -54,9 +55,15 @@ class _File:
         return str(self.header.get("host_name") or "")
 
     @property
-    def process(self) -> str:
+    def writer(self) -> Writer:
         """What wrote it."""
-        return f"{self.host} {self.kept.process}"
+        annotated = any(note.name.startswith(PROFILER_STEP) for note in self.kept.notes)
+        return Writer(f"{self.host} {self.kept.process}" if self.kept.process else "", annotated)
+
+    @property
+    def world(self) -> int | None:
+        """The ranks of the job, as the header says."""
+        return _whole(self.distributed.get("world_size"))
 
     @property
     def first(self) -> float:
@@ -77,10 +84,13 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     origin = min(file.first for file in found)
     title = hints.name or Path(found[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
     remarks: list[str] = []
-    read = [_rank(file, place, origin, remarks) for file, place in zip(found, _places(found), strict=True)]
-    ranks = numbered_alike(read)
+    writers = [file.writer for file in found]
+    ranks = _placed(found, [_rank(file, origin, remarks) for file in found], writers)
+    require_different(ranks)
+    _require_one_world(found)
+    ranks = numbered_alike(ranks)
     cycles = []
-    for places in cycles_of(ranks, [file.process for file in found]):
+    for places in cycles_of(ranks, writers):
         cycle, said = _cycle([ranks[place] for place in places], [found[place] for place in places])
         cycles.append(cycle)
         remarks += said
@@ -88,6 +98,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     remarks += said
     workers = len(job) if len(job) > 1 else hints.workers
     trace = Trace(title, tuple(replace(rank, workers=rank.workers or workers) for rank in job))
+    with_shared_steps(trace)  # refuses ranks of different steps
     if hints.steps is not None:
         first, last = hints.steps
         trace = with_steps(trace, range(first, last + 1))
@@ -124,20 +135,30 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
     return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(collectives(kept)))
 
 
-def _places(files: Sequence[_File]) -> list[int | None]:
-    """For each file the place of the process that wrote it, its rank if it does not say one; None for a file alone."""
+def _placed(files: Sequence[_File], read: Sequence[RankTrace], writers: Sequence[Writer]) -> list[RankTrace]:
+    """The same, of which those that do not say a rank have that of their file's name or the place of their process."""
     if len(files) == 1:
-        return [None]
-    writers = [file.process if file.host else file.path for file in files]
-    known = list(dict.fromkeys(writers))
-    return [known.index(writer) for writer in writers]
+        return [replace(read[0], rank=_rank_number(files[0], None))]
+    return [
+        replace(rank, rank=_rank_number(file, place))
+        for file, rank, place in zip(files, read, places_of(read, writers), strict=True)
+    ]
 
 
-def _rank(file: _File, place: int | None, origin: float, remarks: list[str]) -> RankTrace:
-    """The steps of one file; what there is to say of it is added to ``remarks``."""
+def _require_one_world(files: Sequence[_File]) -> None:
+    """Raise DataError, naming two files, where their headers tell of jobs of different sizes."""
+    told = [(file.world, file.path) for file in files if file.world]
+    for world, path in told:
+        if world != told[0][0]:
+            raise DataError(
+                f"{told[0][1]} is of a job of {told[0][0]} ranks, {path} of one of {world}: give the files of one run"
+            )
+
+
+def _rank(file: _File, origin: float, remarks: list[str]) -> RankTrace:
+    """The steps of one file, whose rank is still to be told; what there is to say of it is added to ``remarks``."""
     sizes = groups(file.header)
-    world = _whole(file.distributed.get("world_size"))
-    known = [one._replace(workers=one.workers or sizes.get(one.group) or world) for one in file.collectives]
+    known = [one._replace(workers=one.workers or sizes.get(one.group) or file.world) for one in file.collectives]
     try:
         steps, said = steps_of(file.kept, known, origin - file.base)
     except DataError as error:
@@ -149,9 +170,9 @@ def _rank(file: _File, place: int | None, origin: float, remarks: list[str]) -> 
             "the model is compiled: its collectives may be of the compiled graph, whose buckets DDP's caps do not set"
         )
     return RankTrace(
-        rank=_rank_number(file, place),
+        rank=0,
         steps=tuple(steps),
-        workers=world,
+        workers=file.world,
         device=_device(file),
         backend=str(file.distributed.get("backend") or _backend(file.kept)),
         file=file.path,

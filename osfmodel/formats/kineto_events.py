@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from osfmodel.errors import DataError
-from osfmodel.formats.json_stream import ArrayStream
+from osfmodel.formats.json_stream import DECODER, ArrayStream
 from osfmodel.formats.source_text import Files, Progress, Text, silent
 from osfmodel.formats.trace_files import opened, peeked
 from osfmodel.source import TELLING, checksum_of
@@ -232,12 +232,22 @@ def args_of(entry: Entry) -> Args:
     try:
         args = _ARGS.decode(entry.args)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _converted(msgspec.json.decode(entry.args))
+        return _converted(_untyped(entry.args))
     if args.external_id is None:
         args.external_id = args.older_external_id
     if args.group_size is not None or args.in_elements is not None or args.out_elements is not None:
         _check_counts(args)
     return args
+
+
+def _untyped(args: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(args)
+    except msgspec.DecodeError:  # a number that no float holds
+        try:
+            return DECODER.decode(bytes(args).decode("utf-8", "replace"))
+        except ValueError:
+            raise DataError("holds a number of more digits than any has") from None
 
 
 def _check_counts(args: Args) -> None:

@@ -8,7 +8,7 @@ ranks are matched by order. Between them clocks of hosts drift, so that each cyc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from osfmodel.errors import DataError
@@ -17,38 +17,90 @@ from osfmodel.trace.record import RankTrace, Step
 REMEDY = "give the files of one run by their names, of each rank as many: a folder may hold several jobs"
 
 
-def cycles_of(files: Sequence[RankTrace], processes: Sequence[str]) -> list[list[int]]:
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What wrote a file.
+
+    process:   its number and its host's name, as far as the file says; empty where it does not say a number
+    annotated: whether it numbered the steps itself
+    """
+
+    process: str
+    annotated: bool
+
+
+def places_of(files: Sequence[RankTrace], writers: Sequence[Writer]) -> list[int]:
+    """For each file the place of the process that wrote it, in the order of the files.
+
+    Files of one process do not overlap in time. Processes of one name may be several: in containers all are number 1.
+    """
+    named: dict[str, list[int]] = {}
+    for place in sorted(range(len(files)), key=lambda place: files[place].steps[0].start):
+        named.setdefault(writers[place].process, []).append(place)
+    several = {
+        name for name, places in named.items() if not all(_later(files[a], files[b]) for a, b in pairwise(places))
+    }
+    keys = [
+        place if writer.process in several or not writer.process else writer.process
+        for place, writer in enumerate(writers)
+    ]
+    known = list(dict.fromkeys(keys))
+    return [known.index(key) for key in keys]
+
+
+def require_different(files: Sequence[RankTrace]) -> None:
+    """Raise DataError, naming both, where two files are one trace, packed and not, say."""
+    seen: dict[tuple[tuple[int, float, float], ...], list[RankTrace]] = {}
+    for file in files:
+        alike = seen.setdefault(tuple((step.number, step.start, step.end) for step in file.steps), [])
+        for other in alike:
+            if other.steps == file.steps and (other.rank == file.rank or other.checksum == file.checksum):
+                raise DataError(f"{other.file} and {file.file} are the same trace twice: leave one out")
+        alike.append(file)
+
+
+def cycles_of(files: Sequence[RankTrace], writers: Sequence[Writer]) -> list[list[int]]:
     """By cycle in order of time, the places of its files, ranks ascending; one cycle where each rank has one file.
 
-    ``processes`` name what wrote each file, on its host. Raises DataError, naming both files, where two of a rank
-    are not cycles of one run, and where the ranks do not have the same cycles.
+    Raises DataError, naming both files, where two of a rank are not cycles of one run, and where the ranks do not have
+    the same cycles.
     """
     by_rank: dict[int, list[int]] = {}
     for place in sorted(range(len(files)), key=lambda place: (files[place].rank, files[place].steps[0].start)):
         by_rank.setdefault(files[place].rank, []).append(place)
     for places in by_rank.values():
         for before, after in pairwise(places):
-            _require_following(files[before], files[after], processes[before] == processes[after])
+            _require_following(files[before], files[after], writers[before], writers[after])
     mine, *others = by_rank.values()
     for theirs in others:
         _require_matching([files[place] for place in mine], [files[place] for place in theirs])
     return [list(cycle) for cycle in zip(*by_rank.values(), strict=True)]
 
 
-def _require_following(before: RankTrace, after: RankTrace, one_process: bool) -> None:
-    first, last = after.steps[0], before.steps[-1]
-    if not one_process or first.number <= last.number or first.start < last.start:  # a last kernel may end later
+def _require_following(before: RankTrace, after: RankTrace, first: Writer, second: Writer) -> None:
+    both = f"{before.file} and {after.file} are both of rank {after.rank}, and"
+    one_process = first.process == second.process
+    if one_process and not (first.annotated and second.annotated):
+        bare = before.file if not first.annotated else after.file
         raise DataError(
-            f"{before.file} and {after.file} are both of rank {after.rank}, and not cycles of one "
-            f"schedule(repeat=...): {REMEDY}"
+            f"{both} {bare} has no annotated steps (ProfilerStep#N), which tell cycles of one schedule(repeat=...) "
+            "from several runs: call the profiler's step() after each step, or give one file of each rank"
         )
+    if not one_process or after.steps[0].number <= before.steps[-1].number or not _later(before, after):
+        raise DataError(f"{both} not cycles of one schedule(repeat=...): {REMEDY}")
+
+
+def _later(before: RankTrace, after: RankTrace) -> bool:
+    """Whether the second was recorded after the first, whose last kernels may still have run when it began."""
+    last = before.steps[-1]
+    return after.steps[0].start >= (last.start + last.end) / 2
 
 
 def _require_matching(mine: Sequence[RankTrace], theirs: Sequence[RankTrace]) -> None:
     if len(mine) != len(theirs):
         counts = " and ".join(f"rank {one[0].rank} has {len(one)}" for one in (mine, theirs))
         raise DataError(f"cycles of schedule(repeat=...) cannot be matched: {counts}: {REMEDY}")
-    for one, other in zip(mine, theirs, strict=True) if len(mine) > 1 else ():
+    for one, other in zip(mine, theirs, strict=True) if len(mine) > 1 else ():  # of one cycle usual.py says it
         if not _numbers(one.steps) & _numbers(other.steps):
             raise DataError(
                 f"cycles of schedule(repeat=...) cannot be matched: {one.file} has the steps {_span(one.steps)}, "

@@ -22,6 +22,8 @@ TOLD = 1e-3
 """Seconds by which a clock may be moved without a word."""
 SEVERAL_RUNS = 1e-2
 """Seconds by which a busy host may end a short collective later than another, and both still be of one run."""
+FARTHEST = 600.0
+"""Seconds by which no two clocks of a job are apart: then the traces are of several runs."""
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that end at the same time everywhere, none before all have arrived."""
 
@@ -51,6 +53,7 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
         differences = _differences(first, keyed(rank))
         named_alike = bool(host) and host == hosts[0]
         shift = 0.0 if named_alike and not _apart(differences) else _middle(differences)
+        _require_one_time(ranks[0], rank, shift if differences else ranks[0].steps[0].start - rank.steps[0].start)
         if abs(shift) > TOLD:
             alike = f"; both hosts are called {host}, but their clocks are not one" if named_alike else ""
             remarks.append(
@@ -74,6 +77,14 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
             "what was waited for in them is not known"
         )
     return tuple(_arrived(rank, arrivals) for rank in shifted), remarks
+
+
+def _require_one_time(first: RankTrace, rank: RankTrace, apart: float) -> None:
+    if abs(apart) > FARTHEST:
+        raise DataError(
+            f"{first.file} and {rank.file} do not fit together: they were recorded {show_time(abs(apart))} apart: "
+            "give the files of one run"
+        )
 
 
 def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[tuple[float, float]]:

@@ -439,7 +439,7 @@ def test_one_rank_of_several_says_what_is_not_known():
 
 def test_a_rank_twice_is_refused():
     content = traces.text(Job())
-    said = "^a.json and b.json are both of rank 0, and not cycles of one .*: give the files of one run by their names"
+    said = "^a.json and b.json are the same trace twice: leave one out$"
     with pytest.raises(DataError, match=said):
         load_trace([Text("a.json", content), Text("b.json", content)])
 

@@ -248,6 +248,14 @@ def test_args_of_other_types_are_read_or_left_out():
         assert read(trace([{**EVENTS[3], "args": other}]))[1][0].args == Args()
 
 
+@pytest.mark.parametrize("number", ["1e999", "9" * 400 + ".5"])
+def test_numbers_that_no_float_holds_are_left_out(number):
+    content = trace([{**EVENTS[3], "args": {"stream": 777, "correlation": 8}}] * 4)
+    _, events = read(content.replace("777", number))
+    assert [(event.args.stream, event.args.correlation) for event in events] == [(None, 8)] * 4
+    assert "holds a number of more digits than any has" in fault(content.replace("777", "9" * 5000))
+
+
 def test_the_older_spelling_of_external_id():
     _, (event,) = read(trace([{**EVENTS[3], "args": {"external id": 9}}]))
     assert event.args.external_id == 9
