@@ -306,11 +306,12 @@ def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
     return (f"prices for {workers} workers are extrapolated from a fit to {fitted} workers",)
 
 
+SIZED = "record a trace with record_shapes=True, import it with --model, or use osf profile"
+"""How to have a workload whose gradients have sizes."""
+
+
 def size_warnings(workload: Workload, workers: int) -> tuple[str, ...]:
     """A warning where several workers have nothing to send, which no training is like."""
     if workload.gradient_bytes or workers == 1:
         return ()
-    return (
-        f"no gradient of {workload.name!r} has a size, so that nothing is sent and scaling looks perfect: record a "
-        "trace with record_shapes=True, import it with --model, or use osf profile",
-    )
+    return (f"no gradient of {workload.name!r} has a size, so that nothing is sent and scaling looks perfect: {SIZED}",)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from osfmodel import Layer, PlanError, UsageError, Workload, loop_settings
+from osfmodel import Layer, PlanError, UsageError, Workload, load_cluster, load_workload, loop_settings, tune
 from osfmodel.cost import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, fuse
@@ -203,3 +205,16 @@ def test_groups_of_one_time_are_formed_in_the_order_of_their_last_gradients():
     plan = horovod.realise(Loop(threshold=0), workload, FREE)
     assert horovod.TARGET.forms(plan, workload)
     assert not horovod.TARGET.forms(Plan(plan.workload, plan.buckets[::-1]), workload)
+
+
+def test_no_groups_by_names_that_are_made_up():
+    """A trace without names calls gradients gradient0, gradient1 ...: no model has parameters of those names."""
+    workload, cluster = load_workload("resnet50-v100"), load_cluster("v100-10gbe")
+    known = tune(workload, cluster, 16, "horovod")
+    assert known.knobs.groups
+    assert "named_parameters=" in known.rendered
+    nameless = tune(replace(workload, grain="gradient"), cluster, 16, "horovod")
+    assert not nameless.knobs.groups
+    assert "named_parameters=" not in nameless.rendered
+    assert "HOROVOD_FUSION_THRESHOLD=" in nameless.rendered
+    assert "which the trace did not know: osf profile does" in nameless.rendered

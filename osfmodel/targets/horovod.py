@@ -44,9 +44,15 @@ def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
 def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
     """The buckets of the plan as groups, and the cycle time of GROUP_CYCLES that is best for them.
 
-    Raises PlanError for a plan that Horovod cannot carry out.
+    Groups are of parameters by name: where a trace did not know those, settings alone. Raises PlanError for a plan that
+    Horovod cannot carry out, and where no settings keep the limits.
     """
     require_plain(plan, workload, "Horovod")
+    if workload.grain:
+        found, _ = search([Case(workload, pricing, workload.compute_time)], limits)
+        if found is None:
+            raise PlanError("no settings of Horovod keep the limits for this workload: raise them")
+        return found
     loop = _grouped(plan)
     if not loop.groups:
         return loop
@@ -96,8 +102,8 @@ def best(workload: Workload, pricing: Pricing) -> Loop:
 
 
 def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
-    """Add the best plan as groups, on offer, where they are not in force."""
-    if knobs.use_groups:
+    """Add the best plan as groups, on offer, where they are not in force and parameters have names."""
+    if knobs.use_groups or workload.grain:
         return knobs
     plan = SOLVERS["optimal"].solve(workload, pricing.cost(), limits).plan
     return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
@@ -152,11 +158,6 @@ def config(knobs: Loop) -> dict[str, Any]:
 
 def render(knobs: Loop, workload: Workload) -> str:
     """An env file, the horovodrun flags, the YAML of --config-file, and Python for ``groups=``."""
-    offered = _offered(knobs, workload)
-    groups = "".join(f"#     {line}\n" for group in knobs.groups for line in _wrapped(list(group)))
-    advice = (
-        "part of this recommendation" if knobs.use_groups else "only if you want the exact plan, in place of 1 to 3"
-    )
     rounded = (
         ""
         if knobs.threshold % MIB == 0
@@ -168,11 +169,21 @@ def render(knobs: Loop, workload: Workload) -> str:
         mb=-(-knobs.threshold // MIB),
         rounded=rounded,
         ms=milliseconds(knobs.cycle),
-        groups=groups,
-        advice=advice,
-        grouped=" ".join(f"{key}={value}" for key, value in environment(offered).items()),
-        compressed="\n#     compression=hvd.Compression.fp16," if workload.sent_as == FP16 else "",
+        python=NAMELESS if workload.grain else _python(knobs, workload),
         beside="; with HOROVOD_DISABLE_GROUP_FUSION=1 in the environment" if knobs.use_groups else "",
+    )
+
+
+def _python(knobs: Loop, workload: Workload) -> str:
+    groups = "".join(f"#     {line}\n" for group in knobs.groups for line in _wrapped(list(group)))
+    wanted = (
+        "part of this recommendation" if knobs.use_groups else "only if you want the exact plan, in place of 1 to 3"
+    )
+    return PYTHON.format(
+        groups=groups,
+        advice=wanted,
+        grouped=" ".join(f"{key}={value}" for key, value in environment(_offered(knobs, workload)).items()),
+        compressed="\n#     compression=hvd.Compression.fp16," if workload.sent_as == FP16 else "",
     )
 
 
@@ -209,6 +220,11 @@ TEMPLATE = """\
 #      fusion_threshold_mb: {mb}
 #      cycle_time_ms: {ms}
 
+{python}"""
+NAMELESS = """\
+# Groups for an exact plan are of parameters by name, which the trace did not know: osf profile does.
+"""
+PYTHON = """\
 # 4. Python, {advice}, with
 #    {grouped}
 # names = [
