@@ -24,7 +24,7 @@ from osfmodel.trace.buckets import wire_times
 from osfmodel.trace.own_step import own_step
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
 from osfmodel.units import show_time
-from tests.jobs import GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
+from tests.jobs import BACKWARDS, GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 
 
 def total(parts):
@@ -320,6 +320,35 @@ def test_a_job_that_never_communicates_is_compute_bound():
 def remedies_of(job: Job, **given):
     """By name."""
     return {remedy.name: remedy for remedy in osf.explain(trace_of(job), **given).remedies}
+
+
+BY_HAND = replace(BACKWARDS, used_map=False, ddp=False)
+"""A job that sends its gradients itself, after backward."""
+
+
+def test_without_ddp_messages_after_backward_are_late_and_none_of_its_settings_helps():
+    """What they cost is the same, whoever sends them."""
+    by_hand, by_ddp = (explain_trace(trace_of(replace(BY_HAND, ddp=ddp))) for ddp in (False, True))
+    assert (by_hand.cause, by_hand.gains["find-unused"]) == ("late-bucket", 0.0)
+    assert by_ddp.cause == "find-unused"
+    assert by_hand.left == pytest.approx(by_ddp.left)
+    last = show_time(max(row.ready for row in by_hand.buckets))
+    begin = f"Late buckets: all 10 messages of gradients begin only when the last gradient is there, {last} into the"
+    assert by_hand.verdict.startswith(begin)
+    assert explain_trace(trace_of(GIANT)).verdict.startswith("Late bucket: bucket 0 "), "one alone is not all"
+
+
+def test_remedies_are_settings_of_ddp_only_where_the_trace_shows_it():
+    by_hand, by_ddp = remedies_of(BY_HAND), remedies_of(replace(BY_HAND, ddp=True))
+    assert "static-graph" in by_ddp
+    assert set(by_hand) == set(by_ddp) - {"static-graph"}
+    settings = ("hook", "no_sync", "static_graph", "find_unused", "for DDP")
+    assert not [one.what for one in by_hand.values() if any(word in one.what for word in settings)]
+    assert {one.what for one in by_hand.values()} >= {
+        "gradients sent as fp16 or bf16", "PowerSGD, rank 4", "2 micro-batches a step",
+        "DDP with the best buckets (osf tune)",
+    }  # fmt: skip
+    assert by_ddp["accumulate-2"].what == "2 micro-batches a step (no_sync)"
 
 
 SLOW = replace(

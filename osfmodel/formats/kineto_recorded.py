@@ -43,7 +43,8 @@ COPIED = "reducer::copy_bucket_to_grad"
 """Ends the name of DDP's copy of a gradient out of its bucket."""
 WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 """What is on the host's record and does not compute."""
-NOTES = ("ProfilerStep", "Optimizer.step", "DistributedDataParallel.forward", "enumerate(DataLoader)")
+DDP = "DistributedDataParallel.forward"
+NOTES = ("ProfilerStep", "Optimizer.step", DDP, "enumerate(DataLoader)")
 COMPILED = "## Call CompiledFxGraph"
 LARGEST = 2**62
 MOST_INTERVALS = 400_000

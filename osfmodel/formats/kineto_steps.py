@@ -18,7 +18,7 @@ import numpy as np
 from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found, tensor_of
 from osfmodel.formats.kineto_ends import Needs
-from osfmodel.formats.kineto_recorded import Recorded, Span, unite
+from osfmodel.formats.kineto_recorded import DDP, Recorded, Span, unite
 from osfmodel.formats.kineto_windows import OPTIMIZER_STEP, Device, Window, bounds_of, device_of, windows_of
 from osfmodel.intervals import Interval
 from osfmodel.trace.record import Collective, GradientReady, Step
@@ -39,6 +39,7 @@ class _Host:
     copied: np.ndarray
     updates: Sequence[Span]
     loads: Sequence[Span]
+    ddp: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def _host(kept: Recorded, device: Device) -> _Host:
         copied[np.argsort(copied[:, 0], kind="stable")],
         [note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)],
         [note for note in kept.notes if note.name.startswith(LOADER)],
+        bool(len(copied)) or any(note.name.startswith(DDP) for note in kept.notes),
     )
 
 
@@ -115,6 +117,7 @@ class _Reader:
             backward=self._on_device(last.start, math.nextafter(last.end, math.inf)) if last else None,
             update=self._update(),
             micro_batches=last.batches if last else 1,
+            ddp=self.host.ddp,
         )
 
     def _seconds(self, interval: Interval) -> Interval:
