@@ -163,7 +163,9 @@ def _same(seconds: float, size: int) -> float:
 
 def _step(number: int, ranks: Sequence[Seen], startup: Startup) -> StepParts:
     time = sum(rank.step.time for rank in ranks) / len(ranks)
-    return StepParts(number, time, mean([parts_of(rank.step) for rank in ranks]), gains_of(Replays(ranks, startup)))
+    return StepParts(
+        number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(Replays(ranks, startup))
+    )
 
 
 def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, ...]:
@@ -172,7 +174,7 @@ def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, 
     return tuple(
         RankParts(
             rank.rank,
-            mean([parts_of(seen[number][place].step) for number in usual]),
+            mean([parts_of(seen[number][place].step, seen[number][place].waits) for number in usual]),
             fmean(works[number][place] for number in usual),
             slowest.count(place),
         )

@@ -66,6 +66,7 @@ class Job:
     now:     what the model predicts for a step
     micro_batches: of a step, as it is
     others:  seconds of a step that are exposed in collectives that are no all-reduces, which the model does not have
+    ddp:     whether the trace shows DDP, so that a remedy can be a setting of it
     """
 
     workload: Workload
@@ -76,6 +77,7 @@ class Job:
     stated: Cluster | None = None
     micro_batches: int = 1
     others: float = 0.0
+    ddp: bool = True
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> Modelled:
         """A step of another workload, with the same layers in the same buckets."""
@@ -120,6 +122,11 @@ def _named(what: str) -> Callable[[Job], str]:
     return lambda job: what
 
 
+def _set(job: Job, what: str, setting: str) -> str:
+    """``what``, and for a job of DDP which setting of its that is."""
+    return f"{what} ({setting})" if job.ddp else what
+
+
 def _tuned(job: Job) -> Modelled:
     found = tune(job.workload, job.cluster, job.workers)
     return Modelled.of(found.outcomes[0].tuned_time, found.plan, pricing_of(job.cluster, job.workers))
@@ -144,7 +151,9 @@ def _wider_than_half(job: Job) -> bool:
 
 def _accumulated(count: int) -> Measure:
     return Measure(
-        lambda job: f"{_counted(count * job.micro_batches, job.micro_batches)} micro-batches a step (no_sync)",
+        lambda job: _set(
+            job, f"{_counted(count * job.micro_batches, job.micro_batches)} micro-batches a step", "no_sync"
+        ),
         _together(count),
         "a larger global batch",
         samples=lambda job: float(count),
@@ -154,15 +163,17 @@ def _accumulated(count: int) -> Measure:
 
 REMEDIES: Mapping[str, Measure] = MappingProxyType(
     {
-        "plan": Measure(_named("the best buckets for DDP (osf tune)"), _tuned),
+        "plan": Measure(
+            lambda job: f"{'the best buckets for DDP' if job.ddp else 'DDP with the best buckets'} (osf tune)", _tuned
+        ),
         "half": Measure(
-            _named("gradients sent as fp16 or bf16 (comm hook)"),
+            lambda job: _set(job, "gradients sent as fp16 or bf16", "comm hook"),
             _sent("fp16"),
             "casting is left out",
             applies=_wider_than_half,
         ),
         "powersgd": Measure(
-            _named(f"PowerSGD hook, rank {POWER_SGD_RANK}"),
+            lambda job: f"PowerSGD{' hook' if job.ddp else ''}, rank {POWER_SGD_RANK}",
             _sent(f"powersgd:{POWER_SGD_RANK}"),
             "at its best: square gradients; its computation is left out",
         ),
@@ -234,7 +245,8 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     wires = wires_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
     others = sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
-    return Job(subject, wires, plan, found.workers, now, cluster, usual_step(trace).micro_batches, others)
+    usual = usual_step(trace)
+    return Job(subject, wires, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
 
 
 def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:

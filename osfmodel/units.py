@@ -146,11 +146,11 @@ def format_time(seconds: float) -> str:
 
 
 def show_time(seconds: float) -> str:
-    """``seconds`` for a person's eye, rounded: ``"95.6 ms"``."""
+    """``seconds`` for a person's eye, rounded: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * scale >= 1:
             return f"{_four_digits(seconds * scale)} {unit}"
-    return f"{_four_digits(seconds * 1e9)} ns" if seconds else "0 s"
+    return f"{_four_digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
 
 
 def _four_digits(value: float) -> str:

@@ -20,6 +20,7 @@ class Job:
     hold:      seconds for which every bucket is held back with idle wires
     used_map:  whether a map of used parameters is sent at the end of backward
     idle:      seconds after the update in which nothing happens
+    ddp:       whether the trace shows DDP
     lead:      how many times as fast as the device the host submits what that does; 1 for a host that computes itself
     """
 
@@ -38,6 +39,7 @@ class Job:
     steps: int = 3
     backend: str = "gloo"
     lead: float = 1.0
+    ddp: bool = True
     traced: tuple[int, ...] = field(default=())
 
 
@@ -144,7 +146,7 @@ def _end(job, rank, mark, place, told):
             merged.append(one)
     return Step(
         number, start, rank.now, tuple(merged), tuple(rank.collectives), tuple(rank.gradients), (), tuple(rank.inputs),
-        (begin, middle), (middle, end), (updating, updated),
+        (begin, middle), (middle, end), (updating, updated), ddp=job.ddp,
     )  # fmt: skip
 
 

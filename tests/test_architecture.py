@@ -62,6 +62,7 @@ FLOORS = [
     ("formats.kineto_events", "formats.trace_ranks", "formats.trace_cycles", "formats.trace_sizes", "formats.traces"),
     ("formats.kineto_recorded",),
     ("formats.kineto_collectives",),
+    ("formats.kineto_ends",),
     ("formats.kineto_windows",),
     ("formats.kineto_steps",),
     (

@@ -24,7 +24,7 @@ from osfmodel.trace.buckets import wire_times
 from osfmodel.trace.own_step import own_step
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
 from osfmodel.units import show_time
-from tests.jobs import GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
+from tests.jobs import BACKWARDS, GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 
 
 def total(parts):
@@ -267,22 +267,43 @@ def test_the_own_work_of_a_rank_is_what_its_parts_leave(job):
     """Of the clock that stands still in waits, and as a sum of parts."""
     for rank in trace_of(PLANTED[job]).ranks:
         for step in rank.steps:
-            parts = parts_of(step)
-            assert Seen.of(step, True).own_work == pytest.approx(step.time - parts.exposed - parts.input, rel=1e-9)
+            seen = Seen.of(step, True)
+            parts = parts_of(step, seen.waits)
+            assert seen.own_work == pytest.approx(step.time - parts.exposed - parts.input, rel=1e-9)
 
 
 def test_a_pause_is_a_wait_only_where_a_collective_ends_in_it():
     message = Collective("all_reduce", 1.0, 5.0, issued=0.5)
     pauses = Step(0, 0.0, 10.0, ((0.0, 2.0), (3.0, 4.0), (6.0, 9.0)), (message,))
     assert [(wait.start, wait.end) for wait in waits(pauses)] == [(4.0, 5.0)]
-    parts = parts_of(pauses)
+    parts = parts_of(pauses, waits(pauses))
     assert (parts.transfer, parts.waiting, parts.idle, parts.compute) == (1.0, None, 3.0, 6.0)
+
+
+def test_a_host_waits_for_the_gradients_of_ddp_only_after_backward():
+    """The first of two messages ends in a pause of backward, in which the thread that trains was not scheduled."""
+    sizes = [{"elements": 10, "dtype": "float32"}] * 2
+    ready = tuple(GradientReady(time, accumulated=time, **size) for time, size in zip((2.0, 5.0), sizes, strict=True))
+    messages = tuple(
+        Collective("all_reduce", start, end, issued=start, **size)
+        for (start, end), size in zip(((2.0, 3.5), (5.0, 7.0)), sizes, strict=True)
+    )
+    compute = ((0.0, 3.0), (4.0, 5.0), (7.0, 8.0))
+    step = Step(0, 0.0, 8.0, compute, messages, ready, backward=(1.0, 5.0), update=(7.0, 8.0), ddp=True)
+    late = [(5.0, 7.0)]
+    anywhere = [(3.0, 3.5), *late]
+    for one, host_computes, expected in (
+        (step, True, late),
+        (step, False, anywhere),
+        (replace(step, ddp=False), True, anywhere),
+    ):
+        assert [(wait.start, wait.end) for wait in Seen.of(one, host_computes).waits] == expected
 
 
 def test_time_before_the_last_rank_comes_is_waiting_and_before_the_start_is_held():
     message = Collective("all_reduce", 3.0, 5.0, issued=1.0, arrival=4.5)
     step = Step(0, 0.0, 6.0, ((0.0, 2.0), (5.0, 6.0)), (message,))
-    parts = parts_of(step)
+    parts = parts_of(step, waits(step))
     assert (parts.held, parts.waiting, parts.transfer, parts.idle) == (1.0, 1.5, 0.5, 0.0)
 
 
@@ -320,6 +341,35 @@ def test_a_job_that_never_communicates_is_compute_bound():
 def remedies_of(job: Job, **given):
     """By name."""
     return {remedy.name: remedy for remedy in osf.explain(trace_of(job), **given).remedies}
+
+
+BY_HAND = replace(BACKWARDS, used_map=False, ddp=False)
+"""A job that sends its gradients itself, after backward."""
+
+
+def test_without_ddp_messages_after_backward_are_late_and_none_of_its_settings_helps():
+    """What they cost is the same, whoever sends them."""
+    by_hand, by_ddp = (explain_trace(trace_of(replace(BY_HAND, ddp=ddp))) for ddp in (False, True))
+    assert (by_hand.cause, by_hand.gains["find-unused"]) == ("late-bucket", 0.0)
+    assert by_ddp.cause == "find-unused"
+    assert by_hand.left == pytest.approx(by_ddp.left)
+    last = show_time(max(row.ready for row in by_hand.buckets))
+    begin = f"Late buckets: all 10 messages of gradients begin only when the last gradient is there, {last} into the"
+    assert by_hand.verdict.startswith(begin)
+    assert explain_trace(trace_of(GIANT)).verdict.startswith("Late bucket: bucket 0 "), "one alone is not all"
+
+
+def test_remedies_are_settings_of_ddp_only_where_the_trace_shows_it():
+    by_hand, by_ddp = remedies_of(BY_HAND), remedies_of(replace(BY_HAND, ddp=True))
+    assert "static-graph" in by_ddp
+    assert set(by_hand) == set(by_ddp) - {"static-graph"}
+    settings = ("hook", "no_sync", "static_graph", "find_unused", "for DDP")
+    assert not [one.what for one in by_hand.values() if any(word in one.what for word in settings)]
+    assert {one.what for one in by_hand.values()} >= {
+        "gradients sent as fp16 or bf16", "PowerSGD, rank 4", "2 micro-batches a step",
+        "DDP with the best buckets (osf tune)",
+    }  # fmt: skip
+    assert by_ddp["accumulate-2"].what == "2 micro-batches a step (no_sync)"
 
 
 SLOW = replace(

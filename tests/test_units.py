@@ -99,3 +99,5 @@ def test_what_a_person_reads():
     assert show_bytes(26_214_401) == "25.00 MiB"
     assert show_time(0.0956) == "95.60 ms"
     assert show_time(0) == "0 s"
+    assert show_time(1.735e-18) == show_time(-1.735e-18) == "0 s", "what is left of sums of times"
+    assert show_time(1e-9) == "1.000 ns"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
@@ -68,27 +68,31 @@ class LocalClock:
         return max(0.0, time - self.start - self.before[place] + inside)
 
 
-def waits(step: Step) -> tuple[Wait, ...]:
+def waits(step: Step, needed_late: Collection[int] = ()) -> tuple[Wait, ...]:
     """When the device waited for collectives, and for which.
 
     That is a pause, a time in which it did nothing else, up to the last end of a collective in it, from when the first
     of those that ended in it or were in flight had been submitted. A pause in which none ends was not spent waiting
     for any, and what is left after the last end is idleness.
+
+    ``needed_late``: by identity, collectives that nothing waits for before backward is over.
     """
+    late = step.backward[1] if step.backward else step.start
     ends = sorted(step.collectives, key=lambda one: one.end)
     times = [one.end for one in ends]
     found = []
     for start, end in without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs]):
         first, last = bisect_right(times, start), bisect_right(times, end + GRAIN)
-        if first < last:
-            since = min(one.start if one.issued is None else min(one.issued, one.start) for one in ends[first:last])
-            found.append(Wait(max(start, since), min(end, times[last - 1]), ends[last - 1]))
+        ended = [one for one in ends[first:last] if start >= late or id(one) not in needed_late]
+        if ended:
+            since = min(one.start if one.issued is None else min(one.issued, one.start) for one in ended)
+            found.append(Wait(max(start, since), min(end, ended[-1].end), ended[-1]))
     return tuple(one for one in found if one.end > one.start)
 
 
-def parts_of(step: Step) -> Parts:
-    """The parts of one step of one rank."""
-    exposed = [(wait.start, wait.end) for wait in waits(step)]
+def parts_of(step: Step, waited: Sequence[Wait]) -> Parts:
+    """The parts of one step of one rank, given its :func:`waits`."""
+    exposed = [(wait.start, wait.end) for wait in waited]
     known = bool(step.collectives) and all(one.arrival is not None for one in step.collectives)
     transfer = length(common(exposed, [(one.moved_from, one.end) for one in step.collectives]))
     waiting = length(common(exposed, step.communication)) - transfer

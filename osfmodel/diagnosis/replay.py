@@ -88,8 +88,13 @@ class Seen:
 
     @staticmethod
     def of(step: Step, host_computes: bool) -> Seen:
-        """``host_computes`` as for :func:`osfmodel.diagnosis.messages.sent`."""
-        return Seen(step, sent(step, host_computes), waits(step))
+        """``host_computes`` as for :func:`osfmodel.diagnosis.messages.sent`.
+
+        A host that computes then comes to wait for DDP's gradients only after backward, whatever pauses before.
+        """
+        found = sent(step, host_computes)
+        late = {id(one.collective) for one in found if one.gradient} if host_computes and step.ddp else ()
+        return Seen(step, found, waits(step, late))
 
     @property
     def own_work(self) -> float:

@@ -25,6 +25,7 @@ class Replays:
         self.ranks = ranks
         self.usual = ranks[median_place([rank.own_work for rank in ranks])]
         self._startup = startup
+        self._ddp = any(rank.step.ddp for rank in ranks)
         self._inputs = input_waits(self.usual.step)
         self._times = dict(messages(ranks))
         self._sizes = {one.key: one.collective.bytes or 0 for one in self.usual.sent}
@@ -47,7 +48,10 @@ class Replays:
         return alone(self.usual, self._times, self._inputs).prompt().duration
 
     def in_ready_order(self) -> float:
-        """And buckets are formed in the order in which gradients become ready, without a map of used parameters."""
+        """And buckets are formed in the order in which gradients become ready, without a map of used parameters.
+
+        Only DDP has that as a setting: where the trace shows none, nothing changes.
+        """
         return self._ordered.timed(lambda key, seconds: 0.0 if key in self._maps else seconds).duration
 
     def without_startups(self) -> float:
@@ -69,7 +73,7 @@ class Replays:
 
     @cached_property
     def _ordered(self) -> Scene:
-        return alone(self.usual, self._times, self._inputs, ordered=True).prompt()
+        return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt()
 
     def _of_bytes(self, key: Key, seconds: float) -> float:
         return 0.0 if key in self._maps else max(0.0, seconds - self._startup(self._sizes[key]))

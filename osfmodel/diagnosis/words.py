@@ -64,9 +64,15 @@ def latency(one: Explanation, seconds: float) -> str:
 
 
 def late_bucket(one: Explanation, seconds: float) -> str:
-    """Of the bucket that is exposed most."""
+    """Of the bucket that is exposed most; of all of them where none begins before the last gradient is there."""
     cost = what_it_costs(one, seconds)
     rows = [row for row in one.buckets if row.gradients] or list(one.buckets)
+    last = max(row.ready for row in rows)
+    if len(rows) > 1 and min(row.start for row in rows) >= last:
+        return (
+            f"Late buckets: all {len(rows)} messages of gradients begin only when the last gradient is there, "
+            f"{show_time(last)} into the step, so that none hides behind backward, which costs {cost}."
+        )
     late = max(rows, key=lambda row: row.exposed)
     size = "" if late.bytes is None else f" ({show_bytes(late.bytes)})"
     all_of_it = sum(row.bytes or 0 for row in rows)

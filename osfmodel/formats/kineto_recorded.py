@@ -39,9 +39,12 @@ ISSUE = re.compile(r"record_param_comms|(?:nccl|rccl|gloo|mpi|ucc|xccl):|c10d::|
 BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$|Torch-Compiled Region: !")
 """Nodes of backward, or all of it as a graph of compiled autograd, whose number has a mark before it."""
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+COPIED = "reducer::copy_bucket_to_grad"
+"""Ends the name of DDP's copy of a gradient out of its bucket."""
 WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 """What is on the host's record and does not compute."""
-NOTES = ("ProfilerStep", "Optimizer.step", "DistributedDataParallel.forward", "enumerate(DataLoader)")
+DDP = "DistributedDataParallel.forward"
+NOTES = ("ProfilerStep", "Optimizer.step", DDP, "enumerate(DataLoader)")
 COMPILED = "## Call CompiledFxGraph"
 LARGEST = 2**62
 MOST_INTERVALS = 400_000
@@ -134,7 +137,8 @@ class Recorded:
     launches:     rows (correlation, start, end) of the calls that submitted them
     backward:     rows (start, end, sequence number, forward thread) of backward nodes, NaN where not recorded
     gradients:    accumulations; ``hooked``: rows (start, end) of the nodes around them, DDP's hook included
-    operators:    where any thread of the host computed, kept only where it is asked for
+    operators:    where any thread of the host computed; ``copied``: rows (start, end) of DDP's copies of gradients out
+                  of their buckets; both kept only where they are asked for
     process:      the number of that which annotates the steps; ``gpus``: those of the devices of collectives
     """
 
@@ -148,6 +152,7 @@ class Recorded:
     gradients: list[Span] = field(default_factory=list)
     notes: list[Span] = field(default_factory=list)
     operators: Union = field(default_factory=Union)
+    copied: Columns = field(default_factory=lambda: Columns(2))
     waits: Union = field(default_factory=Union)
     first: float = float("inf")
     compiled: bool = False
@@ -275,6 +280,8 @@ def record(events: Iterable[Event], operators: bool = False) -> Recorded:
             kept.first = min(kept.first, event.ts)
         if operators and _computes(event.cat) and not event.name.startswith(NOTES):
             (kept.waits if WAIT.match(event.name) else kept.operators).add(event.ts, event.ts + event.dur)
+            if event.name.endswith(COPIED):
+                kept.copied.add(event.ts, event.ts + event.dur)
     return kept
 
 

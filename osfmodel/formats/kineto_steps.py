@@ -17,7 +17,8 @@ import numpy as np
 
 from osfmodel.errors import DataError
 from osfmodel.formats.kineto_collectives import Found, tensor_of
-from osfmodel.formats.kineto_recorded import Recorded, Span, unite
+from osfmodel.formats.kineto_ends import Needs
+from osfmodel.formats.kineto_recorded import DDP, Recorded, Span, unite
 from osfmodel.formats.kineto_windows import OPTIMIZER_STEP, Device, Window, bounds_of, device_of, windows_of
 from osfmodel.intervals import Interval
 from osfmodel.trace.record import Collective, GradientReady, Step
@@ -27,15 +28,18 @@ LOADER = "enumerate(DataLoader)"
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """What the host did, sorted by start; ``starts`` are those of ``gradients``, ``hooks`` rows (start, end)."""
+    """What the host did, sorted by start; ``starts`` are those of ``gradients``, ``hooks`` and ``copied`` rows
+    (start, end)."""
 
     device: Device
     backward: np.ndarray
     gradients: Sequence[Span]
     starts: np.ndarray
     hooks: np.ndarray
+    copied: np.ndarray
     updates: Sequence[Span]
     loads: Sequence[Span]
+    ddp: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +75,17 @@ def steps_of(kept: Recorded, found: Sequence[Found], origin: float) -> tuple[lis
 
 def _host(kept: Recorded, device: Device) -> _Host:
     gradients = sorted(kept.gradients, key=lambda span: span.start)
-    backward, hooks = kept.backward.rows(), kept.hooked.rows()
+    backward, hooks, copied = kept.backward.rows(), kept.hooked.rows(), kept.copied.rows()
     return _Host(
         device,
         backward[np.argsort(backward[:, 0], kind="stable")],
         gradients,
         np.array([span.start for span in gradients]),
         hooks[np.argsort(hooks[:, 0], kind="stable")],
+        copied[np.argsort(copied[:, 0], kind="stable")],
         [note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)],
         [note for note in kept.notes if note.name.startswith(LOADER)],
+        bool(len(copied)) or any(note.name.startswith(DDP) for note in kept.notes),
     )
 
 
@@ -96,6 +102,8 @@ class _Reader:
         """The step, with the collectives that were submitted in it."""
         start, end = self._seconds(self.bound)
         last = self._last_backward()
+        if last and self.host.device.host:
+            found = self._needs(last).ended(found)
         return Step(
             number=self.window.number,
             start=start,
@@ -109,6 +117,7 @@ class _Reader:
             backward=self._on_device(last.start, math.nextafter(last.end, math.inf)) if last else None,
             update=self._update(),
             micro_batches=last.batches if last else 1,
+            ddp=self.host.ddp,
         )
 
     def _seconds(self, interval: Interval) -> Interval:
@@ -170,6 +179,16 @@ class _Reader:
         """The host's waits for its data loader."""
         mine = [(note.start, note.end) for note in self.host.loads if self.window.start <= note.start < self.window.end]
         return self._intervals(np.array(mine).reshape(-1, 2))
+
+    def _needs(self, last: _Backward) -> Needs:
+        """What the host did with the gradients of the step, on a CPU."""
+        host = self.host
+        first, end = np.searchsorted(host.starts, (last.start, math.nextafter(last.end, math.inf)))
+        copies = np.searchsorted(host.copied[:, 0], (last.end, self.window.end))
+        updates = sorted(note.start for note in host.updates if self.window.start <= note.start < self.window.end)
+        accumulated = np.sort([s.end for s in host.gradients[first:end] if not _undefined(s)])
+        interval = (last.start, last.end)
+        return Needs(interval, accumulated, host.copied[slice(*copies)], np.array(updates), host.device.busy)
 
     def _collective(self, one: Found) -> Collective:
         start, end = self._seconds((one.start, one.end))

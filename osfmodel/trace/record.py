@@ -127,6 +127,7 @@ class Step:
     inputs:     the same of the host waiting for its data loader
     forward, backward, update: from the first to the last of their kernels, with gradient accumulation of the last
                 micro-batch; None where the trace does not tell them apart
+    ddp:        whether the trace shows PyTorch's DDP, which then sends the gradients
     """
 
     number: int
@@ -141,6 +142,7 @@ class Step:
     backward: Interval | None = None
     update: Interval | None = None
     micro_batches: int = 1
+    ddp: bool = False
 
     def __post_init__(self) -> None:
         require_interval((self.start, self.end), f"step {self.number}")

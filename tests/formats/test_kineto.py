@@ -783,6 +783,21 @@ def test_recorded_traces_predict_their_own_step(recorded, name):
     assert list(table.times) == sorted(table.times)
 
 
+def test_a_step_is_of_ddp_where_its_forward_or_its_copies_are_on_the_record(tmp_path):
+    """Not where gradients are reduced by hand."""
+    made = json.loads(gzip.decompress((ROOT / "tests/formats/data/explained/healthy-0.json.gz").read_bytes()))
+    signs = ("DistributedDataParallel.forward", "torch.distributed.ddp.reducer::copy_bucket_to_grad")
+
+    def of_ddp(*left_out):
+        kept = [one for one in made["traceEvents"] if one.get("name") not in left_out]
+        file = tmp_path / "rank0.json"
+        file.write_text(json.dumps({**made, "traceEvents": kept}))
+        return {step.ddp for step in load_trace([file]).ranks[0].steps}
+
+    assert of_ddp() == of_ddp(signs[0]) == of_ddp(signs[1]) == {True}
+    assert of_ddp(*signs) == {False}
+
+
 @pytest.mark.parametrize("name", EXPLAINED[:-1])
 def test_what_a_rank_computes_is_what_an_explanation_has_as_its_own_work(recorded, name):
     """Waits for wires are no computation, though a bucket behind others starts late.
