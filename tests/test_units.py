@@ -11,6 +11,7 @@ from osfmodel.units import (
     format_bandwidth,
     format_bytes,
     format_time,
+    how_many,
     parse_bandwidth,
     parse_bytes,
     parse_time,
@@ -99,3 +100,7 @@ def test_what_a_person_reads():
     assert show_bytes(26_214_401) == "25.00 MiB"
     assert show_time(0.0956) == "95.60 ms"
     assert show_time(0) == "0 s"
+
+
+def test_one_is_no_plural():
+    assert [how_many(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]

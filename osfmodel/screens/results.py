@@ -15,7 +15,7 @@ from osfmodel.plan import Plan
 from osfmodel.predict import Bound, Comparison, Prediction
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
-from osfmodel.units import show_bytes, show_sizes, show_time
+from osfmodel.units import how_many, show_bytes, show_sizes, show_time
 from osfmodel.what_if import WhatIf
 
 MOST_COLUMNS = 4
@@ -29,11 +29,6 @@ def table_under(console: Console, title: str, *columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     return table
-
-
-def how_many(number: int, noun: str) -> str:
-    """``1 worker``, ``2 workers``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
