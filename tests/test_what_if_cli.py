@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -39,8 +40,18 @@ def test_nothing_is_said_where_nothing_is_asked():
     for command in (PREDICT, TUNE):
         found = run_json(*command)
         assert "what_if" not in json.dumps(found)
-        assert "samples_per_s" not in json.dumps(found)
         assert run(*command).stdout == run(*command, "--bandwidth", "x1", "--accumulate", "1").stdout
+
+
+def test_rates_are_shown_without_a_question_so_that_answers_can_be_compared(tmp_path):
+    workload = osf.load_workload("resnet50-v100")
+    for row in run_json(*PREDICT)["predictions"]:
+        assert row["samples_per_s"] == pytest.approx(16 * workload.batch_size / row["iteration_time_s"])
+    assert "samples/s" in run(*PREDICT).stdout
+    osf.save(replace(workload, batch_size=None), tmp_path / "unknown.json")
+    unknown = ["predict", str(tmp_path / "unknown.json"), *PREDICT[2:]]
+    assert "samples_per_s" not in run_json(*unknown)["predictions"][0]
+    assert "samples/s" not in run(*unknown).stdout
 
 
 def test_the_command_line_and_the_library_agree():

@@ -44,7 +44,7 @@ class Predicted:
     def _entry(self, number: int) -> dict[str, Any]:
         comparison = self.comparisons[number]
         rows = [_prediction(prediction, comparison.workers) for prediction in comparison.predictions]
-        if comparison.what_if.words or self.scaling:
+        if comparison.workload.batch_size is not None or comparison.what_if.words or self.scaling:
             for row, prediction in zip(rows, comparison.predictions, strict=True):
                 row.update(samples_per_s=comparison.throughput(prediction))
         if self.money:

@@ -37,7 +37,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
     columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
-    rates = ["samples/s"] if comparison.what_if.words and workload.batch_size else []
+    rates = ["samples/s"] if workload.batch_size else []
     table = table_under(console, title, *columns, *rates)
     for prediction in comparison.predictions:
         timeline = prediction.timeline
