@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 import osfmodel as osf
+from osfmodel.screens.results import ROOMY, show_comparison
 from tests.test_cli import run, run_json
 
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe"]
@@ -52,6 +55,15 @@ def test_rates_are_shown_without_a_question_so_that_answers_can_be_compared(tmp_
     unknown = ["predict", str(tmp_path / "unknown.json"), *PREDICT[2:]]
     assert "samples_per_s" not in run_json(*unknown)["predictions"][0]
     assert "samples/s" not in run(*unknown).stdout
+
+
+@pytest.mark.parametrize(("width", "shown"), [(ROOMY, True), (ROOMY - 1, False)])
+def test_rates_take_no_room_from_times_on_a_narrow_terminal(width, shown):
+    comparison = osf.compare(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 16, ["ddp"])
+    buffer = io.StringIO()
+    show_comparison(Console(file=buffer, width=width), comparison)
+    assert ("samples/s" in buffer.getvalue()) == shown
+    assert "112.6 ms" in buffer.getvalue()
 
 
 def test_the_command_line_and_the_library_agree():

@@ -20,6 +20,8 @@ from osfmodel.what_if import WhatIf
 
 MOST_COLUMNS = 4
 """Plans up to which a sweep has a column for each."""
+ROOMY = 100
+"""Characters of a terminal from which plans have their samples per second also where nothing is compared with them."""
 
 
 def table_under(console: Console, title: str, *columns: str) -> Table:
@@ -37,7 +39,8 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
     columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
-    rates = ["samples/s"] if workload.batch_size else []
+    wanted = comparison.what_if.words or console.width >= ROOMY
+    rates = ["samples/s"] if workload.batch_size and wanted else []
     table = table_under(console, title, *columns, *rates)
     for prediction in comparison.predictions:
         timeline = prediction.timeline
