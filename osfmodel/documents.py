@@ -34,6 +34,7 @@ KINDS = {
     "bands": "cells",
 }
 """Each kind of document, and the field that gives it away where it does not say."""
+PLURAL = ("measurements", "bands")
 UNIT_ENDINGS = {"s": "_s", "s/byte": "_s_per_byte", "fraction": ""}
 KEYS = {
     "forward_time": "forward_time_s",
@@ -198,7 +199,8 @@ def decode(text: bytes, kind: str, document: type[Document]) -> Document:
     if kind != "plan" and isinstance(raw.get("plan"), dict):
         found = "plan"
     if found != kind:
-        raise DataError(f"is a {found}, but a {kind} is needed here")
+        is_what = f"holds {found}" if found in PLURAL else f"is a {found}"
+        raise DataError(f"{is_what}, but {kind + ' are' if kind in PLURAL else f'a {kind} is'} needed here")
     _require_version(raw)
     try:
         return msgspec.json.decode(text, type=document)

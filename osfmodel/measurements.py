@@ -102,7 +102,7 @@ def load_measurements(name_or_path: str | os.PathLike[str]) -> tuple[Measurement
 
     Raises UsageError for an unknown name, DataError for a file that cannot be used.
     """
-    return profiles.read(profiles.locate(name_or_path, "measurements"), decode_measurements)
+    return profiles.read_own(profiles.locate(name_or_path, "measurements"), decode_measurements, "measurements")
 
 
 def save_measurements(name: str, runs: Sequence[Measurement], path: str | os.PathLike[str]) -> None:

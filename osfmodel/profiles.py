@@ -50,7 +50,7 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
 
     Raises UsageError for an unknown name, DataError for a file that cannot be used.
     """
-    return _read_own(locate(name_or_path, "workload"), documents.decode_workload, "workload")
+    return read_own(locate(name_or_path, "workload"), documents.decode_workload, "workload")
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -66,7 +66,7 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     in_words = COST_MODELS[model].in_words if separator and model in COST_MODELS else None
     if in_words is not None:
         return in_words(f"{model}:{words}", words.split(","))
-    return _read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
+    return read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -111,8 +111,8 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         raise DataError(f"{path}: {error}") from None
 
 
-def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:
-    """``read``, where the error for a file that another tool wrote says how to make a profile of it."""
+def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:
+    """``read``, where the error for a folder or a file that another tool wrote says what to give instead."""
 
     def decoded(content: bytes) -> Decoded:
         try:
@@ -122,16 +122,45 @@ def _read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Deco
             tool = next((tool for mark, tool in FOREIGN if mark.search(head)), None)
             if tool is None:
                 raise
-            target = path.with_name(f"{path.name.partition('.')[0] or kind}.json")
-            target = target if target != path else path.with_name(f"{kind}.json")
-            which = f" --kind {kind}" if tool in SEVERAL else ""
-            command = f"osf import {path}{which} -o {target}"
-            raise DataError(f"looks like {tool}: run `{command}`, and give that file") from None
+            raise DataError(f"looks like {tool}: {_import_advice(path, kind, tool)}") from None
 
-    if path.is_dir():
-        advice = f"`osf import {path} --kind {kind} -o {kind}.json` reads a folder with the traces of one job"
-        raise DataError(f"{path} is a folder: {advice}, and then give that file")
+    require_file(path, kind)
     return read(path, decoded)
+
+
+def require_file(path: Path, kind: str) -> None:
+    """Raise DataError where ``path`` is a folder: it names the files of ``kind`` in it, or says how to make one."""
+    if not path.is_dir():
+        return
+    held = [str(inner) for inner in sorted(path.glob("*.json")) if _is_own(inner, kind)]
+    if held:
+        raise DataError(f"{path} is a folder: give {' or '.join(held[:MOST_NEAR])}")
+    into, what = ("job/", f"the {kind} file in it") if kind == "measurements" else (f"{kind}.json", "that file")
+    which = "" if kind == "measurements" else f" --kind {kind}"
+    advice = f"`osf import {path}{which} -o {into}` reads a folder with the traces of one job"
+    raise DataError(f"{path} is a folder: {advice}, and then give {what}")
+
+
+def _is_own(path: Path, kind: str) -> bool:
+    """Whether it begins as osfmodel writes a file of ``kind``."""
+    try:
+        with path.open("rb") as file:
+            return re.search(rb'"kind": ?"%s"' % kind.encode(), file.read(HEAD)) is not None
+    except OSError:
+        return False
+
+
+def _import_advice(path: Path, kind: str, tool: str) -> str:
+    """How to make a file of ``kind`` out of one of ``tool``; a run is imported with the files that it names."""
+    stem = path.name.partition(".")[0] or kind
+    if kind == "measurements":
+        if tool not in SEVERAL:
+            return "no runs are imported from that"
+        return f"run `osf import {path} -o {path.with_name(stem)}/`, and give the {kind} file in that folder"
+    target = path.with_name(f"{stem}.json")
+    target = target if target != path else path.with_name(f"{kind}.json")
+    which = f" --kind {kind}" if tool in SEVERAL else ""
+    return f"run `osf import {path}{which} -o {target}`, and give that file"
 
 
 def _unpacked(content: bytes) -> bytes:
@@ -214,7 +243,7 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
         candidate = folder / FOLDERS[kind] / f"{text}.json"
         if candidate.is_file():
             return candidate
-    if path.is_file():
+    if path.exists():
         return path
     from difflib import get_close_matches
 

@@ -165,3 +165,8 @@ def format_bandwidth(bytes_per_second: float) -> str:
         if (scaled >= 1 or not prefix) and parse_bandwidth(f"{text}{prefix}bps") == bytes_per_second:
             return f"{text}{prefix}bps"
     return f"{float(bytes_per_second)!r}B/s"
+
+
+def how_many(number: int, noun: str) -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -6,6 +6,7 @@ import io
 import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from osfmodel.report.curves import scatter_key
 from osfmodel.runtime.words import _ratio
 from osfmodel.screens.pictures import show_scatter
 from osfmodel.source import Source, imported
+from tests.live.explained import paths_of
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ def test_peaks_of_memory_are_no_times(tmp_path):
             "no samples",
         ),
         ({"runs": [{"workload": "w", "cluster": "c", "plan": "p", "workers": 2, "iteration_time_s": [0]}]}, "no time"),
-        ({"layers": []}, "is a workload, but a measurements"),
+        ({"layers": []}, "is a workload, but measurements are"),
     ],
 )
 def test_bad_measurement_files_are_named(tmp_path, document, message):
@@ -140,6 +142,29 @@ def test_bad_measurement_files_are_named(tmp_path, document, message):
     with pytest.raises(DataError, match=message) as raised:
         load_measurements(path)
     assert str(path) in str(raised.value)
+
+
+def test_a_folder_a_trace_or_another_noun_says_what_to_give_instead(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    traces = [str(path) for path in paths_of("slow-link")]
+    for output in ("job/", "job/runs.json"):
+        kind = [] if output == "job/" else ["--kind", "workload"]
+        assert CliRunner().invoke(main, ["import", *traces, *kind, "-o", output]).exit_code == 0
+    runs = next(Path("job").glob("*-measurements.json"))
+    for source, message in [
+        ("job", f"osf: job is a folder: give {runs}\n"),
+        (traces[0], "looks like a trace of torch.profiler: run `osf import "),
+        ("job/runs.json", "osf: job/runs.json: is a workload, but measurements are needed here\n"),
+        (str(Path(traces[0]).parent), "is a folder: `osf import "),
+    ]:
+        result = CliRunner().invoke(main, ["check", source])
+        assert result.exit_code == 1
+        assert message in result.stderr
+    result = CliRunner().invoke(main, ["predict", str(runs), "--cluster", "ring:1us,1Gbps", "--workers", "2"])
+    assert result.stderr == f"osf: {runs}: holds measurements, but a workload is needed here\n"
+    result = CliRunner().invoke(main, ["import", *traces, "-o", f"{runs}/"])
+    assert result.exit_code == 2
+    assert f"{runs} is a file: give another name" in result.stderr
 
 
 def test_unknown_sources_and_plots_are_refused(tmp_path):

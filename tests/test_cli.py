@@ -502,11 +502,11 @@ def test_a_trace_in_the_place_of_a_profile_says_how_to_import_it(packed, kind, p
     result = run(*arguments)
     advice = re.search("`osf (import .+ --kind (.+) -o .+)`", result.stderr)
     assert (result.exit_code, advice[2]) == (1, kind)
+    folder = run(*(tmp_path if number == place else one for number, one in enumerate(arguments)))
+    assert f"osf import {tmp_path} --kind {kind}" in folder.stderr
     if kind == "workload":
         assert run(*advice[1].split()).exit_code == 0
         assert run(*["predict", advice[1].split()[-1], *arguments[2:]]).exit_code == 0
-    arguments[place] = tmp_path
-    assert f"osf import {tmp_path} --kind {kind}" in run(*arguments).stderr
 
 
 def test_output_files_are_whole_or_not_there(tmp_path):
@@ -554,6 +554,18 @@ def test_a_closed_or_full_standard_output_is_one_line(arguments, stdout):
     result = subprocess.run(shell, shell=True, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 1
     assert result.stderr.startswith("osf: cannot write the result: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "example"),
+    [(["predict", "googlenet-k80", "--workers", "8"], "--cluster ring:50us,10Gbps"), (PREDICT, "--workers 8")],
+)
+def test_a_missing_option_comes_with_an_example(arguments, example):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("osf: Missing option '--")
+    assert f" For example {example}" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

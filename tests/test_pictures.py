@@ -215,6 +215,17 @@ def test_a_step_below_the_bound_of_what_it_is_held_against_is_said_to_be():
     assert all("less than the lower bound of as traced" in doubt for doubt in shown.doubts)
 
 
+def test_a_fast_step_of_a_job_that_is_not_fast_is_no_doubt():
+    """Its usual steps differ, and one of them takes as long as is predicted."""
+    shown = job_of("ring:100ms,1Gbps")
+    (seen,) = shown.request.traces
+    slower = [
+        replace(rank, steps=tuple(replace(step, end=step.end + 1000) for step in rank.steps)) for rank in seen.ranks
+    ]
+    request = replace(shown.request, traces=(replace(seen, ranks=tuple(slower)),))
+    assert replace(shown, request=request).doubts == ()
+
+
 def test_buckets_of_another_workload_are_no_plan_and_why_is_said():
     shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),)))
     assert shown.shown == 0

@@ -175,6 +175,12 @@ def test_missing_files_and_names(tmp_path):
         osf.load_workload(tmp_path / "none.json")
     with pytest.raises(DataError, match=r"is a folder: `osf import .* --kind workload"):
         osf.load_workload(tmp_path)
+    osf.save(osf.load_workload("resnet50-v100"), tmp_path / "w.json")
+    osf.save(osf.load_cluster("v100-10gbe"), tmp_path / "c.json")
+    with pytest.raises(DataError, match=r"is a folder: give .*/w\.json$"):
+        osf.load_workload(tmp_path)
+    with pytest.raises(DataError, match=r"is a folder: give .*/c\.json$"):
+        osf.load_cluster(tmp_path)
     with pytest.raises(UsageError, match="did you mean resnet50-v100"):
         osf.load_workload("resnet50-v10")
     with pytest.raises(UsageError, match="osf list clusters"):

@@ -11,6 +11,7 @@ from osfmodel.units import (
     format_bandwidth,
     format_bytes,
     format_time,
+    how_many,
     parse_bandwidth,
     parse_bytes,
     parse_time,
@@ -101,3 +102,7 @@ def test_what_a_person_reads():
     assert show_time(0) == "0 s"
     assert show_time(1.735e-18) == show_time(-1.735e-18) == "0 s", "what is left of sums of times"
     assert show_time(1e-9) == "1.000 ns"
+
+
+def test_one_is_no_plural():
+    assert [how_many(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]

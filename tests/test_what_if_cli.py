@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 import osfmodel as osf
+from osfmodel.screens.results import ROOMY, show_comparison
 from tests.test_cli import run, run_json
 
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe"]
@@ -39,8 +43,27 @@ def test_nothing_is_said_where_nothing_is_asked():
     for command in (PREDICT, TUNE):
         found = run_json(*command)
         assert "what_if" not in json.dumps(found)
-        assert "samples_per_s" not in json.dumps(found)
         assert run(*command).stdout == run(*command, "--bandwidth", "x1", "--accumulate", "1").stdout
+
+
+def test_rates_are_shown_without_a_question_so_that_answers_can_be_compared(tmp_path):
+    workload = osf.load_workload("resnet50-v100")
+    for row in run_json(*PREDICT)["predictions"]:
+        assert row["samples_per_s"] == pytest.approx(16 * workload.batch_size / row["iteration_time_s"])
+    assert "samples/s" in run(*PREDICT).stdout
+    osf.save(replace(workload, batch_size=None), tmp_path / "unknown.json")
+    unknown = ["predict", str(tmp_path / "unknown.json"), *PREDICT[2:]]
+    assert "samples_per_s" not in run_json(*unknown)["predictions"][0]
+    assert "samples/s" not in run(*unknown).stdout
+
+
+@pytest.mark.parametrize(("width", "shown"), [(ROOMY, True), (ROOMY - 1, False)])
+def test_rates_take_no_room_from_times_on_a_narrow_terminal(width, shown):
+    comparison = osf.compare(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 16, ["ddp"])
+    buffer = io.StringIO()
+    show_comparison(Console(file=buffer, width=width), comparison)
+    assert ("samples/s" in buffer.getvalue()) == shown
+    assert "112.6 ms" in buffer.getvalue()
 
 
 def test_the_command_line_and_the_library_agree():

@@ -39,6 +39,15 @@ COMMANDS = {
 """Where each command is; a module is loaded when its command is asked for, so that none pays for the others."""
 
 
+EXAMPLES = {
+    "--cluster": " For example --cluster ring:50us,10Gbps, my-cluster.json, or one of 'osf list clusters'.",
+    "--workers": " For example --workers 8.",
+    "--plan": " For example --plan ddp; 'osf list plans' shows all.",
+    "--output": " For example -o runs.json.",
+}
+"""What is said where an option is missing."""
+
+
 class CommandLine(click.Group):
     """Commands out of COMMANDS. Every error is one line on stderr: exit 1 for bad data, 2 for bad usage."""
 
@@ -70,14 +79,15 @@ class CommandLine(click.Group):
         except OsfError as error:
             self._fail(str(error), error.exit_code)
         except click.ClickException as error:
-            self._fail(error.format_message(), error.exit_code)
+            self._fail(error.format_message() + _example_of(error), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             self._fail("interrupted", 130)
         except BrokenPipeError:
             sys.stderr.close()  # the reader went away: not our error
             sys.exit(0)
         except OSError as error:
-            self._fail(f"cannot write the result: {error.strerror or error}", 1)
+            place = "" if error.filename is None else f"{error.filename}: "
+            self._fail(f"cannot write the result: {place}{error.strerror or error}", 1)
         sys.exit(result if isinstance(result, int) else 0)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,6 +101,13 @@ class CommandLine(click.Group):
     def _fail(message: str, code: int) -> None:
         click.echo(f"osf: {' '.join(message.split())}", err=True)
         sys.exit(code)
+
+
+def _example_of(error: click.ClickException) -> str:
+    """A value of an option that is missing, where one helps."""
+    if not isinstance(error, click.MissingParameter) or error.param is None:
+        return ""
+    return EXAMPLES.get(error.param.opts[-1], "")
 
 
 class NameOrFile(click.ParamType):  # type: ignore[type-arg]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from osfmodel import profiles
 from osfmodel.check import check
 from osfmodel.cli.app import NameOrFile, emit, output_options
 from osfmodel.errors import UsageError
@@ -41,6 +44,9 @@ def check_command(
     """
     if tolerance is not None and not 0 <= tolerance < 1e6:
         raise UsageError(f"--tolerance {tolerance}: write a fraction such as 0.05")
+    for name in sources:
+        if name not in LEDGER:
+            profiles.require_file(Path(name), "measurements")
     checked = check(sources, tolerance)
     if plot is not None:
         from osfmodel.plot import plot_check

@@ -39,7 +39,12 @@ TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measu
 
 @click.command(name="import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", help="Where to write it (.json); a folder for several clusters.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Where to write it (.json); a folder such as job/ for several: workload, cluster and measurements.",
+)
 @click.option("--as", "form", type=OneOf(IMPORT_FORMATS), metavar="FORMAT", help="Do not guess the format.")
 @click.option(
     "--fit",
@@ -154,6 +159,8 @@ def check_output(output: str | None, files: Sequence[str]) -> None:
     target = Path(str(output))
     if names_folder(str(output)) and not target.exists() and target.parent.is_dir():
         return
+    if str(output).endswith(("/", os.sep)) and target.is_file():
+        raise UsageError(f"-o {output}: {target} is a file: give another name, or that one without a / at its end")
     if target.suffix != ".json" and (target.is_file() or not target.exists()):
         raise UsageError(f"-o {output}: osf import writes JSON: name it .json, or give a folder such as job/")
     if not target.is_dir():

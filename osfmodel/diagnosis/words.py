@@ -6,7 +6,7 @@ from statistics import median
 
 from osfmodel.diagnosis.findings import Explanation
 from osfmodel.diagnosis.messages import used_map
-from osfmodel.units import show_bytes, show_time
+from osfmodel.units import how_many, show_bytes, show_time
 
 
 def what_it_costs(one: Explanation, seconds: float) -> str:
@@ -29,7 +29,7 @@ def imbalance(one: Explanation, seconds: float) -> str:
     cost = what_it_costs(one, seconds)
     slow = next(rank for rank in one.ranks if rank.rank == one.straggler)
     others = median(rank.work for rank in one.ranks if rank is not slow)
-    often = f"{slow.slowest} of {len(one.steps)} steps"
+    often = f"{slow.slowest} of {how_many(len(one.steps), 'step')}"
     if slow.work - others < seconds / 2:
         return f"Imbalance: ranks come to collectives at different times, rank {slow.rank} last in {often}: {cost}."
     return (

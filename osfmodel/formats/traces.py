@@ -13,7 +13,7 @@ from osfmodel.trace.nouns import cluster_of, gpus_per_node, measurement_of, work
 from osfmodel.trace.own_step import doubts
 from osfmodel.trace.record import Trace
 from osfmodel.trace.usual import unsteady, usual_step
-from osfmodel.units import show_time
+from osfmodel.units import how_many, show_time
 from osfmodel.what_if import idle
 from osfmodel.workload import Workload
 
@@ -71,11 +71,11 @@ def found_in(trace: Trace) -> str:
     ranks = f"{len(trace.ranks)} of {trace.workers} ranks" if trace.workers else f"{len(trace.ranks)} rank"
     each = gpus_per_node(trace)
     ranks += f", {each} on each node by their GPUs" if each else ""
-    collectives = f"{len(step.collectives)} collectives a step"
+    collectives = f"{how_many(len(step.collectives), 'collective')} a step"
     sizes = [one.elements for one in step.reductions]
     shown = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN]) + " ..." * (
         len(sizes) > MOST_SHOWN
     )
     buckets = f", of gradients {len(sizes)}: {shown} elements" if sizes else ""
     time = show_time(measurement_of(trace).iteration_time)
-    return f"{ranks}, {len(trace.pace.steps)} steps of {time}, {collectives}{buckets}"
+    return f"{ranks}, {how_many(len(trace.pace.steps), 'step')} of {time}, {collectives}{buckets}"

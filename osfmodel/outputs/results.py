@@ -14,7 +14,7 @@ from osfmodel.measurement import Measurement
 from osfmodel.predict import Comparison, Prediction
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Outcome, Tuning
-from osfmodel.units import show_bytes, show_time
+from osfmodel.units import how_many, show_bytes, show_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
 
@@ -44,7 +44,7 @@ class Predicted:
     def _entry(self, number: int) -> dict[str, Any]:
         comparison = self.comparisons[number]
         rows = [_prediction(prediction, comparison.workers) for prediction in comparison.predictions]
-        if comparison.what_if.words or self.scaling:
+        if comparison.workload.batch_size is not None or comparison.what_if.words or self.scaling:
             for row, prediction in zip(rows, comparison.predictions, strict=True):
                 row.update(samples_per_s=comparison.throughput(prediction))
         if self.money:
@@ -256,13 +256,13 @@ class Listed:
 def summary(noun: Workload | Cluster | Measurement) -> str:
     """One line on what a file holds."""
     if isinstance(noun, Measurement):
-        what = f"{len(noun.samples)} iterations of {noun.plan} with {noun.workers} worker{'s' * (noun.workers > 1)}"
+        what = f"{how_many(len(noun.samples), 'iteration')} of {noun.plan} with {how_many(noun.workers, 'worker')}"
         buckets = [len(value.split()) for key, value in noun.conditions if key == "buckets"]
-        formed = "".join(f" in {count} messages" for count in buckets)
-        return f"measurement: {what}, {show_time(noun.iteration_time)} each{formed}"
+        formed = "".join(f" in {how_many(count, 'message')}" for count in buckets)
+        return f"measurement: {what}, {show_time(noun.iteration_time)}{' each' * (len(noun.samples) > 1)}{formed}"
     if isinstance(noun, Workload):
-        size, count = show_bytes(noun.gradient_bytes), len(noun.gradients)
-        return f"workload {noun.name}: {count} tensors, {size}, {show_time(noun.compute_time)} per iteration"
+        size, tensors = show_bytes(noun.gradient_bytes), how_many(len(noun.gradients), "tensor")
+        return f"workload {noun.name}: {tensors}, {size}, {show_time(noun.compute_time)} per iteration"
     for kind, rows in (("fits", noun.fits), ("pieces", noun.pieces)):
         if rows:
             return f"cluster {noun.name}: {kind} for {', '.join(str(row.workers) for row in rows)} workers"

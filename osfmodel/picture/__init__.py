@@ -22,7 +22,7 @@ from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.trace import Trace, plan_of
-from osfmodel.trace.usual import usual_step
+from osfmodel.trace.usual import step_times, usual_step, usual_steps
 from osfmodel.tune import WORTHWHILE, Tuning, tune
 from osfmodel.units import show_time
 from osfmodel.what_if import WhatIf
@@ -150,12 +150,15 @@ class Pictures:
     def doubts(self) -> tuple[str, ...]:
         """A sentence for each measured step that is faster than any can be by the prediction it is held against."""
         against = self.comparison.predictions[self.shown]
+        limit = against.lower_bound * (1 - BELOW)
+        # Where steps differ, the one that is drawn may be fast although others, as usual as it, are not.
+        fast = tuple(_drawn(trace) for trace in self.request.traces if _longest(trace) < limit)
         return tuple(
             f"The measured step ({gantt.name}) takes {show_time(gantt.end)}, less than the lower bound of "
             f"{against.name}, {show_time(against.lower_bound)}: the job computed or communicated faster than the "
             "workload or the cluster says, so predictions from them are too slow."
             for gantt in self.measured
-            if gantt.end < against.lower_bound * (1 - BELOW)
+            if gantt.end < limit and gantt.name.startswith(fast)
         )
 
     @property
@@ -238,9 +241,18 @@ def _measured(trace: Trace) -> list[Gantt]:
     number = usual_step(trace).number
     steps = [(rank.rank, step) for rank in trace.ranks for step in rank.steps if step.number == number]
     longest = max(steps, key=lambda one: one[1].time)
-    return [
-        measured(step, f"{trace.name}, rank {rank}, step {number}") for rank, step in dict([steps[0], longest]).items()
-    ]
+    return [measured(step, f"{_drawn(trace)}{rank}, step {number}") for rank, step in dict([steps[0], longest]).items()]
+
+
+def _drawn(trace: Trace) -> str:
+    """How the names of its pictures begin."""
+    return f"{trace.name}, rank "
+
+
+def _longest(trace: Trace) -> float:
+    """Seconds of the longest of the usual steps, each in the mean over the ranks."""
+    times = step_times(trace)
+    return max(times[step.number] for step in usual_steps(trace))
 
 
 def _evidence(bands: Sequence[Band | None]) -> Scatter | None:

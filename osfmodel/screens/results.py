@@ -15,11 +15,13 @@ from osfmodel.plan import Plan
 from osfmodel.predict import Bound, Comparison, Prediction
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Tuning
-from osfmodel.units import show_bytes, show_sizes, show_time
+from osfmodel.units import how_many, show_bytes, show_sizes, show_time
 from osfmodel.what_if import WhatIf
 
 MOST_COLUMNS = 4
 """Plans up to which a sweep has a column for each."""
+ROOMY = 100
+"""Characters of a terminal from which plans have their samples per second also where nothing is compared with them."""
 
 
 def table_under(console: Console, title: str, *columns: str) -> Table:
@@ -31,18 +33,14 @@ def table_under(console: Console, title: str, *columns: str) -> Table:
     return table
 
 
-def how_many(number: int, noun: str) -> str:
-    """``1 worker``, ``2 workers``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """The plans side by side at one worker count."""
     workload = comparison.workload
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
     columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
-    rates = ["samples/s"] if comparison.what_if.words and workload.batch_size else []
+    wanted = comparison.what_if.words or console.width >= ROOMY
+    rates = ["samples/s"] if workload.batch_size and wanted else []
     table = table_under(console, title, *columns, *rates)
     for prediction in comparison.predictions:
         timeline = prediction.timeline

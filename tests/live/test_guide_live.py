@@ -1,4 +1,7 @@
-"""The examples of docs/how-to/train-under-a-plan.md, with two ranks: they run, and train as DDP does."""
+"""The examples of docs/how-to/train-under-a-plan.md, with two ranks: they run, and train as DDP does.
+
+And the recording of docs/how-to/why-is-it-slow.md, whose traces are explained.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,23 @@ else:
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 PAGE = ROOT / "docs/how-to/train-under-a-plan.md"
+RECORDING = ROOT / "docs/how-to/why-is-it-slow.md"
+TRAINING = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [torch.ones(8, 64)] * 15
+
+def train(batch):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+"""What a reader's script has before the recording."""
 LIMIT = 300
 """Seconds after which a command is killed."""
 
@@ -49,6 +69,16 @@ def test_the_complete_example(tmp_path):
     assert json.loads((tmp_path / "plan.json").read_text())["plan"]["forward_overlap"]
     run(["bash", "-e", "-c", last], tmp_path)
     assert (tmp_path / "run.json").is_file()
+
+
+def test_the_recording_is_explained(tmp_path):
+    """As it stands, in a folder where nothing is yet."""
+    (recipe,) = blocks(RECORDING, "py")
+    (tmp_path / "train.py").write_text(f"{TRAINING}\n{recipe}\ndist.destroy_process_group()\n")
+    run(["torchrun", "--nproc-per-node", "2", "train.py"], tmp_path)
+    said = run([sys.executable, "-m", "osfmodel", "explain", "traces"], tmp_path)
+    assert "2 workers, a step takes" in said
+    assert "of 5 steps" in said
 
 
 @pytest.mark.parametrize("part", ["own", "lightning", "accelerate"])
