@@ -15,7 +15,7 @@ from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_ev
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto_steps import steps_of
 from osfmodel.formats.kineto_windows import PROFILER_STEP
-from osfmodel.formats.source_text import Files, Hints
+from osfmodel.formats.source_text import Files, Hints, silent
 from osfmodel.formats.trace_cycles import Writer, continued, cycles_of, places_of, require_different
 from osfmodel.formats.trace_ranks import joined, numbered_alike
 from osfmodel.formats.trace_sizes import sized
@@ -25,6 +25,9 @@ from osfmodel.trace.usual import with_shared_steps, with_steps
 __all__ = ["ENDINGS", "sniff", "trace_of"]
 
 RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+HOST_LIBRARIES = ("gloo", "mpi")
+"""What communicates on hosts, where no device is seen to work."""
 
 
 def sniff(head: str) -> bool:
@@ -114,15 +117,29 @@ def _cycle(ranks: Sequence[RankTrace], files: Sequence[_File]) -> tuple[tuple[Ra
 
 
 def _files(files: Files) -> list[_File]:
-    """Each rank's file; operators of the host, which are most of a trace, only of those without devices."""
-    hosts = False
+    """Each rank's file; operators of the host, which are most of a trace, only of those in which the host computes."""
+    found = _read(files, on_host=False)
+    # A host may list GPUs that the job does not use.
+    if any(file.header.get("deviceProperties") for file in found) and all(map(_on_host, found)):
+        return _read(replace(files, tell=silent), on_host=True)
+    return found
+
+
+def _on_host(file: _File) -> bool:
+    """Whether no device worked, and what communicated is a library of hosts."""
+    return not file.kept.on_device and _backend(file.kept) in HOST_LIBRARIES
+
+
+def _read(files: Files, on_host: bool) -> list[_File]:
+    """Each rank's file, with operators of the host in all, or in those that list no devices."""
+    hosts = on_host
 
     def keep(cat: str, name: str) -> bool:
         return wanted_of_host(cat, name) if hosts else wanted(cat, name)
 
     found = []
     for file in read_events(files.paths, keep, files.tell, files.progress):
-        hosts = not file.header.get("deviceProperties")
+        hosts = on_host or not file.header.get("deviceProperties")
         found.append(_file(file, record(file.events, hosts)))
     return found
 

@@ -402,6 +402,18 @@ def test_neither_steps_nor_updates_make_one_step():
     assert any("taken as one step" in remark for remark in trace.remarks)
 
 
+def test_a_job_on_hosts_that_have_gpus_is_one_on_hosts():
+    """torch.profiler lists the GPUs of a host whether a job uses them or not."""
+    texts = []
+    for path in paths_of("slow-link"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        texts.append(Text(path.name, json.dumps(document | {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]})))
+    trace, known = load_trace(texts), load_trace(paths_of("slow-link"))
+    assert [rank.steps for rank in trace.ranks] == [rank.steps for rank in known.ranks]
+    assert (trace.pace.device, trace.pace.host_computes) == ("cpu", True)
+    assert explain_trace(trace).cause == "bandwidth"
+
+
 def test_one_step_of_a_host_is_written(tmp_path):
     document = json.loads(gzip.decompress(paths_of("healthy")[0].read_bytes()))
     words = ("ProfilerStep", "Optimizer")
