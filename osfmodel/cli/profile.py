@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -72,8 +73,8 @@ def profile_command(
     counts = _sizes(sizes)
     _check_output(output, len(counts))
     driving = Driving(steps, warm_up, dtype, device or default_device(), autocast)
-    with _terminated_as_interrupted():
-        _measure_all(maker, name or default_name, counts, driving, output)
+    with _interruptible() as check:
+        _measure_all(maker, name or default_name, counts, driving, output, check)
 
 
 def _maker(
@@ -122,13 +123,23 @@ def _check_output(output: str | None, count: int) -> None:
     require_writable(target)
 
 
-def _measure_all(maker: Maker, name: str, sizes: Sequence[int | None], driving: Driving, output: str | None) -> None:
-    """Each is written as soon as it is there; once all are, again with the fit of time against batch."""
+def _measure_all(
+    maker: Maker,
+    name: str,
+    sizes: Sequence[int | None],
+    driving: Driving,
+    output: str | None,
+    check: Callable[[], None],
+) -> None:
+    """Each is written as soon as it is there; once all are, again with the fit of time against batch.
+
+    ``check`` is called before each step.
+    """
     found: list[Measured] = []
     several = len(sizes) > 1
     for size in sizes:
         full_name = f"{name}-b{size}" if several else name
-        one = measure(full_name, maker, size, driving, _progress(full_name))
+        one = measure(full_name, maker, size, driving, _progress(full_name, check))
         found.append(one)
         for warning in one.warnings:
             warn(f"{full_name}: {warning}")
@@ -176,21 +187,39 @@ def _write(workload: Workload, output: str | None) -> Path:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, as from a batch system whose time is up, is Ctrl-C meanwhile: the steps that there are are kept."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """SIGTERM, as from a batch system whose time is up, is Ctrl-C meanwhile: the steps that there are are kept.
+
+    What is ignored stays so. Gives what raises KeyboardInterrupt once more if it came before: raised where nothing can
+    be, such as in the callback of a weak reference to a tensor, the interpreter only prints it.
+    """
+    came = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    heard = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
-        yield
+        yield check
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _progress(name: str) -> Callable[[int, int], None]:
-    """One line on the terminal that counts the steps; silent elsewhere."""
-    if not watched():
-        return lambda number, count: None
+def _progress(name: str, check: Callable[[], None]) -> Callable[[int, int], None]:
+    """``check`` before each step, and one line on the terminal that counts the steps; silent elsewhere."""
+    shown = watched()
 
     def tell(number: int, count: int) -> None:
-        click.echo(f"\r{name}: step {number} of {count}", nl=number == count, err=True)
+        check()
+        if shown:
+            click.echo(f"\r{name}: step {number} of {count}", nl=number == count, err=True)
 
     return tell

@@ -716,6 +716,10 @@ def test_a_model_of_transformers(tmp_path):
     assert "transformer.wte.weight" in [row["name"] for row in document["layers"]]
 
 
+HEARD = "\nimport signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""Makes a module hear Ctrl-C, which shells let what runs in the background ignore."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
     """In the middle of the steps: a profile of those there are, whole, and exit 130."""
@@ -724,7 +728,7 @@ def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
     started = tmp_path / "started"
     source = (tmp_path / f"{factories}.py").read_text()
     counted = source.replace("time.sleep(0.05)", f"open({str(started)!r}, 'a').write('x'); time.sleep(0.05)")
-    (tmp_path / f"{factories}.py").write_text(counted)
+    (tmp_path / f"{factories}.py").write_text(counted + HEARD)
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         while process.poll() is None and not (started.exists() and started.stat().st_size > 12):
@@ -736,6 +740,25 @@ def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
         process.kill()
     assert process.returncode == 130, errors
     assert "interrupted" in errors
+    assert "stopped before the 500 steps" in osf.load_workload(tmp_path / "slow.json").source.conditions
+
+
+def test_interrupted_where_nothing_can_be_raised_it_ends_before_the_next_step(factories, tmp_path):
+    """Ctrl-C in the callback of a weak reference, whose KeyboardInterrupt the interpreter only prints."""
+    source = (tmp_path / f"{factories}.py").read_text()
+    lost = "came.append(1); one = {1}; watched = weakref.ref(one, kill if len(came) == 30 else None); del one"
+    made = """
+import os, weakref
+came = []
+def kill(_):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+    (tmp_path / f"{factories}.py").write_text(source.replace("time.sleep(0.05)", lost) + HEARD + made)
+    command = [sys.executable, "-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert "Exception ignored" in ended.stderr
+    assert ended.returncode == 130, ended.stderr
     assert "stopped before the 500 steps" in osf.load_workload(tmp_path / "slow.json").source.conditions
 
 
