@@ -9,11 +9,11 @@ from typing import Any
 
 from osfmodel.bands import Band
 from osfmodel.cluster import Cluster
-from osfmodel.errors import DataError, PlanError, UsageError
+from osfmodel.errors import PlanError, UsageError
 from osfmodel.objective import PLAIN, Objective
 from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
 from osfmodel.plans import NamedPlan
-from osfmodel.predict import SIZED, count_warnings, effect_caveats, flight_caveats, require_nouns
+from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
 from osfmodel.pricing import pricing_of
 from osfmodel.solve import Limits
 from osfmodel.solve.loaded import as_timed
@@ -165,12 +165,10 @@ def tune(
     host may be; by default HOST_LEADS, or 1 where the host computes itself. Other rules than the plain ones, or than
     those of a target that has its own, need the target ``runtime``.
 
-    Raises UsageError for an unknown target, no worker count, or leads that change nothing, DataError for a workload
-    without gradients, CostError where the cluster cannot price a count, PlanError where the limits allow no plan.
+    Raises UsageError for an unknown target, no worker count, or leads that change nothing, CostError where the cluster
+    cannot price one, PlanError where the limits allow no plan.
     """
     require_nouns(workload, cluster)
-    if not workload.gradient_bytes:
-        raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
@@ -200,6 +198,7 @@ def tune(
         task.target.render(knobs, workload),
         outcomes := _outcomes(task, knobs, counts, optima, default),
         (
+            *size_warnings(workload, max(counts)),
             *(note for count in counts for note in count_warnings(cluster, count)),
             *task.extrapolation(plan),
         ),

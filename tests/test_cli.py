@@ -124,6 +124,18 @@ def test_tune_json_is_the_contract(tmp_path):
     assert "bucket_cap_mb_list" in document["rendered"]
 
 
+@pytest.mark.parametrize("target", ["ddp", "horovod", "fsdp2"])
+def test_what_has_no_gradients_is_not_tuned(tmp_path, target):
+    """A trace without record_shapes=True gives such a workload; to keep the default would be no advice."""
+    osf.save(osf.Workload("traced", (osf.Layer("input", 1e-3, 1e-3, 0),)), tmp_path / "traced.json")
+    settings = tmp_path / "settings.txt"
+    words = ["tune", str(tmp_path / "traced.json"), "--cluster", "v100-10gbe", "--workers", "4", "--for", target]
+    result = CliRunner().invoke(main, [*words, "-o", str(settings)])
+    assert result.exit_code == 1
+    assert "no gradient of 'traced' has a size, so that there is nothing to tune: record a trace" in result.stderr
+    assert not settings.exists()
+
+
 def test_the_output_of_tune_is_a_plan_that_predict_reads(tmp_path):
     plan = tmp_path / "plan.json"
     assert run(*TUNE, "--workers", 64, "--format", "json", "-o", plan).exit_code == 0

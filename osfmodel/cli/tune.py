@@ -11,9 +11,10 @@ from osfmodel.cli.options import target_option
 from osfmodel.cli.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
 from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
-from osfmodel.errors import UsageError
+from osfmodel.errors import DataError, UsageError
 from osfmodel.objective import Objective
 from osfmodel.outputs.results import Tuned
+from osfmodel.predict import SIZED
 from osfmodel.snippets import SNIPPETS
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
@@ -90,6 +91,8 @@ def tune_command(
         tune_live_command(ctx.params, limits, not only_ddp)
         return
     workload, cluster = load_subject(subject)
+    if not workload.gradient_bytes:
+        raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
     tuning = tune(
         subject.what_if.of_workload(workload, 1),
         cluster,

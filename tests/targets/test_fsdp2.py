@@ -100,7 +100,5 @@ def test_nothing_to_send_is_not_taken_for_perfect_scaling():
     traced = Workload("traced", (Layer("input", 1e-3, 1e-3, 0),))
     cluster = load_cluster("v100-10gbe")
     assert any("nothing is sent" in note for note in predict(traced, cluster, "wfbp", 4).warnings)
-    for target in ("ddp", "horovod", "fsdp2"):
-        with pytest.raises(DataError, match="no gradient of 'traced' has a size, so that there is nothing to tune"):
-            tune(traced, cluster, 4, target)
+    assert any("nothing is sent" in note for note in tune(traced, cluster, 4).warnings)
     assert predict(traced, cluster, "wfbp", 1).warnings == ()
