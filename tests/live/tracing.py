@@ -6,6 +6,7 @@ TensorBoard's handler writes in two cycles. ``python -m tests.live.tracing store
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import sys
@@ -101,6 +102,7 @@ def main(folder: str, *ways: str) -> None:
     for way in ways:
         with settings(way):
             print(json.dumps({way: train(way, Path(folder))}), flush=True)
+    gc.collect()  # DDP is part of a cycle and holds the group: freed only at exit, gloo may abort
     dist.destroy_process_group()
 
 
