@@ -22,7 +22,7 @@ from osfmodel.pricing import Pricing
 from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
 from osfmodel.runtime.profiling import WARM_UP
 from osfmodel.runtime.subjects import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
-from osfmodel.units import show_bytes
+from osfmodel.units import how_many, show_bytes
 from osfmodel.workload import Workload
 
 
@@ -175,7 +175,7 @@ def _memory(workload: Workload) -> list[str]:
     peak = memory_of(workload, plan, predict_timeline(workload, plan, free), 1, LOCAL).peak
     parts = ", ".join(f"{owner} {show_bytes(size)}" for owner, size in peak.held.items() if size)
     count = len(workload.segments)
-    again = f"; {count} block{'s' * (count > 1)} can be computed again" if count else ""
+    again = f"; {how_many(count, 'block')} can be computed again" if count else ""
     return [f"memory: {show_bytes(peak.bytes)} at most, in {peak.during}: {parts}{again}"]
 
 

@@ -21,7 +21,7 @@ from osfmodel.formats.horovod_events import Activity, Cycle, Recorder, Span
 from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, require_workers
 from osfmodel.measurement import Measurement
 from osfmodel.source import Source
-from osfmodel.units import show_time
+from osfmodel.units import how_many, show_time
 from osfmodel.workload import Layer, Workload
 
 SIGN = re.compile(r'"(?:NEGOTIATE_[A-Z]|CYCLE_START"|start_time_since_epoch_in_micros")')
@@ -260,8 +260,7 @@ def read(text: Text, hints: Hints) -> list[Noun]:
 
 
 def _source(text: Text, found: HorovodTimeline, workers: int, said: str) -> Source:
-    among = f"{workers} worker{'s' * (workers > 1)}"
-    return text.source(f"Horovod, {found.carried}, {among}; {said}")
+    return text.source(f"Horovod, {found.carried}, {how_many(workers, 'worker')}; {said}")
 
 
 def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> Measurement | None:

@@ -71,6 +71,11 @@ class Found(NamedTuple):
     sequence: int | None
     workers: int | None
 
+    @property
+    def submitted(self) -> float:
+        """When the host submitted it; when it started, where the trace does not say."""
+        return self.start if self.issued is None else self.issued
+
 
 class Size(NamedTuple):
     """What one rank puts in, and where that is written."""
@@ -138,7 +143,7 @@ def tensors_of(args: Any) -> tuple[int | None, str | None]:
 def collectives(kept: Recorded) -> list[Found]:
     """All of them in the order in which they were submitted."""
     found = _of_kernels(kept) if kept.on_device else _of_threads(kept)
-    return sorted(found, key=lambda one: (one.start if one.issued is None else one.issued, one.start))
+    return sorted(found, key=lambda one: (one.submitted, one.start))
 
 
 class Host:

@@ -40,20 +40,17 @@ class Needs:
         ended = []
         before = reached = -math.inf
         for one in found:
-            issued = one.start if one.issued is None else one.issued
-            if one.kind != "all_reduce" or not holds_gradients(one.dtype) or issued < self.backward[0]:
+            if one.kind != "all_reduce" or not holds_gradients(one.dtype) or one.submitted < self.backward[0]:
                 ended.append(one)
                 continue
-            latest = min(self._copied(before), self._updated(one, max(issued, reached)))
+            latest = min(self._copied(before), self._updated(one, max(one.submitted, reached)))
             ended.append(one._replace(end=latest) if one.start < latest < one.end else one)
-            before, reached = issued, ended[-1].end
+            before, reached = one.submitted, ended[-1].end
         return ended
 
     def _updated(self, one: Found, since: float) -> float:
-        """When the wait ended after which the optimizer began, for a message in flight then that was waited for later
-        than ``since``."""
-        issued = one.start if one.issued is None else one.issued
-        begin = float(np.append(self.updates, math.inf)[np.searchsorted(self.updates, issued)])
+        """When the wait ended, later than ``since``, after which the optimizer began, for a message in flight then."""
+        begin = float(np.append(self.updates, math.inf)[np.searchsorted(self.updates, one.submitted)])
         return math.inf if one.end <= begin else self._went_on(min(max(since, self.backward[1]), begin), begin)
 
     def _copied(self, before: float) -> float:

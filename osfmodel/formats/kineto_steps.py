@@ -59,7 +59,7 @@ def steps_of(kept: Recorded, found: Sequence[Found], origin: float) -> tuple[lis
     """
     device = device_of(kept)
     windows, said = windows_of(kept, device)
-    submitted = np.array([one.start if one.issued is None else one.issued for one in found])
+    submitted = np.array([one.submitted for one in found])
     inside = [np.flatnonzero((submitted >= w.start) & (submitted < w.end)).tolist() for w in windows]
     mine = [[found[place] for place in places] for places in inside]
     host = _host(kept, device)

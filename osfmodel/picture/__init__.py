@@ -152,13 +152,13 @@ class Pictures:
         against = self.comparison.predictions[self.shown]
         limit = against.lower_bound * (1 - BELOW)
         # Where steps differ, the one that is drawn may be fast although others, as usual as it, are not.
-        fast = tuple(_drawn(trace) for trace in self.request.traces if _longest(trace) < limit)
+        fast = [gantt for trace in self.request.traces if _longest(trace) < limit for gantt in _measured(trace)]
         return tuple(
             f"The measured step ({gantt.name}) takes {show_time(gantt.end)}, less than the lower bound of "
             f"{against.name}, {show_time(against.lower_bound)}: the job computed or communicated faster than the "
             "workload or the cluster says, so predictions from them are too slow."
-            for gantt in self.measured
-            if gantt.end < limit and gantt.name.startswith(fast)
+            for gantt in fast
+            if gantt.end < limit
         )
 
     @property
@@ -241,12 +241,9 @@ def _measured(trace: Trace) -> list[Gantt]:
     number = usual_step(trace).number
     steps = [(rank.rank, step) for rank in trace.ranks for step in rank.steps if step.number == number]
     longest = max(steps, key=lambda one: one[1].time)
-    return [measured(step, f"{_drawn(trace)}{rank}, step {number}") for rank, step in dict([steps[0], longest]).items()]
-
-
-def _drawn(trace: Trace) -> str:
-    """How the names of its pictures begin."""
-    return f"{trace.name}, rank "
+    return [
+        measured(step, f"{trace.name}, rank {rank}, step {number}") for rank, step in dict([steps[0], longest]).items()
+    ]
 
 
 def _longest(trace: Trace) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from osfmodel.check import Checked
+from osfmodel.units import how_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,7 @@ class Cloud:
     @property
     def runs(self) -> str:
         """How many, and how far off."""
-        count = len(self.points)
-        return f"{count} run{'s' * (count > 1)}, median error {self.median_abs_error:.1%}"
+        return f"{how_many(len(self.points), 'run')}, median error {self.median_abs_error:.1%}"
 
 
 @dataclass(frozen=True, slots=True)

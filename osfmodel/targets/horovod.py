@@ -176,12 +176,11 @@ def render(knobs: Loop, workload: Workload) -> str:
 
 def _python(knobs: Loop, workload: Workload) -> str:
     groups = "".join(f"#     {line}\n" for group in knobs.groups for line in _wrapped(list(group)))
-    wanted = (
-        "part of this recommendation" if knobs.use_groups else "only if you want the exact plan, in place of 1 to 3"
-    )
     return PYTHON.format(
         groups=groups,
-        advice=wanted,
+        advice="part of this recommendation"
+        if knobs.use_groups
+        else "only if you want the exact plan, in place of 1 to 3",
         grouped=" ".join(f"{key}={value}" for key, value in environment(_offered(knobs, workload)).items()),
         compressed="\n#     compression=hvd.Compression.fp16," if workload.sent_as == FP16 else "",
     )
