@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from osfmodel.cluster import Cluster
 from osfmodel.cost.fitting import Sample, fit_nonnegative
@@ -130,13 +129,14 @@ def _seen(trace: Trace) -> Steps:
 
 
 def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startup, tuple[str, ...]]:
-    """Seconds of start-up of a message of so many bytes, and what there is to say of it.
+    """What of a message of so many bytes, which took so many seconds, is start-up; and what there is to say of it.
 
-    As the cluster has it. Without one, the intercept of the line through the messages of the trace, at most what the
-    smallest of them take; 0 where they are all alike, so that nothing tells start-ups from bytes.
+    As the cluster has it. Without one, the part that the line through the messages of the trace has for its size: what
+    one took longer than its like, held up by a retransmission or a busy host, is no sign of bytes. None of it where all
+    are alike, so that nothing tells start-ups from bytes.
     """
     if pricing is not None:
-        return (lambda size: pricing.split("all_reduce", max(1, size))[0]), ()
+        return (lambda size, seconds: min(seconds, pricing.split("all_reduce", max(1, size))[0])), ()
     found: list[Sample] = []
     for ranks in seen.values():
         sizes = {one.key: one.collective.bytes for one in ranks[0].sent}
@@ -146,19 +146,13 @@ def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startu
             if (size := sizes.get(key)) and time > 0
         ]
     if not found:
-        return (lambda size: 0.0), ()
-    small = SEVERAL_SIZES * min(one.size for one in found)
-    if max(one.size for one in found) < small:
-        return (lambda size: 0.0), (
+        return (lambda size, seconds: 0.0), ()
+    if max(one.size for one in found) < SEVERAL_SIZES * min(one.size for one in found):
+        return (lambda size, seconds: 0.0), (
             "all messages have about the same size, so that start-ups cannot be told from bytes: give --cluster",
         )
-    (intercept, _), _ = fit_nonnegative(found, lambda _, size: (1.0, size))
-    return partial(_same, min(intercept, median(one.time for one in found if one.size <= small))), ()
-
-
-def _same(seconds: float, size: int) -> float:
-    """The same for every size."""
-    return seconds
+    (startup, per_byte), _ = fit_nonnegative(found, lambda _, size: (1.0, size))
+    return (lambda size, seconds: seconds * startup / (startup + per_byte * size) if startup else 0.0), ()
 
 
 def _step(number: int, ranks: Sequence[Seen], startup: Startup) -> StepParts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
@@ -17,6 +18,7 @@ class Job:
     buckets:   the gradients of each, in the order in which they are sent
     slowness:  by rank, what computation takes, as a multiple
     stalls:    by rank, seconds of waiting for the data loader at the beginning of a step
+    stuck:     by place in the order of sending, seconds that a message takes longer than its like
     hold:      seconds for which every bucket is held back with idle wires
     used_map:  whether a map of used parameters is sent at the end of backward
     idle:      seconds after the update in which nothing happens
@@ -33,6 +35,7 @@ class Job:
     stalls: tuple[float, ...] = (0.0, 0.0)
     latency: float = 0.1 * MILLI
     per_byte: float = 1e-9
+    stuck: Mapping[int, float] = field(default_factory=dict)
     hold: float = 0.0
     idle: float = 0.0
     used_map: bool = False
@@ -98,7 +101,7 @@ def _step(job: Job, number: int, starts: list[float]) -> list[Step]:
         there = [_there(job, rank, place) for rank in ranks]
         ready = [max(earlier, late) for earlier, late in zip(ready, there, strict=True)]  # sent in order
         begins = [max(free, time + job.hold) for time in ready]
-        end = max(begins) + job.latency + job.per_byte * size
+        end = max(begins) + job.latency + job.per_byte * size + job.stuck.get(place, 0.0)
         for rank, begin, time in zip(ranks, begins, ready, strict=True):
             kind = "int32" if place == len(job.buckets) else "float32"
             rank.collectives.append(

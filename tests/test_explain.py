@@ -122,6 +122,19 @@ def test_the_straggler_and_the_network_are_both_named():
     assert "Imbalance: rank 2 takes 94.00 ms longer" in found.verdict
 
 
+@pytest.mark.parametrize("places", [(10, 90, 170), (11, 91, 171), (10, 91, 150, 171)])
+def test_a_small_message_that_was_held_up_is_no_sign_of_bandwidth(places):
+    job = replace(TINY, stuck=dict.fromkeys(places, 40 * MILLI))
+    found = explain_trace(trace_of(job))
+    assert found.cause == "latency"
+    assert found.gains["bandwidth"] < 0.01 * found.gains["latency"]
+    # Large ones are held up in what they send.
+    large = replace(HEALTHY, gradients=(4_000_000, 1_000_000) * 5, stuck={2: 200 * MILLI})
+    found = explain_trace(trace_of(large))
+    assert found.gains["latency"] < 0.1 * found.gains["bandwidth"]
+    assert found.cause == "bandwidth"
+
+
 def test_one_rank_alone_says_what_it_cannot_know():
     slow = replace(HEALTHY, slowness=(1.0, 1.6), traced=(0,))
     found = explain_trace(trace_of(slow))

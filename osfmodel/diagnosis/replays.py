@@ -11,8 +11,8 @@ from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_place,
 from osfmodel.intervals import Interval, without
 from osfmodel.trace.record import Key
 
-Startup = Callable[[int], float]
-"""Seconds of start-up of a message of so many bytes."""
+Startup = Callable[[int, float], float]
+"""Seconds of start-up of a message of so many bytes, which took so many seconds; no more than those."""
 
 
 class Replays:
@@ -76,7 +76,7 @@ class Replays:
         return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt()
 
     def _of_bytes(self, key: Key, seconds: float) -> float:
-        return 0.0 if key in self._maps else max(0.0, seconds - self._startup(self._sizes[key]))
+        return 0.0 if key in self._maps else seconds - self._startup(self._sizes[key], seconds)
 
 
 def _idle(rank: Seen) -> tuple[Interval, ...]:

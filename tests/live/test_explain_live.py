@@ -8,7 +8,7 @@ import osfmodel as osf
 from tests.live import cluster, explained
 
 pytestmark = pytest.mark.live
-TURNS = 3
+TURNS = 5
 """How often each job is recorded: what most recordings say counts, as another load on a host is a cause of its own."""
 
 
