@@ -29,6 +29,7 @@ from osfmodel.formats import (
     import_file,
     nouns_of,
 )
+from osfmodel.formats.source_text import stem
 from osfmodel.formats.traces import found_in
 from osfmodel.measurement import UNKNOWN, Measurement
 from osfmodel.outputs.results import summary
@@ -96,8 +97,8 @@ def import_command(
         title = name or "-".join(stem(file) for file in files)
         nouns = import_each(files, title, replace(hints, name=name or ""), form, kind)
     else:
-        title = name or shared_stem(files)
-        trace = load_job(files, replace(hints, name=title), form)
+        trace = load_job(files, replace(hints, name=name or ""), form)
+        title = trace.name
         line(found_in(trace))
         nouns = of_kind(nouns_of(trace, hints, warn), kind, files[0])
     if kind == "measurements":  # what it names is not written beside it
@@ -138,17 +139,6 @@ def kind_of(noun: Noun) -> str:
 def label(noun: Noun) -> str:
     """What a noun is called: its name, or the workload that was measured."""
     return noun.workload if isinstance(noun, Measurement) else noun.name
-
-
-def stem(file: str) -> str:
-    """The name of what is in a file, where none is given: the file's, up to its first dot."""
-    return "stdin" if file == "-" else Path(file).name.partition(".")[0] or "imported"
-
-
-def shared_stem(files: Sequence[str]) -> str:
-    """The name of what is in the files of a job: how all their names begin."""
-    shared = os.path.commonprefix([stem(file) for file in files])  # noqa: RUF071, as characters are meant
-    return shared.strip("-_ ") or stem(files[0])
 
 
 def check_output(output: str | None, files: Sequence[str]) -> None:

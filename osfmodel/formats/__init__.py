@@ -9,6 +9,7 @@ Sniffing is exclusive: no file is recognised by two, which tests/conformance che
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from osfmodel.formats import (
 )
 from osfmodel.formats.layout import as_one_cluster
 from osfmodel.formats.packed import unpacked
-from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, silent
+from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
 from osfmodel.formats.trace_files import recognised
 from osfmodel.formats.traces import nouns_of
 from osfmodel.formats.unknown import explained
@@ -144,15 +145,16 @@ def load_trace(
 ) -> Trace:
     """The job that the traces of its ranks show: files, tars or folders of them, of the format that knows them.
 
-    ``hints`` give a name, and what traces may lack; ``tell`` hears of files that are left out. Raises DataError for
-    what is no trace of a known format, or of several, and as the format does.
+    ``hints`` give a name, else how the names of files begin does, and what traces may lack; ``tell`` hears of files
+    that are left out. Raises DataError for what is no trace of a known format, or of several, and as the format does.
     """
     chosen = form or _shared_format(paths)
     trace = None if chosen is None else _entry(chosen).trace
     if trace is None:
         file = paths[0].file if isinstance(paths[0], Text) else paths[0]
         raise DataError(f"{file}: {_no_trace(paths[0])}")
-    return trace(Files(tuple(paths), tell, progress), hints)
+    name = hints.name or shared_stem([one.file if isinstance(one, Text) else str(one) for one in paths])
+    return trace(Files(tuple(paths), tell, progress), replace(hints, name=name))
 
 
 def _no_trace(path: Path | Text) -> str:

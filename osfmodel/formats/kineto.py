@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from osfmodel.errors import DataError
@@ -15,7 +14,7 @@ from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_ev
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto_steps import steps_of
 from osfmodel.formats.kineto_windows import PROFILER_STEP
-from osfmodel.formats.source_text import Files, Hints, silent
+from osfmodel.formats.source_text import Files, Hints, silent, stem
 from osfmodel.formats.trace_cycles import Writer, continued, cycles_of, places_of, require_different
 from osfmodel.formats.trace_ranks import joined, numbered_alike
 from osfmodel.formats.trace_sizes import sized
@@ -85,7 +84,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     if not found:
         raise DataError("holds no trace of torch.profiler")
     origin = min(file.first for file in found)
-    title = hints.name or Path(found[0].path.partition(":")[0]).name.partition(".")[0] or "trace"
+    title = hints.name or stem(found[0].path.partition(":")[0])
     remarks: list[str] = []
     writers = [file.writer for file in found]
     ranks = _placed(found, [_rank(file, origin, remarks) for file in found], writers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,17 @@ class Files:
     paths: tuple[Path | Text, ...]
     tell: Callable[[str], None] = silent
     progress: Progress | None = None
+
+
+def stem(file: str) -> str:
+    """The name of what is in a file, where none is given: the file's, up to its first dot."""
+    return "stdin" if file == "-" else Path(file).name.partition(".")[0] or "imported"
+
+
+def shared_stem(files: Sequence[str]) -> str:
+    """The name of what is in the files of a job: how all their names begin."""
+    shared = os.path.commonprefix([stem(file) for file in files])  # noqa: RUF071, as characters are meant
+    return shared.strip("-_ ") or stem(files[0])
 
 
 @dataclass(frozen=True, slots=True)
