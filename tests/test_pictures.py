@@ -226,6 +226,23 @@ def test_a_fast_step_of_a_job_that_is_not_fast_is_no_doubt():
     assert replace(shown, request=request).doubts == ()
 
 
+def test_collectives_that_a_workload_has_as_computation_are_told():
+    """As osf import tells it: an all-to-all that nothing hides, which no plan changes."""
+    job = trace()
+    alltoalls = [
+        replace(rank, steps=tuple(replace(one, collectives=_last_all_to_all(one)) for one in rank.steps))
+        for rank in job.ranks
+    ]
+    for seen, told in ((job, False), (replace(job, ranks=tuple(alltoalls)), True)):
+        request = Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(seen,))
+        notes = [note for note, about in pictures(request).notes if "no all-reduces of gradients" in note]
+        assert [note[:30] for note in notes] == ["40.00 ms of a step are spent i"] * told
+
+
+def _last_all_to_all(step):
+    return (*step.collectives[:-1], replace(step.collectives[-1], kind="all_to_all"))
+
+
 def test_buckets_of_another_workload_are_no_plan_and_why_is_said():
     shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),)))
     assert shown.shown == 0

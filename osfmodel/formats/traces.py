@@ -8,18 +8,15 @@ from dataclasses import replace
 from osfmodel.cluster import Cluster
 from osfmodel.errors import DataError
 from osfmodel.formats.source_text import Hints, Noun
-from osfmodel.trace.buckets import exposed_others
 from osfmodel.trace.nouns import cluster_of, gpus_per_node, measurement_of, workload_of
-from osfmodel.trace.own_step import doubts
+from osfmodel.trace.own_step import cautions
 from osfmodel.trace.record import Trace
-from osfmodel.trace.usual import unsteady, usual_step
+from osfmodel.trace.usual import usual_step
 from osfmodel.units import how_many, show_time
 from osfmodel.what_if import idle
 from osfmodel.workload import Workload
 
 MOST_SHOWN = 12
-OTHERS = 0.01
-"""Part of a step from which on collectives that a workload has as computation are told."""
 ONE_SIZE = (
     "all-reduces have about one size: the cluster prices others in proportion to their bytes, as if nothing was "
     "start-up; record another bucket_cap_mb, or use osf bench"
@@ -45,14 +42,8 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
     for idleness in (idle(noun) for noun in nouns if isinstance(noun, Workload)):
         if idleness:
             tell(f"{idleness}, the rest is the host, input or other collectives, which no faster device shortens")
-    for said in (*unsteady(trace), *doubts(trace)):
+    for said in cautions(trace):
         tell(said)
-    other = exposed_others(usual_step(trace))
-    if other >= OTHERS * usual_step(trace).time:
-        tell(
-            f"{show_time(other)} of a step are spent in collectives that are no all-reduces of gradients, beside no "
-            "computation: the workload has them as such, whatever the network and the number of workers"
-        )
     return [_as_told(noun, hints) for noun in nouns]
 
 

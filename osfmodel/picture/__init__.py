@@ -22,6 +22,7 @@ from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
 from osfmodel.predict import Comparison, Given, Prediction, compare
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.trace import Trace, plan_of
+from osfmodel.trace.own_step import cautions
 from osfmodel.trace.usual import step_times, usual_step, usual_steps
 from osfmodel.tune import WORTHWHILE, Tuning, tune
 from osfmodel.units import show_time
@@ -173,7 +174,7 @@ class Pictures:
         for remark, about in self.remarks:
             found.setdefault(remark, []).append(about)
         for trace in self.request.traces:
-            for remark in trace.remarks:
+            for remark in (*trace.remarks, *cautions(trace)):
                 found.setdefault(remark, [f"trace {trace.name}"])
         return tuple((note, tuple(names)) for note, names in found.items())
 
