@@ -181,6 +181,8 @@ def _file(name: str) -> Path:
     path = Path(name)
     if name.endswith(".json") or path.is_file():
         return path
+    if path.is_dir():
+        raise UsageError(f"{name}: that is a folder: give the measurement files in it")
     near = get_close_matches(name, LEDGER, n=1)
     advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(LEDGER)}, or give a measurement file"
     raise UsageError(f"unknown source {name!r}: {advice}")
@@ -218,10 +220,11 @@ def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
         raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
-    lacking = [what for what, name in (("workload", run.workload), ("cluster", run.cluster)) if name == UNKNOWN]
+    names = (("workload", run.workload), ("cluster", run.cluster), ("plan", run.plan))
+    lacking = [what for what, name in names if name == UNKNOWN]
     if lacking:
-        names = f"it names no {' and no '.join(lacking)}, as osf import wrote none beside it"
-        return not_predicted(run, f"{names} (without --kind it says why): name one in the run")
+        lacks = f"it names no {' and no '.join(lacking)}, as osf import wrote none beside it"
+        return not_predicted(run, f"{lacks} (without --kind it says why): name one in the run")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
         found = named(Run(run.workload, run.cluster, run.plan, run.workers, told))

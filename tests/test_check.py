@@ -170,6 +170,8 @@ def test_a_folder_a_trace_or_another_noun_says_what_to_give_instead(tmp_path, mo
 def test_unknown_sources_and_plots_are_refused(tmp_path):
     with pytest.raises(UsageError, match="unknown source"):
         check(["nowhere"])
+    with pytest.raises(UsageError, match="that is a folder: give the measurement files in it"):
+        check([str(tmp_path)])
     result = CliRunner().invoke(main, ["check", str(own_runs(tmp_path, 0.1)), "--plot", "picture.gif"])
     assert result.exit_code == 2
     assert "must end in .png or .svg" in result.stderr

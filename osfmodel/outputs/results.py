@@ -10,7 +10,7 @@ from osfmodel.bands import Band
 from osfmodel.cluster import Cluster
 from osfmodel.documents import SCHEMA_VERSION, document_of
 from osfmodel.economics import Economics, knee
-from osfmodel.measurement import Measurement
+from osfmodel.measurement import UNKNOWN, Measurement
 from osfmodel.predict import Comparison, Prediction
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.tune import Outcome, Tuning
@@ -256,7 +256,8 @@ class Listed:
 def summary(noun: Workload | Cluster | Measurement) -> str:
     """One line on what a file holds."""
     if isinstance(noun, Measurement):
-        what = f"{how_many(len(noun.samples), 'iteration')} of {noun.plan} with {how_many(noun.workers, 'worker')}"
+        plan = "" if noun.plan == UNKNOWN else f" of {noun.plan}"
+        what = f"{how_many(len(noun.samples), 'iteration')}{plan} with {how_many(noun.workers, 'worker')}"
         buckets = [len(value.split()) for key, value in noun.conditions if key == "buckets"]
         formed = "".join(f" in {how_many(count, 'message')}" for count in buckets)
         return f"measurement: {what}, {show_time(noun.iteration_time)}{' each' * (len(noun.samples) > 1)}{formed}"

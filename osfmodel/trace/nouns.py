@@ -16,7 +16,7 @@ from statistics import median
 
 from osfmodel.cluster import LIBRARIES, AlphaBeta, Cluster, Table
 from osfmodel.errors import DataError, OsfError
-from osfmodel.measurement import Measurement
+from osfmodel.measurement import UNKNOWN, Measurement
 from osfmodel.notation import written
 from osfmodel.plan import Block, Bucket, Plan
 from osfmodel.source import Source, imported
@@ -316,4 +316,5 @@ def measurement_of(trace: Trace) -> Measurement:
     samples = tuple(step.time for step in alike_steps(trace))
     told = tuple((name, _printable(value)) for name, value in conditions.items())
     source = _source(trace, "times of steps on the device")
-    return Measurement(trace.name, trace.name, "ddp", trace.workers or 1, samples, 0, told, source)
+    plan = "ddp" if "sent" in conditions or any(step.ddp for step in steps) else UNKNOWN
+    return Measurement(trace.name, trace.name, plan, trace.workers or 1, samples, 0, told, source)

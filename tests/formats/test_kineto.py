@@ -24,6 +24,7 @@ from osfmodel.formats.source_text import Text, silent
 from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
 from osfmodel.measurements import load_measurements
+from osfmodel.outputs.results import summary
 from osfmodel.trace.buckets import carried
 from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
 from osfmodel.trace.own_step import doubts, own_step
@@ -34,6 +35,7 @@ from osfmodel.workload import Layer, Workload
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job, expected
+from tests.jobs import HEALTHY, trace_of
 from tests.live.explained import paths_of
 
 MICRO = 1e-6
@@ -595,8 +597,22 @@ def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
     checked = CliRunner().invoke(main, ["check", str(folder / "rank-measurements.json")])
     assert checked.exit_code == 1
     said = " ".join(checked.stdout.split())
-    assert "1 run not predicted: it names no cluster, as osf import wrote none beside it (without --kind" in said
+    assert (
+        "1 run not predicted: it names no cluster and no plan, as osf import wrote none beside it (without --kind"
+        in said
+    )
     assert "no cluster named" not in said
+
+
+def test_a_trace_that_shows_no_ddp_is_no_run_of_it():
+    job = trace_of(HEALTHY)
+    assert measurement_of(job).plan == "ddp"
+    shards = [replace(one, kind="reduce_scatter") for one in job.ranks[0].steps[0].collectives]
+    for ddp, plan in ((False, "unknown"), (True, "ddp")):
+        steps = tuple(replace(step, collectives=tuple(shards), ddp=ddp) for step in job.ranks[0].steps[:1])
+        found = measurement_of(replace(job, ranks=(replace(job.ranks[0], steps=steps),)))
+        assert found.plan == plan
+        assert summary(found).startswith(f"measurement: 1 iteration{' of ddp' * ddp} with 2 workers")
 
 
 def test_a_measurement_alone_names_what_is_not_known(tmp_path):
