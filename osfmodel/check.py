@@ -211,7 +211,8 @@ def _named(folder: Path, run: Run) -> Named:
     plan = stated_plan(stated, workload, pricing)
     if plan is None and run.plan.endswith(".json"):
         plan = profiles.load_plan(folder / run.plan)
-    return Named(workload, pricing, plan or make_plan(run.plan, workload, pricing), (profile.source, cluster.source))
+    name = "single" if run.plan == UNKNOWN else run.plan  # unknown only of one worker, which sends nothing
+    return Named(workload, pricing, plan or make_plan(name, workload, pricing), (profile.source, cluster.source))
 
 
 def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
@@ -220,15 +221,17 @@ def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
         raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
     if stated.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
-    names = (("workload", run.workload), ("cluster", run.cluster), ("plan", run.plan))
-    lacking = [what for what, name in names if name == UNKNOWN]
+    lacking = [what for what, name in (("workload", run.workload), ("cluster", run.cluster)) if name == UNKNOWN]
     if lacking:
-        lacks = f"it names no {' and no '.join(lacking)}, as osf import wrote none beside it"
-        return not_predicted(run, f"{lacks} (without --kind it says why): name one in the run")
+        names = f"it names no {' and no '.join(lacking)}, as osf import wrote none beside it"
+        return not_predicted(run, f"{names} (without --kind it says why): name one in the run")
+    if run.plan == UNKNOWN and run.workers > 1 and "sent" not in stated:
+        return not_predicted(run, "its trace does not say which buckets were sent: name a plan in the run")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
         found = named(Run(run.workload, run.cluster, run.plan, run.workers, told))
-        own = all(run.source.same_import(source) for source in found.sources)
+        of_run = found.sources if run.workers > 1 else found.sources[:1]  # one worker alone uses no network
+        own = all(run.source.same_import(source) for source in of_run)
         return row_of(run, found.workload, found.pricing, found.plan)._replace(own=own)
     except OsfError as error:
         return not_predicted(run, str(error))

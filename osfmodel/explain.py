@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
 from osfmodel.cluster import Cluster
-from osfmodel.cost.fitting import Sample, fit_nonnegative
+from osfmodel.cost import TableCost
+from osfmodel.cost.fitting import Sample, line, line_through
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.bucket_rows import bucket_rows
 from osfmodel.diagnosis.causes import costliest, gains_of
 from osfmodel.diagnosis.parts import mean, parts_of
 from osfmodel.diagnosis.replay import Seen, median_place, messages
-from osfmodel.diagnosis.replays import Replays, Startup
+from osfmodel.diagnosis.replays import Replays, StartupShare
 from osfmodel.errors import DataError
 from osfmodel.pricing import Pricing, pricing_of
 from osfmodel.remedies import remedies
@@ -69,8 +71,8 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     seen = _seen(trace)
     workers = trace.workers or 1
     pricing = pricing_of(cluster, workers) if cluster is not None and workers > 1 else None
-    startup, unsure = _startup(seen, pricing, workers)
-    found = tuple(_step(number, ranks, startup) for number, ranks in seen.items())
+    share, unsure = _startup_share(seen, pricing, workers)
+    found = tuple(_step(number, ranks, share) for number, ranks in seen.items())
     numbers = [step.number for step in usual_steps(trace)]
     usual = [step for step in found if step.number in numbers]
     ranks = _ranks(trace, seen, numbers)
@@ -97,6 +99,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
         straggler=None if slow is None else max(ranks, key=lambda rank: (rank.slowest, rank.work)).rank,
         network=network,
         verdict="",
+        sender=ranks[place].rank,
         buckets=bucket_rows([seen[number][place] for number in numbers], workers, pricing.cost() if pricing else None),
     )
     return replace(
@@ -128,15 +131,14 @@ def _seen(trace: Trace) -> Steps:
     return {number: [steps[number] for steps in by_rank] for number in by_rank[0]}
 
 
-def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startup, tuple[str, ...]]:
-    """What of a message of so many bytes, which took so many seconds, is start-up; and what there is to say of it.
+def _startup_share(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[StartupShare, tuple[str, ...]]:
+    """What part of the time of a message of so many bytes is start-up, and what there is to say of it.
 
-    As the cluster has it. Without one, the part that the line through the messages of the trace has for its size: what
-    one took longer than its like, held up by a retransmission or a busy host, is no sign of bytes. None of it where all
-    are alike, so that nothing tells start-ups from bytes.
+    As the cluster has it. Without one, as the line through the messages of the trace has it; none of it where all are
+    alike, so that nothing tells start-ups from bytes.
     """
     if pricing is not None:
-        return (lambda size, seconds: min(seconds, pricing.split("all_reduce", max(1, size))[0])), ()
+        return _stated_share(pricing), ()
     found: list[Sample] = []
     for ranks in seen.values():
         sizes = {one.key: one.collective.bytes for one in ranks[0].sent}
@@ -146,19 +148,37 @@ def _startup(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[Startu
             if (size := sizes.get(key)) and time > 0
         ]
     if not found:
-        return (lambda size, seconds: 0.0), ()
+        return _none, ()
     if max(one.size for one in found) < SEVERAL_SIZES * min(one.size for one in found):
-        return (lambda size, seconds: 0.0), (
+        return _none, (
             "all messages have about the same size, so that start-ups cannot be told from bytes: give --cluster",
         )
-    (startup, per_byte), _ = fit_nonnegative(found, lambda _, size: (1.0, size))
-    return (lambda size, seconds: seconds * startup / (startup + per_byte * size) if startup else 0.0), ()
+    startup, per_byte = line(found)
+    return (lambda size: startup / (startup + per_byte * size) if startup else 0.0), ()
 
 
-def _step(number: int, ranks: Sequence[Seen], startup: Startup) -> StepParts:
+def _stated_share(pricing: Pricing) -> StartupShare:
+    """As the prices have it; of a table no more than the line through it, whose smallest message may be a large one."""
+    cost, split = pricing.cost(), pricing.splitter("all_reduce")
+    most = inf
+    if isinstance(cost, TableCost):
+        most, _ = line_through(cost)
+
+    def share(size: int) -> float:
+        startup, transfer = split(size)
+        return min(startup, most) / (startup + transfer) if startup else 0.0
+
+    return share
+
+
+def _none(size: int) -> float:
+    return 0.0
+
+
+def _step(number: int, ranks: Sequence[Seen], share: StartupShare) -> StepParts:
     time = sum(rank.step.time for rank in ranks) / len(ranks)
     return StepParts(
-        number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(Replays(ranks, startup))
+        number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(Replays(ranks, share))
     )
 
 

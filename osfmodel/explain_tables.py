@@ -46,6 +46,11 @@ def message_heads(one: Explanation) -> tuple[str, ...]:
     return ("message", "size", "ready", "start", "end", "bus bandwidth", compared, "hidden", "exposed")
 
 
+def whose_messages(one: Explanation) -> str:
+    """Of which rank they are; nothing where one alone is traced."""
+    return f"Messages of rank {one.sender}, the median by own work." if len(one.ranks) > 1 else ""
+
+
 def parts(one: Explanation) -> list[tuple[str, float | None]]:
     """(Name, seconds) of what a step has of each part; None of what the trace does not tell."""
     found = [(field.name, getattr(one.parts, field.name)) for field in fields(Parts)]
@@ -54,9 +59,14 @@ def parts(one: Explanation) -> list[tuple[str, float | None]]:
 
 
 def costs(one: Explanation) -> list[tuple[str, float, str]]:
-    """(Cause, seconds, what holds without it), the costliest first, then what is left; none that is hardly any."""
+    """(Cause, seconds, what holds without it), the costliest first, then what is left; none that is hardly any.
+
+    Then what the replay missed of the step, so that all of them add up to it.
+    """
     *rows, left = all_costs(one)
-    return [row for row in [*sorted(rows, key=lambda row: -row[1]), left] if row[1] >= SMALL * one.step_time]
+    missed = ("not replayed", one.step_time - one.replayed, "what a replay of the step as traced differs by")
+    ordered = [*sorted(rows, key=lambda row: -row[1]), left, missed]
+    return [row for row in ordered if abs(row[1]) >= SMALL * one.step_time]
 
 
 def rank_cells(rank: RankParts, steps: int) -> tuple[str, ...]:

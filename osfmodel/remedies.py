@@ -13,6 +13,8 @@ from types import MappingProxyType
 
 from osfmodel.cluster import Cluster
 from osfmodel.compression import compressed
+from osfmodel.cost import TableCost
+from osfmodel.cost.fitting import line_through
 from osfmodel.diagnosis import CAUSES, Explanation, Remedy
 from osfmodel.engine import predict_timeline
 from osfmodel.errors import OsfError
@@ -23,13 +25,15 @@ from osfmodel.trace import Trace, cluster_of, plan_of, workload_of
 from osfmodel.trace.usual import usual_step
 from osfmodel.trace.wires import wire_times_by_size
 from osfmodel.tune import tune
-from osfmodel.units import show_time
+from osfmodel.units import show_bytes, show_time
 from osfmodel.what_if import accumulating
 from osfmodel.workload import Workload, element_bytes
 
 MODEL, REPLAY = "model", "replay"
 OFF = 0.1
 """The model is said to be off where it differs from the step that was measured by a larger part."""
+UNLIKE = 2.0
+"""Times of messages that differ by more than this factor are not alike."""
 SMALL = 0.01
 """Part of the step below which a fault of the trace is not worth a remedy of its own."""
 POWER_SGD_RANK = 4
@@ -222,6 +226,13 @@ def remedies(
     except OsfError as error:
         return _ranked(faults), (f"remedies that change communication are not priced: {error}",)
     said = [] if cluster is not None or job.cluster.tables else [ONE_SIZE]
+    slowness = 1.0 if cluster is None else _slowness(trace, found.workers, cluster)
+    if not 1 / UNLIKE <= slowness <= UNLIKE:
+        said.append(
+            f"all-reduces took {slowness:.2g} times as long as the cluster says: its start-ups and its bytes are taken "
+            "to cost that many times as much alike"
+        )
+    said += _large_start_ups(job)
     if abs(job.now / found.step_time - 1) > OFF:
         said.append(
             f"the model has the step of this job at {job.now / found.step_time - 1:+.0%} of what was measured; of "
@@ -257,11 +268,30 @@ def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Clus
     """
     if cluster is None:
         return cluster_of(trace)
+    factor = _slowness(trace, workers, cluster)
+    return faster_network(cluster, Change(1 / factor), Change(factor))
+
+
+def _slowness(trace: Trace, workers: int, cluster: Cluster) -> float:
+    """How many times as long all-reduces of the trace took in all as ``cluster`` prices them."""
     times = wire_times_by_size(trace).get(("all_reduce", workers), {})
     price = pricing_of(cluster, workers).cost()
     priced = sum(price(size) * len(seconds) for size, seconds in times.items())
-    factor = sum(map(sum, times.values())) / priced if priced else 1.0
-    return faster_network(cluster, Change(1 / factor), Change(factor))
+    return sum(map(sum, times.values())) / priced if priced else 1.0
+
+
+def _large_start_ups(job: Job) -> list[str]:
+    """A sentence where the time of the smallest message of a table stands for a start-up that it is mostly not."""
+    cost = pricing_of(job.cluster, job.workers).cost()
+    if not isinstance(cost, TableCost):
+        return []
+    startup, _ = line_through(cost)
+    if cost.times[0] <= UNLIKE * startup:
+        return []
+    return [
+        f"a faster network is taken to leave what the smallest message takes ({show_bytes(cost.sizes[0])}, "
+        f"{show_time(cost.times[0])}), most of which is its bytes: it brings more than is said"
+    ]
 
 
 def _faults(found: Explanation) -> Iterator[Remedy]:

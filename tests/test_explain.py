@@ -16,7 +16,7 @@ from osfmodel.diagnosis.replay import Seen
 from osfmodel.diagnosis.words import find_unused
 from osfmodel.errors import DataError
 from osfmodel.explain import WORTH, explain_trace
-from osfmodel.explain_tables import others
+from osfmodel.explain_tables import costs, others, whose_messages
 from osfmodel.intervals import union, without
 from osfmodel.remedies import BEYOND
 from osfmodel.trace import cluster_of, measurement_of, workload_of
@@ -133,6 +133,63 @@ def test_a_small_message_that_was_held_up_is_no_sign_of_bandwidth(places):
     found = explain_trace(trace_of(large))
     assert found.gains["latency"] < 0.1 * found.gains["bandwidth"]
     assert found.cause == "bandwidth"
+
+
+def test_messages_without_sizes_have_no_start_up_to_tell():
+    """Sizes of two of ten are known, which give a line; the others are not all start-up for that."""
+    job = replace(HEALTHY, gradients=(4_000_000, 1_000_000) * 5, per_byte=2e-8, latency=1 * MILLI)
+    whole = explain_trace(trace_of(job))
+    ranks = []
+    for rank in trace_of(job).ranks:
+        steps = tuple(replace(step, collectives=_sizes_of_two(step.collectives)) for step in rank.steps)
+        ranks.append(replace(rank, steps=steps))
+    found = explain_trace(replace(trace_of(job), ranks=tuple(ranks)))
+    assert whole.cause == found.cause == "bandwidth"
+    assert found.gains["latency"] <= whole.gains["latency"]
+    assert "at least 4.768 MiB a step" in found.verdict
+
+
+def _sizes_of_two(collectives):
+    return tuple(replace(one, elements=one.elements if place < 2 else None) for place, one in enumerate(collectives))
+
+
+def test_start_ups_of_a_table_are_not_the_time_of_its_smallest_message():
+    """A proportional table from 1 MB on, as some that are published begin: nothing of it is start-up."""
+    job = replace(HEALTHY, gradients=(4_000_000, 2_000_000) * 5, per_byte=2e-8, latency=0.0)
+    trace = trace_of(job)
+    table = osf.Table(2, (1_000_000, 2_000_000, 4_000_000), (0.02, 0.04, 0.08))
+    found = explain_trace(trace, osf.Cluster("large", "tabulated", tables=(table,)))
+    assert found.cause == "bandwidth"
+    assert found.gains["latency"] < 0.01 * found.step_time
+    assert explain_trace(trace, cluster_of(trace)).cause == "bandwidth"
+    said = "a faster network is taken to leave what the smallest message takes (1.907 MiB, 40.00 ms)"
+    assert any(remark.startswith(said) for remark in osf.explain(trace).remarks)
+    assert not any("smallest message" in remark for remark in osf.explain(trace_of(TINY)).remarks)
+
+
+def test_a_faster_cluster_does_not_make_start_ups_bytes():
+    """Messages that take ten times what it says do so in start-up and bytes alike, as remedies price them."""
+    small = osf.load_cluster("ring:25us,10Gbps")
+    assert explain_trace(trace_of(TINY), small).cause == "latency"
+    large = osf.load_cluster("ring:25us,100Gbps")
+    assert explain_trace(trace_of(replace(HEALTHY, per_byte=2e-8)), large).cause == "bandwidth"
+
+
+def test_causes_what_is_left_and_what_was_missed_add_up_to_the_step():
+    found = explain_trace(trace_of(BACKWARDS))
+    off = replace(found, replayed=found.replayed - 0.1 * found.step_time)
+    names = [name for name, _, _ in costs(found)]
+    assert "not replayed" not in names
+    assert costs(off)[-1][:2] == ("not replayed", pytest.approx(0.1 * found.step_time))
+    assert sum(seconds for _, seconds, _ in costs(off)) == pytest.approx(found.step_time, rel=0.01)
+
+
+def test_messages_are_those_of_the_rank_that_is_named():
+    slow = replace(HEALTHY, slowness=(1.6, 1.0, 1.5), stalls=(0.0,) * 3)
+    found = explain_trace(trace_of(slow))
+    assert found.sender == 2
+    assert whose_messages(found) == "Messages of rank 2, the median by own work."
+    assert whose_messages(explain_trace(trace_of(replace(slow, traced=(1,))))) == ""
 
 
 def test_one_rank_alone_says_what_it_cannot_know():
@@ -439,6 +496,8 @@ def test_prices_of_a_cluster_are_slowed_to_what_the_trace_shows():
     """A network that was stated four times as fast as it is: as it is stated it would bring four times."""
     cluster = osf.Cluster("line", "hockney", fits=(osf.AlphaBeta(2, 0.0, SLOW.per_byte / 4),))
     found = remedies_of(SLOW, cluster=cluster)
+    said = "all-reduces took 4 times as long as the cluster says"
+    assert any(remark.startswith(said) for remark in osf.explain(trace_of(SLOW), cluster).remarks)
     assert found["network-2"].step_time == pytest.approx(step_time(replace(SLOW, per_byte=5e-9)), rel=1e-3)
     assert found["stated-network"].step_time == pytest.approx(step_time(replace(SLOW, per_byte=2.5e-9)), rel=1e-3)
     assert "stated-network" not in remedies_of(SLOW)

@@ -12,7 +12,7 @@ import numpy as np
 from osfmodel.checks import require_count, require_time
 from osfmodel.cluster import FittedRange, Table
 from osfmodel.cost import jumps
-from osfmodel.cost.curves import Array
+from osfmodel.cost.curves import Array, TableCost
 from osfmodel.errors import CostError
 from osfmodel.units import show_bytes
 
@@ -153,6 +153,18 @@ def solve_nonnegative(rows: Array, times: Array, reweightings: int = REWEIGHTING
         weights = (1 + ((relative @ solution - 1) / OUTLIER) ** 2) ** -0.25
     found: Array = solution / scale
     return found
+
+
+def line(samples: Sequence[Sample]) -> tuple[float, float]:
+    """(Seconds of start-up, seconds per byte) of the line through samples of one number of workers."""
+    (startup, per_byte), _ = fit_nonnegative(samples, lambda _, size: (1.0, size))
+    return startup, per_byte
+
+
+def line_through(table: TableCost) -> tuple[float, float]:
+    """As :func:`line`, of a table's points: what of them is start-up where the smallest message is a large one."""
+    rows = zip(table.sizes, table.times, strict=True)
+    return line([Sample(2, size, time) for size, time in rows if size and time])
 
 
 def fit_nonnegative(samples: Sequence[Sample], regressors: Regressors) -> tuple[tuple[float, ...], tuple[float, ...]]:

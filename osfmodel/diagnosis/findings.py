@@ -79,6 +79,7 @@ class Explanation:
     straggler: the rank that is most often the slowest, where a cause of one rank costs 5 %; None else, or with one rank
     network:   the costliest cause among those of communication, where it costs 5 %; None else
     verdict:   a sentence on ``cause``, and one on the straggler or the network, if that is the other
+    sender:    the rank whose messages ``buckets`` are: the median by its own work
     remarks:   what the trace does not tell, one sentence each
     remedies:  what would help, the most first
     """
@@ -97,6 +98,7 @@ class Explanation:
     network: str | None
     verdict: str
     buckets: tuple[BucketRow, ...] = field(repr=False)
+    sender: int = 0
     remarks: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
 

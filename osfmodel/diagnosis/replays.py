@@ -11,8 +11,12 @@ from osfmodel.diagnosis.replay import Scene, Seen, alone, flowing, median_place,
 from osfmodel.intervals import Interval, without
 from osfmodel.trace.record import Key
 
-Startup = Callable[[int, float], float]
-"""Seconds of start-up of a message of so many bytes, which took so many seconds; no more than those."""
+StartupShare = Callable[[int], float]
+"""What part of the time of a message of so many bytes is start-up, from 0 to 1.
+
+A part and no time, since messages of one size differ: what one took longer than its like, behind a retransmission or a
+busy host, is no sign of bytes.
+"""
 
 
 class Replays:
@@ -21,10 +25,10 @@ class Replays:
     ``usual`` is the rank whose own work is the median: what is asked of one rank is asked of it.
     """
 
-    def __init__(self, ranks: Sequence[Seen], startup: Startup) -> None:
+    def __init__(self, ranks: Sequence[Seen], share: StartupShare) -> None:
         self.ranks = ranks
         self.usual = ranks[median_place([rank.own_work for rank in ranks])]
-        self._startup = startup
+        self._share = share
         self._ddp = any(rank.step.ddp for rank in ranks)
         self._inputs = input_waits(self.usual.step)
         self._times = dict(messages(ranks))
@@ -76,7 +80,10 @@ class Replays:
         return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt()
 
     def _of_bytes(self, key: Key, seconds: float) -> float:
-        return 0.0 if key in self._maps else seconds - self._startup(self._sizes[key], seconds)
+        if key in self._maps:
+            return 0.0
+        size = self._sizes[key]  # without one nothing tells its start-up from its bytes
+        return seconds * (1 - self._share(size)) if size else seconds
 
 
 def _idle(rank: Seen) -> tuple[Interval, ...]:

@@ -95,7 +95,8 @@ def bandwidth(one: Explanation, seconds: float) -> str:
         )
     rate = sum(size for _, size in carried) / sum(size / speed for speed, size in carried)
     said = f" at a bus bandwidth of {show_bytes(rate)}/s"
-    return f"Bandwidth: {show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
+    least = "at least " if any(row.bytes is None for row in one.buckets) else ""
+    return f"Bandwidth: {least}{show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
 
 
 def network_or_rank(one: Explanation) -> str:

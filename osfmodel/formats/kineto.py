@@ -14,7 +14,7 @@ from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_ev
 from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto_steps import steps_of
 from osfmodel.formats.kineto_windows import PROFILER_STEP
-from osfmodel.formats.source_text import Files, Hints, silent, stem
+from osfmodel.formats.source_text import Files, Hints, silent
 from osfmodel.formats.trace_cycles import Writer, continued, cycles_of, places_of, require_different
 from osfmodel.formats.trace_ranks import joined, numbered_alike
 from osfmodel.formats.trace_sizes import sized
@@ -76,7 +76,7 @@ class _File:
 def trace_of(files: Files, hints: Hints) -> Trace:
     """The job that the traces of its ranks show.
 
-    ``hints`` give a name, that of the first file where they have none, and what traces may lack: workers, sizes from
+    ``hints`` give a name, and what traces may lack: workers, sizes from
     DDP's log or a model. What they still lack is in the remarks of the trace. Raises DataError, naming the file, for
     one that is no trace or has no steps.
     """
@@ -84,7 +84,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
     if not found:
         raise DataError("holds no trace of torch.profiler")
     origin = min(file.first for file in found)
-    title = hints.name or stem(found[0].path.partition(":")[0])
+    title = hints.name
     remarks: list[str] = []
     writers = [file.writer for file in found]
     ranks = _placed(found, [_rank(file, origin, remarks) for file in found], writers)

@@ -145,13 +145,16 @@ class Files:
 
 def stem(file: str) -> str:
     """The name of what is in a file, where none is given: the file's, up to its first dot."""
-    return "stdin" if file == "-" else Path(file).name.partition(".")[0] or "imported"
+    return "stdin" if file == "-" else Path(os.path.abspath(file)).name.strip(".").partition(".")[0] or "imported"
 
 
 def shared_stem(files: Sequence[str]) -> str:
-    """The name of what is in the files of a job: how all their names begin."""
-    shared = os.path.commonprefix([stem(file) for file in files])  # noqa: RUF071, as characters are meant
-    return shared.strip("-_ ") or stem(files[0])
+    """The name of what is in the files of a job: how all their names begin, up to the numbers by which they differ."""
+    stems = [stem(file) for file in files]
+    shared = os.path.commonprefix(stems)  # noqa: RUF071, as characters are meant
+    if any(name[len(shared) :][:1].isdigit() for name in stems):
+        shared = shared.rstrip("0123456789")
+    return shared.strip("-_ ") or stems[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Explained:
                 for rank in one.ranks
             ],
             "steps": [{"step": step.number, "time_s": step.time, **_parts(step.parts)} for step in one.steps],
+            "buckets_of_rank": one.sender,
             "buckets": [_bucket(row) for row in one.buckets],
             "remedies": [_remedy(remedy) for remedy in one.remedies],
             "notes": list(one.remarks),

@@ -175,7 +175,7 @@ class Pictures:
             found.setdefault(remark, []).append(about)
         for trace in self.request.traces:
             for remark in (*trace.remarks, *cautions(trace)):
-                found.setdefault(remark, [f"trace {trace.name}"])
+                found.setdefault(remark, []).append(f"trace {trace.name}")
         return tuple((note, tuple(names)) for note, names in found.items())
 
 

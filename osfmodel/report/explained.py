@@ -21,6 +21,7 @@ from osfmodel.explain_tables import (
     parts,
     rank_cells,
     title,
+    whose_messages,
 )
 from osfmodel.report.markup import Markup, element, joined, percent, table
 from osfmodel.report.shell import document, section
@@ -136,8 +137,9 @@ def _messages(one: Explanation) -> Iterable[Markup]:
     shown = most_exposed(one.buckets, MOST)
     heads = (*message_heads(one), "in the step")
     rows: list[tuple[str | Markup, ...]] = [(*message_cells(row), _when(row, one.step_time)) for row in shown]
-    yield _boxed("Collectives of a step of the median rank", heads, rows)
-    words = "A stroke is where the gradients of a message were ready, the bar where it was under way."
+    yield _boxed("Collectives of a step", heads, rows)
+    stroke = "A stroke is where the gradients of a message were ready, the bar where it was under way."
+    words = f"{whose_messages(one)} {stroke}".lstrip()
     if len(one.buckets) > len(shown):
         words += f" These are the {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
     yield element("p", words, class_="note")

@@ -23,6 +23,7 @@ from osfmodel.explain_tables import (
     parts,
     rank_cells,
     title,
+    whose_messages,
 )
 from osfmodel.units import show_time
 
@@ -105,6 +106,8 @@ def _show_messages(console: Console, one: Explanation) -> None:
         if console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum <= console.width:
             break
     console.print(table)
+    if whose_messages(one):
+        console.print(whose_messages(one), markup=False)
     if count:
         console.print(f"No room for {' and '.join(LEFT_OUT[:count])}: a wider terminal, or --format csv.", markup=False)
     if len(one.buckets) > len(shown):

@@ -316,5 +316,5 @@ def measurement_of(trace: Trace) -> Measurement:
     samples = tuple(step.time for step in alike_steps(trace))
     told = tuple((name, _printable(value)) for name, value in conditions.items())
     source = _source(trace, "times of steps on the device")
-    plan = "ddp" if "sent" in conditions or any(step.ddp for step in steps) else UNKNOWN
+    plan = "ddp" if any(step.ddp for step in steps) else UNKNOWN
     return Measurement(trace.name, trace.name, plan, trace.workers or 1, samples, 0, told, source)

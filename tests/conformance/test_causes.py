@@ -11,7 +11,7 @@ import pytest
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES, COMPUTE, words
 from osfmodel.diagnosis.replay import Seen
-from osfmodel.diagnosis.replays import Replays, Startup
+from osfmodel.diagnosis.replays import Replays, StartupShare
 from osfmodel.explain import explain_trace
 from osfmodel.remedies import REMEDIES
 from tests.jobs import PLANTED, Job, trace_of
@@ -43,9 +43,9 @@ def replayed(replays: Replays) -> list[float]:
     return [replays.as_traced(), *(cause.without(replays) for cause in CAUSES.values())]
 
 
-def _startup_of(job: Job) -> Startup:
-    """As the job was made up; of a message that took less, all of it."""
-    return lambda size, seconds: min(seconds, job.latency)
+def _startup_share_of(job: Job) -> StartupShare:
+    """As the job was made up."""
+    return lambda size: job.latency / (job.latency + job.per_byte * size)
 
 
 @pytest.mark.parametrize("job", PLANTED)
@@ -53,7 +53,7 @@ def test_a_step_is_never_longer_without_a_cause(job):
     """As the replays have it, before anything is cut off at 0."""
     trace = trace_of(PLANTED[job])
     for steps in zip(*(rank.steps for rank in trace.ranks), strict=True):
-        times = replayed(Replays([Seen.of(step, True) for step in steps], _startup_of(PLANTED[job])))
+        times = replayed(Replays([Seen.of(step, True) for step in steps], _startup_share_of(PLANTED[job])))
         assert all(after <= before + GRAIN for before, after in pairwise(times)), times
 
 

@@ -15,15 +15,16 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Cluster, predict
+from osfmodel import Cluster, predict, profiles
+from osfmodel.check import check
 from osfmodel.cli import main
 from osfmodel.errors import DataError, OsfError
 from osfmodel.explain import explain_trace
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
-from osfmodel.formats.source_text import Text, silent
+from osfmodel.formats.source_text import Text, shared_stem, silent
 from osfmodel.formats.traces import found_in
 from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements
+from osfmodel.measurements import load_measurements, save_measurements
 from osfmodel.outputs.results import summary
 from osfmodel.trace.buckets import carried
 from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
@@ -597,16 +598,44 @@ def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
     checked = CliRunner().invoke(main, ["check", str(folder / "rank-measurements.json")])
     assert checked.exit_code == 1
     said = " ".join(checked.stdout.split())
-    assert (
-        "1 run not predicted: it names no cluster and no plan, as osf import wrote none beside it (without --kind"
-        in said
-    )
+    assert "1 run not predicted: it names no cluster, as osf import wrote none beside it (without --kind" in said
     assert "no cluster named" not in said
+
+
+def test_files_of_one_job_share_its_name(tmp_path, monkeypatch):
+    assert shared_stem(["a/resnet50-0.json.gz", "a/resnet50-1.json.gz"]) == "resnet50"
+    assert shared_stem(["rank9.json", "rank10.json", "rank11.json"]) == "rank"
+    assert shared_stem(["rank10.json", "rank11.json"]) == "rank"
+    assert shared_stem(["10.json", "11.json"]) == "10"
+    assert shared_stem(["resnet50.pt.trace.json"]) == "resnet50"
+    (tmp_path / ".run").mkdir()
+    monkeypatch.chdir(tmp_path / ".run")
+    assert shared_stem(["."]) == "run"
+
+
+def test_a_run_of_one_worker_uses_no_network_and_no_plan(tmp_path):
+    """With whatever cluster is named in it, it is predicted from its own computation: self-consistency."""
+    job = trace_of(replace(HEALTHY, slowness=(1.0,), stalls=(0.0,), gradients=(4_000_000,), buckets=(), ddp=False))
+    workload, run = workload_of(job), measurement_of(job)
+    assert (run.plan, run.workers) == ("unknown", 1)
+    profiles.save(workload, tmp_path / "w.json")
+    told = replace(run, workload="w.json", cluster="ring:50us,10Gbps")
+    save_measurements("run", [told], tmp_path / "run.json")
+    (checked,) = check([str(tmp_path / "run.json")])
+    assert checked.rows[0].predicted == pytest.approx(run.iteration_time, rel=0.01)
+    assert checked.self_consistency
+    two = replace(told, workers=2)
+    save_measurements("run", [two], tmp_path / "run.json")
+    (checked,) = check([str(tmp_path / "run.json")])
+    assert list(checked.reasons) == ["its trace does not say which buckets were sent: name a plan in the run"]
 
 
 def test_a_trace_that_shows_no_ddp_is_no_run_of_it():
     job = trace_of(HEALTHY)
     assert measurement_of(job).plan == "ddp"
+    by_hand = measurement_of(trace_of(replace(HEALTHY, ddp=False)))
+    assert by_hand.plan == "unknown"
+    assert by_hand.condition("sent")
     shards = [replace(one, kind="reduce_scatter") for one in job.ranks[0].steps[0].collectives]
     for ddp, plan in ((False, "unknown"), (True, "ddp")):
         steps = tuple(replace(step, collectives=tuple(shards), ddp=ddp) for step in job.ranks[0].steps[:1])
