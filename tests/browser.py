@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -75,6 +76,13 @@ class Browser:
     def all(self, selector: str):
         """The elements that match."""
         return self.driver.find_elements("css selector", selector)
+
+    def shot(self, width: int, height: int = 0) -> bytes:
+        """The page as PNG, from its top; all of it where no height is given."""
+        height = height or self.run("return document.documentElement.scrollHeight")
+        part = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        asked = {"format": "png", "captureBeyondViewport": True, "clip": part}
+        return base64.b64decode(self.driver.execute_cdp_cmd("Page.captureScreenshot", asked)["data"])
 
     def printed(self) -> int:
         """How many bytes it has as PDF."""

@@ -5,7 +5,6 @@ The picture of the page shows it with the third bucket pointed at. Look at what 
 
 from __future__ import annotations
 
-import base64
 import tempfile
 from pathlib import Path
 
@@ -24,10 +23,7 @@ def photograph(page: Path, picture: Path) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, browser(Path(profile)) as chromium:
         chromium.open(page, WIDTH)
         chromium.run("document.querySelectorAll('.block:not([hidden]) .collective')[2].focus()")
-        part = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
-        asked = {"format": "png", "captureBeyondViewport": True, "clip": part}
-        shot = chromium.driver.execute_cdp_cmd("Page.captureScreenshot", asked)
-        picture.write_bytes(base64.b64decode(shot["data"]))
+        picture.write_bytes(chromium.shot(WIDTH, HEIGHT))
 
 
 if __name__ == "__main__":

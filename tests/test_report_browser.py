@@ -52,6 +52,29 @@ def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
     assert chromium.run(CONTRAST) == []
 
 
+@pytest.mark.parametrize("width", [390, 1200])
+def test_what_is_seen_is_drawn(chromium, pages, width):
+    """A screenshot beside each page, to be looked at; each colour of the chart covers something of it."""
+    numpy, image = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.image")
+    seen = {}
+    for name in ("plain", "explained"):
+        chromium.open(pages / f"{name}.html", width)
+        (pages / f"{name}-{width}.png").write_bytes(chromium.shot(width))
+        seen[name] = image.imread(pages / f"{name}-{width}.png")
+    (pages / "nothing.html").write_text("<!doctype html><title>nothing</title>")
+    chromium.open(pages / "nothing.html", width)
+    (pages / "nothing.png").write_bytes(chromium.shot(width, 900))
+    seen["nothing"] = image.imread(pages / "nothing.png")
+    for name, pixels in seen.items():
+        assert pixels.shape[1] == width
+        colours, counts = numpy.unique(
+            (255 * pixels).astype(int).reshape(-1, pixels.shape[2]), axis=0, return_counts=True
+        )
+        large = [colour for colour, count in zip(colours.tolist(), counts.tolist(), strict=True) if count > 200]
+        coloured = [colour for colour in large if max(colour[:3]) - min(colour[:3]) > 40]
+        assert (len(coloured) >= 2) == (name != "nothing"), (name, coloured)
+
+
 CONTRAST = """
 const light = (text) => {
   const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
