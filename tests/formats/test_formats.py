@@ -269,3 +269,17 @@ def test_a_folder_that_is_written_as_one_is_made(tmp_path):
     result = CliRunner().invoke(main, [*asked, f"{tmp_path}/no/such/"])
     assert (result.exit_code, "give a folder such as job/" in result.stderr) == (2, True)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil", "../../evil", "/evil", "a/b", "a\\b", "..", "."])
+def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
+    """Neither one that is told nor one that stands in a file; where it makes no file's name it is kept."""
+    (tmp_path / "run.log").write_text(samples.NEW_TEXT)
+    asked = ["import", str(tmp_path / "run.log"), "--name", name, "-o"]
+    own = tmp_path / "own.json"
+    assert CliRunner().invoke(main, [*asked, str(own)]).exit_code == 0
+    assert osf.load_cluster(own).name == name
+    for words in ([*asked, f"{tmp_path}/job/"], ["import", str(own), "-o", f"{tmp_path}/job/"]):
+        result = CliRunner().invoke(main, words)
+        assert (result.exit_code, f"--name {name!r}: it makes the name of a file there" in result.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "run.log"]
