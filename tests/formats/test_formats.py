@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 
 import pytest
 from click.testing import CliRunner
@@ -269,6 +270,22 @@ def test_a_folder_that_is_written_as_one_is_made(tmp_path):
     result = CliRunner().invoke(main, [*asked, f"{tmp_path}/no/such/"])
     assert (result.exit_code, "give a folder such as job/" in result.stderr) == (2, True)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("command", ["import", "explain"])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04\x14\0\0\0", "is a zip archive, which is not read: unpack it"),
+        (gzip.compress(bytes(10240)), "holds nothing but zeros"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path, command, content, told):
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    result = CliRunner().invoke(main, [command, str(path)])
+    assert (result.exit_code, f"{path}: {told}" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("name", ["../evil", "../../evil", "/evil", "a/b", "a\\b", "..", "."])
