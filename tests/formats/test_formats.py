@@ -17,6 +17,7 @@ from osfmodel.formats import IMPORT_FORMATS, Hints, csv_layers, csv_table, impor
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT
 from tests.formats import samples
+from tests.live.explained import paths_of
 
 HINTS = Hints("mine", workers=None)
 
@@ -270,6 +271,21 @@ def test_a_folder_that_is_written_as_one_is_made(tmp_path):
     result = CliRunner().invoke(main, [*asked, f"{tmp_path}/no/such/"])
     assert (result.exit_code, "give a folder such as job/" in result.stderr) == (2, True)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--workers", "7"], "--workers 7 is not taken: by the trace the job has 2"),
+        (["--gpus-per-node", "5"], "--gpus-per-node 5 is more than the job's 2 workers"),
+        (["--workers", "2", "--gpus-per-node", "2"], ""),
+    ],
+)
+def test_what_contradicts_a_trace_is_told(words, told):
+    result = CliRunner().invoke(main, ["import", *map(str, paths_of("slow-link")), *words])
+    assert result.exit_code == 0
+    said = [line for line in result.stderr.splitlines() if "warning: --" in line]
+    assert said == ([f"osf: warning: {told}"] if told else [])
 
 
 @pytest.mark.parametrize("command", ["import", "explain"])
