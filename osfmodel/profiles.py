@@ -157,7 +157,7 @@ def _import_advice(path: Path, kind: str, tool: str) -> str:
         if tool not in SEVERAL:
             return "no runs are imported from that"
         return f"run `osf import {path} -o {path.with_name(stem)}/`, and give the {kind} file in that folder"
-    target = path.with_name(f"{stem}.json")
+    target = path.with_name(f"{stem}-{kind}.json" if tool in SEVERAL else f"{stem}.json")
     target = target if target != path else path.with_name(f"{kind}.json")
     which = f" --kind {kind}" if tool in SEVERAL else ""
     return f"run `osf import {path}{which} -o {target}`, and give that file"

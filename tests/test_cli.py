@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import io
 import itertools
@@ -332,6 +333,58 @@ def test_a_broken_profile_does_not_hide_the_others(tmp_path, monkeypatch):
     assert "h100-node" in result.stdout
     assert "broken.json: is not valid JSON" in result.stderr
     assert "/no/such/folder, which is not a folder" in result.stderr
+
+
+def traced(tmp_path):
+    """A trace of one rank of a job of two, with no small message that would show a start-up."""
+    path = tmp_path / "rank.json"
+    path.write_text(traces.text(traces.Job(late=(0, 0), clocks=(0, 0))))
+    return path
+
+
+def test_hints_to_import_a_trace_name_its_nouns_apart(tmp_path):
+    path = traced(tmp_path)
+    for kind, words in {
+        "workload": ["predict", path, "--cluster", "k80-10gbe-ring"],
+        "cluster": ["predict", "googlenet-k80", "--cluster", path],
+    }.items():
+        said = run(*words, "--workers", 8).stderr
+        assert f"osf import {path} --kind {kind} -o {tmp_path}/rank-{kind}.json" in said
+
+
+def test_an_error_in_a_log_names_it(tmp_path):
+    log = tmp_path / "hello.txt"
+    log.write_text("hello")
+    result = run("explain", traced(tmp_path), "--ddp-logging", log)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(f"osf: {log}: is not valid JSON")
+
+
+def test_several_traces_after_one_option():
+    words = ["report", "googlenet-k80", "--cluster", "k80-10gbe-ring", "--workers", 8]
+    result = run(*words, "--trace", "a.gz", "b.gz", "c.gz")
+    assert (result.exit_code, "repeat --trace before each, or give their folder" in result.stderr) == (2, True)
+    assert "repeat" not in run(*words, "b.gz").stderr
+
+
+def test_a_factor_that_changes_nothing_is_told(tmp_path):
+    cluster = osf.Cluster("flat", "hockney", fits=(osf.AlphaBeta(2, 0.0, 1e-9),))
+    osf.save(cluster, tmp_path / "flat.json")
+    words = ["predict", "googlenet-k80", "--cluster", tmp_path / "flat.json", "--workers", 2, "--plan", "wfbp"]
+    told = "warning: --latency x2 changes nothing: cluster 'flat' has no latency"
+    assert told in run(*words, "--latency", "x2").stderr
+    assert "changes nothing" not in run(*words, "--bandwidth", "x2").stderr
+
+
+def test_a_global_batch_of_a_workload_without_one_speaks_of_no_other_option(tmp_path):
+    workload = dataclasses.replace(osf.load_workload("googlenet-k80"), batch_size=None)
+    osf.save(workload, tmp_path / "w.json")
+    words = ["predict", tmp_path / "w.json", "--cluster", "k80-10gbe-ring", "--workers", 8, "--plan", "wfbp"]
+    refused = run(*words, "--global-batch", 64)
+    assert refused.exit_code != 0
+    assert "add batch_size to its file" in refused.stderr
+    assert "are taken for" not in refused.stderr
+    assert "are taken for --batch-size 64" in run(*words, "--batch-size", 64).stderr
 
 
 def test_names_are_whole_on_a_narrow_terminal():

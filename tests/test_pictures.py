@@ -21,8 +21,9 @@ from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
 from osfmodel.picture.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
 from osfmodel.picture.scatter import scatter
 from osfmodel.pricing import pricing_of
+from osfmodel.screens import pictures as screen
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.ticks import decade_ticks, even_ticks
+from osfmodel.ticks import decade_ticks, even_ticks, time_unit
 from osfmodel.trace import cluster_of, plan_of, workload_of
 from osfmodel.trace.record import RankTrace, Trace
 from tests.live.explained import paths_of
@@ -396,3 +397,18 @@ def test_ticks_are_round_and_inside():
         ticks = decade_ticks(low, high, 5)
         assert 1 <= len(ticks) <= 6
         assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)
+
+
+@pytest.mark.parametrize("width", [12, 40, 47, 83, 100])
+@pytest.mark.parametrize("end", [0.4001, 0.3995, 1e-3, 1.9e-3, 3.0, 123.4])
+def test_the_axis_ends_where_its_chart_does(width, end):
+    """The last time has its unit and no two run into each other."""
+    shown = screen._axis(width, end)
+    unit, factor = time_unit(end)
+    assert len(shown) <= width + 1
+    *times, said = shown.split()
+    assert said == unit
+    values = [float(text) for text in times]
+    assert values == sorted(values)
+    assert values[-1] == even_ticks(0, end * factor, max(2, width // 10))[-1]
+    assert set(values) <= set(even_ticks(0, end * factor, max(2, width // 10)))

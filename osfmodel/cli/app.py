@@ -104,7 +104,10 @@ class CommandLine(click.Group):
 
 
 def _example_of(error: click.ClickException) -> str:
-    """A value of an option that is missing, where one helps."""
+    """A value of an option that is missing, or how to repeat one that was given several files, where that helps."""
+    params = error.ctx.params if isinstance(error, click.UsageError) and error.ctx is not None else {}
+    if params.get("traces") and "unexpected extra argument" in error.message:
+        return " Of several traces, repeat --trace before each, or give their folder."
     if not isinstance(error, click.MissingParameter) or error.param is None:
         return ""
     return EXAMPLES.get(error.param.opts[-1], "")

@@ -92,6 +92,8 @@ def import_command(
       osf import rank0.json rank1.json --kind workload -o traced.json
     """
     check_output(output, files)
+    if name is not None and output is not None and names_folder(output):
+        require_file_name(name)
     hints = replace(hints, workers=workers, gpus_per_node=gpus_per_node, batch_size=batch_size, collective=collective)
     if "-" in files or not holds_traces([Path(file) for file in files], form):
         title = name or "-".join(stem(file) for file in files)
@@ -162,6 +164,14 @@ def names_folder(output: str) -> bool:
     return Path(output).is_dir() or output.endswith(("/", os.sep))
 
 
+def require_file_name(name: str) -> None:
+    """Raise UsageError for a name, told or read, that would lead out of the folder in which it makes a file's."""
+    if name in (".", "..") or any(sign in name for sign in ("/", "\\", "\0")):
+        raise UsageError(
+            f"--name {name!r:.200}: it makes the name of a file there: give one without / or \\, or -o FILE.json"
+        )
+
+
 def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
     """The nouns in one file, or in what stands on standard input; warnings on stderr."""
 
@@ -192,11 +202,14 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
         several = f"{len(nouns)} clusters:" if len(kinds) == 1 else f"{', '.join(kinds)}: choose with --kind, or"
         raise UsageError(f"{files[0]} holds {several} give -o a folder such as job/")
     else:
-        folder = names_folder(output)
-        if folder:
+        if names_folder(output):
+            names = named(nouns, title)
+            for name, _ in names:
+                require_file_name(name)
             Path(output).mkdir(exist_ok=True)
-        targets = [(Path(output) / f"{name}.json", noun) for name, noun in named(nouns, title)]
-        targets = targets if folder else [(Path(output), noun) for noun in nouns]
+            targets = [(Path(output) / f"{name}.json", noun) for name, noun in names]
+        else:
+            targets = [(Path(output), noun) for noun in nouns]
         for target, _ in targets:
             check_output(str(target), files)
         for target, noun in targets:

@@ -16,7 +16,7 @@ from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS
 from osfmodel.effects import EFFECTS, Effects, effects_of
 from osfmodel.errors import UsageError
-from osfmodel.network import Change
+from osfmodel.network import SAME, Change, faster_network
 from osfmodel.units import parse_bandwidth, parse_part, parse_time
 from osfmodel.what_if import WhatIf
 from osfmodel.workload import Workload
@@ -148,13 +148,24 @@ def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
     if subject.cost_model is not None:
         cluster = replace(cluster, cost_model=subject.cost_model)
     chosen = parse_effects(subject.effects)
+    _warn_of_no_change(cluster, subject.what_if)
     return workload, subject.what_if.of_cluster(cluster if chosen is None else replace(cluster, effects=chosen))
+
+
+def _warn_of_no_change(cluster: Cluster, what_if: WhatIf) -> None:
+    """Say where a factor finds nothing to change: of a cluster whose times are all start-up, or none of them."""
+    for name in ("bandwidth", "latency"):
+        change: Change = getattr(what_if, name)
+        if change.value is None and change != SAME and faster_network(cluster, **{name: change}) == cluster:
+            warn(f"--{name} x{change.factor:g} changes nothing: cluster {cluster.name!r} has no {name} in its figures")
 
 
 def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
     """Say where times of one batch size are taken for another in proportion."""
     sizes = dict.fromkeys(what_if.share(count) for count in counts)
     others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
+    if workload.batch_size is None and what_if.global_batch is not None:
+        return  # which is refused
     if workload.batch_size is None and others:
         warn(
             f"workload {workload.name!r} does not say at which batch size it was profiled: its times are taken for "

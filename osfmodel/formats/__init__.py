@@ -31,9 +31,9 @@ from osfmodel.formats import (
 from osfmodel.formats.layout import as_one_cluster
 from osfmodel.formats.packed import unpacked
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
-from osfmodel.formats.trace_files import recognised
+from osfmodel.formats.trace_files import head_of, recognised
 from osfmodel.formats.traces import nouns_of
-from osfmodel.formats.unknown import explained
+from osfmodel.formats.unknown import explained, unlike
 from osfmodel.profiles import read
 from osfmodel.trace.record import Trace
 
@@ -160,6 +160,8 @@ def load_trace(
 def _no_trace(path: Path | Text) -> str:
     """What a file is that is no trace, and what takes it."""
     name = _format_of(path, {name: entry.sniff for name, entry in IMPORT_FORMATS.items()})
+    if name is None and not isinstance(path, Text) and (what := unlike(head_of(path))):
+        return what
     if name is None:
         return f"is no trace of a profiler that is known here ({', '.join(_sniffs())}), nor what osf import reads"
     if name == "osfmodel":
@@ -212,6 +214,8 @@ def import_content(
     if form is not None:
         _entry(form)
     plain = unpacked(content)
+    if what := unlike(plain):
+        raise DataError(what)
     try:
         text = Text(file, plain.decode("utf-8-sig"), tell=tell or _as_warning)
     except UnicodeDecodeError as error:

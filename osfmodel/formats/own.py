@@ -25,7 +25,7 @@ def read(text: Text, hints: Hints) -> list[Workload | Cluster]:
         return [_told(decode_workload(content(text)), hints)]
     if kind == "cluster":
         return [decode_cluster(content(text))]
-    raise DataError(f"is a {kind!s:.40} of osfmodel: only workloads and clusters are imported")
+    raise DataError(f"is osfmodel's own, of kind {kind!s:.40}: only workloads and clusters are imported")
 
 
 def _told(workload: Workload, hints: Hints) -> Workload:

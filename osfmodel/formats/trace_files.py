@@ -102,6 +102,12 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
     return None
 
 
+def head_of(path: Path) -> bytes:
+    """What a file begins with, unpacked. Raises DataError for what cannot be read."""
+    with _open(path) as file:
+        return peeked(streamed(_read(file, Meter((), None))), HEAD)[0]
+
+
 def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
     """(file, whether it was found in a folder) of what a path names."""
     if not path.is_dir():

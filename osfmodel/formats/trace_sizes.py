@@ -30,7 +30,10 @@ def sized(trace: Trace, hints: Hints) -> Trace:
         )
         trace = _mapped(trace, _by_model(gradients))
     if hints.ddp_logging is not None:
-        sizes, dtype = _logged(hints.ddp_logging)
+        try:
+            sizes, dtype = _logged(hints.ddp_logging)
+        except DataError as error:
+            raise DataError(f"{hints.ddp_logging.file}: {error}") from None
         _require(trace, lambda step: len(step.reductions) == len(sizes), f"DDP's log has {len(sizes)} buckets")
         trace = _mapped(trace, _by_buckets(sizes, dtype))
     return _mapped(trace, _by_gradients)

@@ -29,7 +29,7 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
     ``tell`` hears what is missing and how to record it; ``hints`` say what no trace does: the batch, and what few do,
     how many GPUs hosts have.
     """
-    for remark in trace.remarks:
+    for remark in (*trace.remarks, *_contradicted(trace, hints)):
         tell(remark)
     nouns: list[Noun] = []
     for make in (workload_of, cluster_of, measurement_of):
@@ -45,6 +45,16 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
     for said in cautions(trace):
         tell(said)
     return [_as_told(noun, hints) for noun in nouns]
+
+
+def _contradicted(trace: Trace, hints: Hints) -> list[str]:
+    """What was told that is not so by the trace."""
+    said = []
+    if hints.workers not in (None, trace.workers):
+        said.append(f"--workers {hints.workers} is not taken: by the trace the job has {trace.workers}")
+    if trace.workers is not None and (hints.gpus_per_node or 0) > trace.workers:
+        said.append(f"--gpus-per-node {hints.gpus_per_node} is more than the job's {how_many(trace.workers, 'worker')}")
+    return said
 
 
 def _as_told(noun: Noun, hints: Hints) -> Noun:

@@ -24,6 +24,16 @@ NEEDED: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 MOST_COLUMNS = 12
+ZIP = b"PK\x03\x04"
+
+
+def unlike(content: bytes) -> str:
+    """Half a sentence on a file that begins so, unpacked, where that is no text at all; empty where it may be."""
+    if content.startswith(ZIP):
+        return "is a zip archive, which is not read: unpack it, and give the files in it, a folder or a tar of them"
+    if not content.strip(b"\0"):
+        return "holds nothing but zeros, as a tar archive of nothing does" if content else "is empty"
+    return ""
 
 
 def explained(head: str, known: Sequence[str]) -> str:

@@ -113,14 +113,18 @@ def _number(cells: list[tuple[str, str]], text: str, first: int, last: int) -> N
 
 
 def _axis(width: int, end: float) -> str:
-    """Times below their columns; the last one has its unit."""
-    row = [" "] * (width + 12)
+    """Times below their columns, as far as they fit; the last one has its unit, and ends where the chart does."""
+    row, free = [" "] * (width + 1), width + 1
     unit, factor = time_unit(end)
     ticks = even_ticks(0, end * factor, max(2, width // 10))
-    for tick in ticks:
-        text = f"{tick:g}" + (f" {unit}" if tick == ticks[-1] else "")
-        first = round(tick / (end * factor) * width)
-        row[first : first + len(text)] = text
+    for tick in reversed(ticks):
+        last = tick == ticks[-1]
+        text = f"{tick:g}" + (f" {unit}" if last else "")
+        place = round(tick / (end * factor) * width)
+        first = max(0, min(place, free - len(text))) if last else place
+        if first + len(text) <= free:
+            row[first : first + len(text)] = text
+            free = first - 1
     return "".join(row).rstrip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from osfmodel.formats import IMPORT_FORMATS, Hints, csv_layers, csv_table, impor
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT
 from tests.formats import samples
+from tests.live.explained import paths_of
 
 HINTS = Hints("mine", workers=None)
 
@@ -269,3 +271,48 @@ def test_a_folder_that_is_written_as_one_is_made(tmp_path):
     result = CliRunner().invoke(main, [*asked, f"{tmp_path}/no/such/"])
     assert (result.exit_code, "give a folder such as job/" in result.stderr) == (2, True)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--workers", "7"], "--workers 7 is not taken: by the trace the job has 2"),
+        (["--gpus-per-node", "5"], "--gpus-per-node 5 is more than the job's 2 workers"),
+        (["--workers", "2", "--gpus-per-node", "2"], ""),
+    ],
+)
+def test_what_contradicts_a_trace_is_told(words, told):
+    result = CliRunner().invoke(main, ["import", *map(str, paths_of("slow-link")), *words])
+    assert result.exit_code == 0
+    said = [line for line in result.stderr.splitlines() if "warning: --" in line]
+    assert said == ([f"osf: warning: {told}"] if told else [])
+
+
+@pytest.mark.parametrize("command", ["import", "explain"])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04\x14\0\0\0", "is a zip archive, which is not read: unpack it"),
+        (gzip.compress(bytes(10240)), "holds nothing but zeros"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path, command, content, told):
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    result = CliRunner().invoke(main, [command, str(path)])
+    assert (result.exit_code, f"{path}: {told}" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["../evil", "../../evil", "/evil", "a/b", "a\\b", "..", "."])
+def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
+    """Neither one that is told nor one that stands in a file; where it makes no file's name it is kept."""
+    (tmp_path / "run.log").write_text(samples.NEW_TEXT)
+    asked = ["import", str(tmp_path / "run.log"), "--name", name, "-o"]
+    own = tmp_path / "own.json"
+    assert CliRunner().invoke(main, [*asked, str(own)]).exit_code == 0
+    assert osf.load_cluster(own).name == name
+    for words in ([*asked, f"{tmp_path}/job/"], ["import", str(own), "-o", f"{tmp_path}/job/"]):
+        result = CliRunner().invoke(main, words)
+        assert (result.exit_code, f"--name {name!r}: it makes the name of a file there" in result.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "run.log"]

@@ -271,7 +271,7 @@ def test_own_files_are_read_as_they_are(tmp_path, small_workload):
     assert isinstance(workload, Workload)
     assert outcome(Text("file.txt", samples.OWN_CLUSTER))[0].name == "wires"
     plan = '{"schema_version": 1, "workload": "w", "buckets": []}'
-    assert "is a plan of osfmodel: only workloads and clusters" in outcome(Text("file.txt", plan))
+    assert "is osfmodel's own, of kind plan: only workloads and clusters" in outcome(Text("file.txt", plan))
 
 
 def test_a_row_without_times_is_a_fault_of_its_line():
