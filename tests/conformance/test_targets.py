@@ -89,6 +89,15 @@ def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
     assert f"-o {path}: only osf tune has lines to paste: name it .json" in result.stderr
 
 
+@pytest.mark.parametrize("name", CONFIG_TARGETS)
+def test_files_that_a_launch_names_are_those_that_are_written(name):
+    """``-o lines.py`` in a sentence has an ending that osf tune takes for this framework."""
+    target = CONFIG_TARGETS[name]
+    told = re.findall(r"-o [\w-]+(\.\w+)", f"{target.script} {target.launcher}")
+    assert [ending for ending in told if ending not in (target.endings or (".json",))] == []
+    assert told or target.beside
+
+
 def _compiles(text):
     return compile(text, "settings.py", "exec")
 
