@@ -19,6 +19,7 @@ from osfmodel.plan import Block, Bucket, Plan, in_one, one_by_one
 from osfmodel.plans import FAMILIES, NAMED_PLANS, named_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
+from osfmodel.targets import STOCK_TARGETS
 
 CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
 
@@ -218,9 +219,8 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
 
 
 PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]
-NEED_NONE = {
-    "wfbp", "single", "ddp", "horovod", "deepspeed", "fsdp2", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"
-}  # fmt: skip
+UNPRICED_TARGETS = {name for name, target in STOCK_TARGETS.items() if target.unpriced}
+NEED_NONE = {"wfbp", "single", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"} | UNPRICED_TARGETS
 
 
 def test_osf_run_asks_for_prices_where_a_plan_needs_them(tmp_path, monkeypatch):
