@@ -194,12 +194,12 @@ class Cluster:
     """What the wires can do.
 
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
-    the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, or ``nccl``. ``nodes`` is
-    the number of nodes where there is a limit. Workers fill one node after the other. A node has ``nics_per_node``
-    ``between_nodes`` links, which its workers share evenly (read by the hierarchical model). ``fitted`` is the
-    range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured there; none is on
-    otherwise. ``in_flight`` is how many collectives of one queue (a process group) the library itself runs at
-    once: 1 with NCCL, the worker threads of gloo. ``library`` is one of LIBRARIES.
+    the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, ``nccl``, ``pieces``, or
+    ``protocols``. ``nodes`` is the number of nodes where there is a limit. Workers fill one node after the other. A
+    node has ``nics_per_node`` ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
+    ``fitted`` is the range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured
+    there; none is on otherwise. ``in_flight`` is how many collectives of one queue (a process group) the library itself
+    runs at once: 1 with NCCL, the worker threads of gloo. ``library`` is one of LIBRARIES.
     """
 
     name: str

@@ -48,6 +48,11 @@ REMOVED = {
 }
 
 
+def test_what_every_cause_costs_is_held_against_a_job_without_it():
+    """But of bandwidth, of which only a part is counted: the test of that follows."""
+    assert set(REMOVED) == set(CAUSES) - {"bandwidth"}, "add the job of PLANTED without its fault to REMOVED"
+
+
 @pytest.mark.parametrize("cause", REMOVED)
 def test_a_cause_costs_what_the_job_is_faster_by_without_it(cause):
     """The oracle is the made-up job itself, run without the fault."""

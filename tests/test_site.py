@@ -17,8 +17,11 @@ import yaml
 
 import osfmodel
 from osfmodel.cli.app import COMMANDS
+from osfmodel.cost import COST_MODELS
+from osfmodel.diagnosis import CAUSES
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.snippets import SNIPPETS
+from osfmodel.solve import SCHEDULERS, SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages
@@ -113,6 +116,7 @@ def missing_pages() -> dict[str, list[str]]:
     """By what it takes, the entries of the tables that no page of the docs is about."""
     formats = (DOCS / "reference/formats.md").read_text(encoding="utf-8")
     launching = (DOCS / "how-to/launch-a-plan.md").read_text(encoding="utf-8")
+    reference = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
     how_to = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("how-to/*.md"))
     return {
         "docs/commands/NAME.md": [name for name in COMMANDS if not (DOCS / f"commands/{name}.md").exists()],
@@ -123,8 +127,19 @@ def missing_pages() -> dict[str, list[str]]:
         "a line '* `NAME`: ' in docs/how-to/launch-a-plan.md": [
             name for name in SNIPPETS if not re.search(rf"^\* `{name}`: ", launching, re.MULTILINE)
         ],
+        "a line '| `NAME` | ' in docs/reference/model.md": _without_line("reference/model.md", COST_MODELS),
+        "a line '| `NAME` | ' in docs/how-to/why-is-it-slow.md": _without_line("how-to/why-is-it-slow.md", CAUSES),
+        "docs/reference/*.md naming the plan `NAME`": [
+            name for name in (*SOLVERS, *SCHEDULERS) if f"`{name}`" not in reference
+        ],
         "docs/how-to/*.md naming the `TABLE`": [name for name in in_design() if f"`{name}`" not in how_to],
     }
+
+
+def _without_line(page: str, table: Mapping[str, Any]) -> list[str]:
+    """The entries that the table of a page has no line of."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return [name for name in table if not re.search(rf"^\| `{name}` \| ", text, re.MULTILINE)]
 
 
 def test_every_entry_of_a_table_has_its_page():
@@ -133,8 +148,9 @@ def test_every_entry_of_a_table_has_its_page():
 
 
 def test_the_search_for_missing_pages_can_fail(monkeypatch):
-    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS):
+    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS, COST_MODELS, SOLVERS, SCHEDULERS):
         monkeypatch.setitem(table, "unheard-of", None)
+    monkeypatch.setattr(sys.modules[__name__], "CAUSES", {"unheard-of": None})
     monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["unheard-of"])
     assert all("unheard-of" in names for names in missing_pages().values())
 

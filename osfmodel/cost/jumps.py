@@ -50,10 +50,14 @@ def noise(times: Sequence[float]) -> float:
 
 
 def find(sizes: Sequence[int], times: Sequence[float]) -> list[Jump]:
-    """The jumps of a table with increasing ``sizes``, the largest first; a run of steps the same way is one."""
-    least = max(LEAST_STEP, DEVIATIONS * noise(times))
+    """The jumps of a table with increasing ``sizes``, the largest first; a run of steps the same way is one.
+
+    Times of 0, too short for who printed them, are left out.
+    """
+    rows = [(size, time) for size, time in zip(sizes, times, strict=True) if time > 0]
+    least = max(LEAST_STEP, DEVIATIONS * noise([time for _, time in rows]))
     found: list[Jump] = []
-    for (size, time), (next_size, next_time) in pairwise(zip(sizes, times, strict=True)):
+    for (size, time), (next_size, next_time) in pairwise(rows):
         excess = max(time / next_time, next_time * size / (time * next_size)) - 1
         if excess > 0:
             _extend(found, Jump(size, time, next_size, next_time, excess))

@@ -3,7 +3,7 @@
 To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Where files may be larger than
 any log, lie in archives, or belong to one job together, what a profiler saw of its ranks, it is ``trace_of(files,
 hints)``, which gives a Trace, and a line with ``of_traces``; the nouns are made of the Trace, as for all such formats.
-Sniffing is exclusive: no file is recognised by two, which tests/conformance checks over samples of all.
+Sniffing is exclusive: no file is recognised by two, which tests/formats checks over samples of all.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _head(tuning: Tuning, nodes: int, each: int) -> str:
     workers = tuning.outcomes[0].workers
     return (
         f"# {tuning.workload.name} on {tuning.cluster.name}: {workers} workers, {nodes} x {each}.\n"
-        f"# For {tuning.target}: {CONFIG_TARGETS[tuning.target].beside}.\n"
+        f"# For {tuning.target}: {CONFIG_TARGETS[tuning.target].script}.\n"
     )
 
 

@@ -68,7 +68,8 @@ class Target:
     size:          the setting that limits all messages, where there is one
     launcher:      what starts its workers, in a sentence, where torchrun does not, and how they come by the settings
     arguments:     (knobs) -> what is given to the training script on its command line, where settings go there
-    beside:        how else the training script comes by the settings, in a sentence
+    beside:        how else the training script comes by the settings, in a sentence; where nothing is said, by a file
+                   of lines that ends in ``ending``
     """
 
     meaning: str
@@ -95,7 +96,14 @@ class Target:
     size: SizeKnob | None = None
     launcher: str = ""
     arguments: Callable[[Any], str] = lambda knobs: ""
-    beside: str = "train.py is your script, with the lines that this command writes without --lines (-o lines.py)"
+    beside: str = ""
+
+    @property
+    def script(self) -> str:
+        """What train.py of a launch is and how else than by arguments it comes by the settings, in a sentence."""
+        lines = f" (-o lines{self.ending})" if self.ending else ""
+        said = f"train.py is your script, with the lines that this command writes without --lines{lines}"
+        return self.beside or said
 
     @property
     def endings(self) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from itertools import product
 import pytest
 from click.testing import CliRunner
 
-from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS
+from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS, formats
 from osfmodel.cli import main
+from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.plans import NAMED_PLANS, by_solver
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
@@ -114,3 +115,56 @@ def test_the_target(example, monkeypatch, subject):
     ran = put_through(test_targets, "name", "ddp", case=test_targets.build(subject))
     assert ran == [name for name in listed(test_targets, "name") if "an_executor" not in name]
     assert CONFIG_TARGETS["example"].meaning
+
+
+LOG, TOY = "my-bench v1\n1024 0.05\n1048576 1.2\n", "my-profiler v1\n0 20\n20 41\n"
+DAMAGE = ["", "x", "-", "9" * 30, "9e999", " 1", "\n", "\0", "\N{SNOWMAN}"]
+NO_LAST_FIELD = "my-profiler v1\n0 20\n20\n"
+
+
+@pytest.fixture
+def examples_are_formats(example, monkeypatch):
+    """Both formats of the page in the table."""
+    added = {"my-bench": example.my_bench, "my-profiler": example.my_profiler}
+    monkeypatch.setattr(formats, "IMPORT_FORMATS", IMPORT_FORMATS | added)
+
+
+def asked(folder, command, name, content, *words):
+    """What a command says of a file."""
+    (folder / name).write_text(content, encoding="utf-8")
+    return CliRunner().invoke(main, [command, str(folder / name), *words])
+
+
+@pytest.mark.parametrize("example", ["add-a-format"], indirect=True)
+@pytest.mark.usefixtures("examples_are_formats")
+def test_the_formats(example, tmp_path):
+    """Read by the commands; a damaged line is refused with file and line, as the page shows."""
+    workers = ["--workers", "4"]
+    assert asked(tmp_path, "import", "run.txt", LOG, *workers).stdout.startswith("cluster run: all_reduce with 4")
+    assert asked(tmp_path, "explain", "b.toy", TOY).exit_code == 0
+    refused = [
+        asked(tmp_path, "import", "run.txt", LOG.replace("1.2", "fast"), *workers),
+        asked(tmp_path, "explain", "b.toy", NO_LAST_FIELD),
+    ]
+    said = [result.stderr.replace(f"{tmp_path}/", "") for result in refused]
+    assert [result.exit_code for result in refused] == [1, 1]
+    assert said == blocks(ROOT / "docs/how-to/add-a-format.md", "text")
+
+
+@pytest.mark.parametrize("example", ["add-a-format"], indirect=True)
+@pytest.mark.usefixtures("examples_are_formats")
+@pytest.mark.parametrize("damage", DAMAGE, ids=ascii)
+def test_a_damaged_file_of_the_formats_is_read_or_refused(example, tmp_path, damage):
+    """Wherever the damage is: on one line, with the file."""
+    for command, name, content, words in (
+        ("import", "run.txt", LOG, ["--workers", "4"]),
+        ("explain", "b.toy", TOY, []),
+    ):
+        first = content.index("\n") + 1
+        for place in range(first, len(content)):
+            damaged = content[:place] + damage + content[place + 1 :]
+            result = asked(tmp_path, command, name, damaged, *words)
+            errors = [line for line in result.stderr.splitlines() if line.startswith("osf: ")]
+            assert result.exit_code in (0, 1), (damaged, result.exception)
+            assert result.exit_code == 0 or (len(errors) == 1 and name in errors[0]), damaged
+            assert isinstance(result.exception, SystemExit | None), damaged

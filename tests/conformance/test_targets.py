@@ -19,6 +19,7 @@ from osfmodel.plan import Block, Bucket, Plan, in_one, one_by_one
 from osfmodel.plans import FAMILIES, NAMED_PLANS, named_plan
 from osfmodel.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
+from osfmodel.targets import STOCK_TARGETS
 
 CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
 
@@ -87,6 +88,15 @@ def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
     result = CliRunner().invoke(main, asked)
     assert (result.exit_code, path.exists()) == (2, False)
     assert f"-o {path}: only osf tune has lines to paste: name it .json" in result.stderr
+
+
+@pytest.mark.parametrize("name", CONFIG_TARGETS)
+def test_files_that_a_launch_names_are_those_that_are_written(name):
+    """``-o lines.py`` in a sentence has an ending that osf tune takes for this framework."""
+    target = CONFIG_TARGETS[name]
+    told = re.findall(r"-o [\w-]+(\.\w+)", f"{target.script} {target.launcher}")
+    assert [ending for ending in told if ending not in (target.endings or (".json",))] == []
+    assert told or target.beside
 
 
 def _compiles(text):
@@ -209,9 +219,8 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
 
 
 PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]
-NEED_NONE = {
-    "wfbp", "single", "ddp", "horovod", "deepspeed", "fsdp2", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"
-}  # fmt: skip
+UNPRICED_TARGETS = {name for name, target in STOCK_TARGETS.items() if target.unpriced}
+NEED_NONE = {"wfbp", "single", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"} | UNPRICED_TARGETS
 
 
 def test_osf_run_asks_for_prices_where_a_plan_needs_them(tmp_path, monkeypatch):
