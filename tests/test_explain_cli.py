@@ -261,7 +261,7 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
         ("l.csv", "name,bytes,forward_ms,backward_ms\na,4,1,1\n", "is csv-layers (CSV of layers: "),
         ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "no trace of a profiler: osf import reads it"),
         ("t.txt", "hello world", "is no trace of a profiler that is known here (kineto), nor what osf import reads"),
-        ("e.json", "", "is no trace of a profiler"),
+        ("e.json", "", "is empty"),
     ],
 )
 def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
