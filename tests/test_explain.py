@@ -172,6 +172,14 @@ def test_start_ups_of_a_table_are_not_the_time_of_its_smallest_message():
     assert not any("smallest message" in remark for remark in osf.explain(trace_of(TINY)).remarks)
 
 
+@pytest.mark.parametrize("times", [(0.0, 1e-5), (0.0, 0.0)])
+def test_a_table_of_times_too_short_to_print_has_no_start_ups(times):
+    wires = osf.Cluster("short", "tabulated", tables=(osf.Table(2, (8, 16), times),))
+    found = osf.explain(trace_of(TINY), wires)
+    assert found.gains["latency"] == pytest.approx(0.0, abs=1e-9)
+    assert found.cause == "bandwidth"
+
+
 def test_a_faster_cluster_does_not_make_start_ups_bytes():
     """Messages that take ten times what it says do so in start-up and bytes alike, as remedies price them."""
     small = osf.load_cluster("ring:25us,10Gbps")

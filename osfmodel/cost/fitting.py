@@ -162,9 +162,12 @@ def line(samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 def line_through(table: TableCost) -> tuple[float, float]:
-    """As :func:`line`, of a table's points: what of them is start-up where the smallest message is a large one."""
-    rows = zip(table.sizes, table.times, strict=True)
-    return line([Sample(2, size, time) for size, time in rows if size and time])
+    """As :func:`line`, of a table's points: what of them is start-up where the smallest message is a large one.
+
+    Times of 0, too short for who printed them, are left out; with fewer than two others both are 0.
+    """
+    points = [Sample(2, size, time) for size, time in zip(table.sizes, table.times, strict=True) if size and time]
+    return line(points) if len(points) > 1 else (0.0, 0.0)
 
 
 def fit_nonnegative(samples: Sequence[Sample], regressors: Regressors) -> tuple[tuple[float, ...], tuple[float, ...]]:
