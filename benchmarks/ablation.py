@@ -17,10 +17,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import osfmodel as osf
-from osfmodel.check import quantile
-from osfmodel.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
-from osfmodel.ledger import (
-    Verdict,
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
+from osfmodel.entities.measurement import Measurement, load_measurements
+from osfmodel.entities.plan import in_one
+from osfmodel.entities.workload import Workload
+from osfmodel.ledger import Verdict
+from osfmodel.ledger.check import quantile
+from osfmodel.ledger.sources import (
     bcaffe,
     counted,
     ddl_benchmarks,
@@ -30,11 +34,6 @@ from osfmodel.ledger import (
     pollux,
     pytorch_ddp,
 )
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements
-from osfmodel.plan import in_one
-from osfmodel.pricing import Pricing
-from osfmodel.workload import Workload
 
 SLOWDOWN = Effects(compute_slowdown=CITED_SLOWDOWN)
 JUDGED = "as judged"

@@ -3,9 +3,9 @@
 The family: one channel; the bytes sent in one of a few orders (in ready order; with forward overlap also in ready order
 up to some gradient and the rest by priority); cut anywhere, also inside tensors. Over all of these the value returned
 is the least, but for the tolerance of the solver. It takes seconds for eight layers, so it is no scheduler: it is what
-``osfmodel.solve.blocks`` is held against, by tests/theory/test_blocks.py and by blocks.py beside it.
+``osfmodel.solve.blocks.search`` is held against, by tests/theory/test_blocks.py and by blocks.py beside it.
 
-Beside the unknowns of the linear programme (osfmodel.solve.block_program): z_kc = 1 where cut k is in place c, of all
+Beside the unknowns of the linear programme (solve.blocks.programme): z_kc = 1 where cut k is in place c, of all
 insides and edges of the segments. Then collective k holds segment s exactly where
 
     u_ks = [cut k ends at s or later] + [cut k-1 begins at s or before] - 1 = 1,
@@ -25,16 +25,16 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from osfmodel.cost.curves import Array
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Array
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing
-from osfmodel.solve.blocks import linear, snapped
+from osfmodel.entities.plan import Objective
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.blocks.resize import Sized, SizingProblem, problem_of, resized
+from osfmodel.solve.blocks.search import linear, snapped
+from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, plan_of
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.resize import Problem, Sized, problem_of, resized
 from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.solve.tape import Cut, Tape, laid_out, plan_of
-from osfmodel.workload import Workload
 
 COLLECTIVES = 6
 """So many collectives at most where the limits do not say."""
@@ -87,7 +87,7 @@ def orders(workload: Workload, objective: Objective) -> Iterator[list[int]]:
 class _Search:
     """The best that the programmes solved so far have found, and the seconds below which they have ruled out all."""
 
-    problem: Problem
+    problem: SizingProblem
     seconds: float
     best: Sized | None = None
     bound: float = np.inf
@@ -141,7 +141,7 @@ class _Rows:
 class _Choice:
     """The programme of one tape and number of collectives; numbers of its unknowns by what they stand for."""
 
-    problem: Problem
+    problem: SizingProblem
     tape: Tape
     count: int
     scale: float
@@ -281,7 +281,7 @@ class _Choice:
                     rows.add(both, 2 * constant - 1)
 
 
-def _slowest(problem: Problem, tape: Tape, count: int) -> float:
+def _slowest(problem: SizingProblem, tape: Tape, count: int) -> float:
     """Seconds that no sensible sequence of so many collectives exceeds."""
     lines = problem.lines[0]
     dearest = max(line.latency + line.slope * line.most for line in lines)

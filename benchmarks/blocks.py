@@ -25,9 +25,10 @@ from scipy.optimize import linprog
 import osfmodel as osf
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve import Limits, block_program, blocks, resize, tape
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.entities.plan import Objective
+from osfmodel.solve import Limits
+from osfmodel.solve.blocks import programme, resize, search, tape
 
 BOUNDARIES = 200
 OVERLAP = Objective(forward_overlap=True)
@@ -46,7 +47,7 @@ def long_workload(count: int = 467, seconds: float = 0.15, total_bytes: float = 
     return Workload("long", tuple(reversed(layers)))
 
 
-def instance(workload: Workload, pricing: Pricing) -> tuple[resize.Problem, tape.Tape, list[tape.Cut]]:
+def instance(workload: Workload, pricing: Pricing) -> tuple[resize.SizingProblem, tape.Tape, list[tape.Cut]]:
     """Equal collectives, half of the layers in ready order and the rest by priority, each cut inside its layer."""
     count = len(workload.gradients)
     laid = tape.laid_out(workload, [*range(count // 2), *reversed(range(count // 2, count))])
@@ -56,10 +57,10 @@ def instance(workload: Workload, pricing: Pricing) -> tuple[resize.Problem, tape
     return resize.problem_of(workload, pricing, OVERLAP), laid, cuts
 
 
-def direct(figures: block_program.Figures, scale: float) -> float:
+def direct(figures: programme.Figures, scale: float) -> float:
     """The same programme by scipy.optimize.linprog; seconds of the iteration."""
-    parts = block_program.matrices(block_program.shape_of(figures))
-    slopes, offsets, bounds = block_program.parameters(figures, scale)
+    parts = programme.matrices(programme.shape_of(figures))
+    slopes, offsets, bounds = programme.parameters(figures, scale)
     rows = sparse.vstack([sparse.diags_array(slopes) @ parts.sizes - parts.moving, -parts.fixed]).tocsc()
     goal = np.zeros(rows.shape[1])
     goal[-1] = 1
@@ -99,7 +100,7 @@ def show(name: str, values: list[float], aim: float | None = None) -> None:
     print(f"{name:<72} {median:8.1f} ms ({min(values):.1f} to {max(values):.1f}){verdict}")
 
 
-def programme(repeats: int) -> None:
+def linear_programme(repeats: int) -> None:
     """The linear programme at 200 boundaries."""
     command = [sys.executable, __file__, "--first"]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(repeats)]
@@ -114,12 +115,12 @@ def programme(repeats: int) -> None:
     scale = resize.time_of(problem, laid, cuts)
     figures = resize.figures_of(problem, laid, cuts)
     others = [resize.figures_of(*problem) for problem in problems]
-    again = timed(lambda: block_program.solve_program(others[next(turn) % 2], scale), repeats)
+    again = timed(lambda: programme.solve_program(others[next(turn) % 2], scale), repeats)
     show("solve again, other Parameters", again, AIM_AGAIN_MS)
     whole = timed(lambda: resize.resized(*problems[next(turn) % 2]), repeats)
     show("  with the figures before it and the time of the sequence after it", whole)
     show("the same by scipy.optimize.linprog, matrices included", timed(lambda: direct(figures, scale), repeats))
-    through = block_program.solve_program(figures, scale).value
+    through = programme.solve_program(figures, scale).value
     print(f"both give the same time: {through:.9f} s and {direct(figures, scale):.9f} s")
 
 
@@ -128,7 +129,7 @@ def schedulers(repeats: int) -> None:
     workload = long_workload()
     for name, workers in (("v100-10gbe", 16), ("v100-56gib", 16), ("azure-a100-hdr", 64)):
         pricing = pricing_of(osf.load_cluster(name), workers)
-        values = timed(lambda pricing=pricing: blocks.solve(workload, pricing, OVERLAP), max(3, repeats // 2))
+        values = timed(lambda pricing=pricing: search.solve(workload, pricing, OVERLAP), max(3, repeats // 2))
         show(f"scheduler blocks, 467 tensors, forward overlap, {name}, {workers} workers", values)
 
 
@@ -148,7 +149,7 @@ def choices() -> None:
             start = time.perf_counter()
             found = block_choice.certified(workload, pricing, OVERLAP, Limits(max_buckets=6))
             seconds.append((time.perf_counter() - start) * 1e3)
-            plan, timeline = blocks.solve(workload, pricing, OVERLAP).require()
+            plan, timeline = search.solve(workload, pricing, OVERLAP).require()
             if len(plan.buckets) <= 6:
                 excess.append(timeline.iteration_time / found.optimum - 1)
             assert found.proven
@@ -165,7 +166,7 @@ def main() -> None:
     if arguments.first:
         first()
         return
-    programme(arguments.repeats)
+    linear_programme(arguments.repeats)
     schedulers(arguments.repeats)
     choices()
 

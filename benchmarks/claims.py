@@ -16,15 +16,16 @@ from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.ledger import papers
-from osfmodel.measurements import load_measurements
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve import SCHEDULERS, Solution, asc_wfbp, byte_scheduler
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.plan import PLAIN, Objective
+from osfmodel.entities.workload import Workload
+from osfmodel.ledger.sources import papers
+from osfmodel.solve import SCHEDULERS, Solution
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.workload import Workload
+from osfmodel.solve.published import asc_wfbp, byte_scheduler
+from osfmodel.targets.named_plans import make_plan
 
 PLANNER = "planned"
 FORWARD_TIMES = {"vgg16": 0.178, "resnet50": 0.0825, "resnet152": 0.324, "densenet201": 0.491}

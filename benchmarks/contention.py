@@ -18,9 +18,8 @@ from statistics import median
 
 import numpy as np
 
-from osfmodel.contention import fit_gain, time_together
 from osfmodel.cost import TableCost
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing, fit_gain, time_together
 
 DATA = Path(os.environ.get("OSFMODEL_DATA", ""))
 SIZE = 104857600
@@ -50,7 +49,7 @@ def best(law: Callable[[float, int], float], times: Times, parameters: np.ndarra
 
 
 def shared(times: Times) -> Callable[[int], float]:
-    """Of ``osfmodel.contention``."""
+    """Of ``osfmodel.cost.pricing``."""
     gain = fit_gain(times)
     return lambda flows: time_together(times[1], 0, gain, flows)
 

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osfmodel.cluster import Cluster, Table
 from osfmodel.cost import COST_MODELS, Fit, cost_of
-from osfmodel.cost.curves import Array
 from osfmodel.cost.fitting import samples_of
-from osfmodel.cost.minimum import fit_minimum, predict
+from osfmodel.cost.fitting.minimum import fit_minimum, predict
 from osfmodel.cost.protocols import loads
+from osfmodel.cost.shapes import Array
+from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.formats import Hints, import_file
 
 TABLES = (

@@ -27,17 +27,21 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from osfmodel import Plan, load_cluster, load_workload, profiles  # noqa: E402
-from osfmodel.effects import EXECUTED, REPLAYED_ON_CPU, RUNTIME  # noqa: E402
-from osfmodel.errors import OsfError  # noqa: E402
-from osfmodel.ledger import emulated_ddp  # noqa: E402
-from osfmodel.measurement import Measurement  # noqa: E402
-from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
-from osfmodel.objective import Objective  # noqa: E402
-from osfmodel.plans import make_plan  # noqa: E402
-from osfmodel.pricing import pricing_of  # noqa: E402
-from osfmodel.side_by_side import Beside, Turns, side_by_side  # noqa: E402
-from osfmodel.source import Source  # noqa: E402
+from osfmodel import Plan, load_cluster, load_workload  # noqa: E402
+from osfmodel.cost.pricing import pricing_of  # noqa: E402
+from osfmodel.entities.effects import EXECUTED, REPLAYED_ON_CPU, RUNTIME  # noqa: E402
+from osfmodel.entities.errors import OsfError  # noqa: E402
+from osfmodel.entities.files import profiles  # noqa: E402
+from osfmodel.entities.measurement import (  # noqa: E402
+    Measurement,
+    load_measurements,
+    save_measurements,
+)
+from osfmodel.entities.plan import Objective  # noqa: E402
+from osfmodel.entities.source import Source  # noqa: E402
+from osfmodel.ledger.side_by_side import Beside, PlanRuns, side_by_side  # noqa: E402
+from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
+from osfmodel.targets.named_plans import make_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated, local  # noqa: E402
 
 PLANS = ("wfbp", "ddp", "cap:best", "optimal", "single")
@@ -282,7 +286,7 @@ def _name(group: Beside) -> str:
     return f"{group.workload} {group.cluster.rpartition('-')[2]}{options}"
 
 
-def steady(group: Beside) -> list[Turns]:
+def steady(group: Beside) -> list[PlanRuns]:
     return [turns for turns in group.turns if turns.error is not None and turns.steady]
 
 
@@ -343,11 +347,11 @@ def _gains(groups: Sequence[Beside]) -> Iterator[str]:
     yield f"slower than the default by more than 1 % and its spread: {', '.join(slower) or 'none'}"
 
 
-def _near(group: Beside, turns: Turns) -> bool:
+def _near(group: Beside, turns: PlanRuns) -> bool:
     return abs(group.measured_speed_up(turns) - (group.predicted_speed_up(turns) or 0)) <= NEAR
 
 
-def _both(pairs: Sequence[tuple[Beside, Turns]]) -> str:
+def _both(pairs: Sequence[tuple[Beside, PlanRuns]]) -> str:
     found = [
         f"{_name(group)} ({group.measured_speed_up(turns):.3f}, predicted {group.predicted_speed_up(turns) or 0:.3f})"
         for group, turns in pairs

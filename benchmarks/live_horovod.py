@@ -24,17 +24,21 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import live  # noqa: E402
-from osfmodel import load_cluster, profiles  # noqa: E402
-from osfmodel.formats.horovod_autotune import Autotune, autotune  # noqa: E402
+from osfmodel import load_cluster  # noqa: E402
+from osfmodel.engine.horovod_loop import Loop  # noqa: E402
+from osfmodel.entities.files import profiles  # noqa: E402
+from osfmodel.entities.measurement import (  # noqa: E402
+    Measurement,
+    load_measurements,
+    save_measurements,
+)
+from osfmodel.entities.source import Source  # noqa: E402
+from osfmodel.formats.horovod.autotune import Autotune, autotune  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
-from osfmodel.ledger import emulated_ddp  # noqa: E402
-from osfmodel.loop import Loop  # noqa: E402
-from osfmodel.measurement import Measurement  # noqa: E402
-from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
-from osfmodel.runtime.horovod import Turns  # noqa: E402
-from osfmodel.runtime.ranks import Watch, place_of, together  # noqa: E402
-from osfmodel.side_by_side import Beside, side_by_side  # noqa: E402
-from osfmodel.source import Source  # noqa: E402
+from osfmodel.ledger.side_by_side import Beside, side_by_side  # noqa: E402
+from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
+from osfmodel.runtime.horovod import HorovodTurns  # noqa: E402
+from osfmodel.runtime.job.ranks import Watchdog, place_of, together  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 WORKERS, RATES = 4, ("2500mbit", "1gbit")
@@ -148,11 +152,11 @@ def as_rank(workload: str, log: str) -> None:
     subject = {"name": workload, "scale": SCALES[workload], "workload": None, "device": "cpu"}
     task = {"task": "train", "subject": subject, "groups": [], "warm_ups": 0, "iterations": TUNER_STEPS}
 
-    def work(watch: Watch) -> None:
+    def work(watch: Watchdog) -> None:
         watch.beat("while Horovod tuned itself")
         noted = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": log if place.rank == 0 else None}
         unset = dict.fromkeys(["HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"])  # what is set is not tuned
-        Turns(place, 60, watch).run(Loop(), task, {**noted, **unset, **FIXED})
+        HorovodTurns(place, 60, watch).run(Loop(), task, {**noted, **unset, **FIXED})
 
     together(place, 60, work)
 

@@ -24,13 +24,14 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import live  # noqa: E402
 from benchmarks.live_horovod import RATES, SCALES, WORKERS  # noqa: E402
-from osfmodel import Cluster, documents, load_cluster, load_workload  # noqa: E402
-from osfmodel.cost.curves import FREE  # noqa: E402
-from osfmodel.effects import HOROVOD, REPLAYED_ON_CPU  # noqa: E402
-from osfmodel.formats.horovod_timeline import timeline  # noqa: E402
+from osfmodel import Cluster, load_cluster, load_workload  # noqa: E402
+from osfmodel.cost.pricing import Pricing, pricing_of  # noqa: E402
+from osfmodel.cost.shapes import FREE  # noqa: E402
+from osfmodel.entities.effects import HOROVOD, REPLAYED_ON_CPU  # noqa: E402
+from osfmodel.entities.files import documents  # noqa: E402
+from osfmodel.formats.horovod.timeline import timeline  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
-from osfmodel.plans import make_plan  # noqa: E402
-from osfmodel.pricing import Pricing, pricing_of  # noqa: E402
+from osfmodel.targets.named_plans import make_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated  # noqa: E402
 
 GROUPS = Path(__file__).with_name("live_horovod_groups.json")

@@ -28,12 +28,12 @@ import live  # noqa: E402
 import live_sparse  # noqa: E402
 
 import osfmodel as osf  # noqa: E402
-from osfmodel.effects import RUNTIME  # noqa: E402
-from osfmodel.ledger import emulated_ddp  # noqa: E402
-from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
-from osfmodel.memory_tune import tune_memory  # noqa: E402
-from osfmodel.memory_tuning import Candidate, Demand  # noqa: E402
-from osfmodel.units import MIB  # noqa: E402
+from osfmodel.entities.effects import RUNTIME  # noqa: E402
+from osfmodel.entities.measurement import load_measurements, save_measurements  # noqa: E402
+from osfmodel.entities.units import MIB  # noqa: E402
+from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
+from osfmodel.planning.memory.demand import Candidate, Demand  # noqa: E402
+from osfmodel.planning.memory.search import tune_memory  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 NAME = "emulated-memory"

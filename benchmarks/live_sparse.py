@@ -27,12 +27,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import live  # noqa: E402
 
-from osfmodel import load_cluster, profiles  # noqa: E402
-from osfmodel.effects import RUNTIME  # noqa: E402
-from osfmodel.ledger import emulated_ddp  # noqa: E402
-from osfmodel.measurement import Measurement  # noqa: E402
-from osfmodel.measurements import load_measurements, save_measurements  # noqa: E402
-from osfmodel.side_by_side import Beside, Turns, side_by_side  # noqa: E402
+from osfmodel import load_cluster  # noqa: E402
+from osfmodel.entities.effects import RUNTIME  # noqa: E402
+from osfmodel.entities.files import profiles  # noqa: E402
+from osfmodel.entities.measurement import (  # noqa: E402
+    Measurement,
+    load_measurements,
+    save_measurements,
+)
+from osfmodel.ledger.side_by_side import Beside, PlanRuns, side_by_side  # noqa: E402
+from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
 NAME = "emulated-sparse"
@@ -132,7 +136,7 @@ def keep(folder: Path) -> None:
     save_measurements(NAME, [replace(run, source=source) for run in runs], ROOT / f"profiles/measurements/{NAME}.json")
 
 
-def sparse(turns: Turns) -> bool:
+def sparse(turns: PlanRuns) -> bool:
     """Whether these turns are of a plan with sparse buckets."""
     return ":sparse:" in turns.plan
 

@@ -34,27 +34,28 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from osfmodel import profiles
-from osfmodel.batches import at_batch
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.ledger.memory import PRICING, judge
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements, save_measurements
-from osfmodel.memory import memory_of
-from osfmodel.memory_tune import tune_memory
-from osfmodel.memory_tuning import Demand
-from osfmodel.notation import read, written
-from osfmodel.plan import Plan, entries, one_by_one
-from osfmodel.plans import make_plan
-from osfmodel.pricing import pricing_of
-from osfmodel.runtime import executor, largest, release, sparse
-from osfmodel.runtime.driving import Driving, measure
-from osfmodel.runtime.recompute import Recomputation
-from osfmodel.runtime.subjects import Maker, Training, from_torchvision, from_transformers
-from osfmodel.source import Source
-from osfmodel.sparse import Sparsity
-from osfmodel.units import MIB
-from osfmodel.workload import Workload
+from osfmodel.engine.memory import memory_of
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.batches import at_batch
+from osfmodel.entities.files import profiles
+from osfmodel.entities.files.notation import read, written
+from osfmodel.entities.measurement import Measurement, load_measurements, save_measurements
+from osfmodel.entities.plan import Plan, entries, one_by_one
+from osfmodel.entities.source import Source
+from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Workload
+from osfmodel.ledger.sources.peak_memory import PRICING, judge
+from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.search import tune_memory
+from osfmodel.runtime import executor
+from osfmodel.runtime.executor import error_feedback, largest, release
+from osfmodel.runtime.executor.recompute import Recomputation
+from osfmodel.runtime.profiler.driving import Driving, measure
+from osfmodel.runtime.training.factories import Maker, Training, from_torchvision, from_transformers
+from osfmodel.targets.named_plans import make_plan
 
 PROFILED, BATCHES, WORKERS = 2, (8, 16, 32), 8
 FOLDER = Path(__file__).resolve().parents[1] / "profiles"
@@ -150,7 +151,7 @@ def segments_of(option: Option, workload: Workload) -> tuple[str, ...]:
 def planned(workload: Workload, size: int) -> Plan:
     """The plan of osf tune --memory --sparse --mirror, for all but MARGIN of what releasing and recomputing saves."""
     timed = profiles.load_workload(TIMED[workload.name])
-    cluster = profiles.load_cluster(NETWORK)
+    cluster = load_cluster(NETWORK)
     cluster = replace(cluster, effects=replace(cluster.effects, select=SELECTION))
     seen, peaks = at_batch(timed, size), []
     again = tuple(segment.name for segment in timed.segments)
@@ -277,9 +278,9 @@ def alone() -> Iterator[None]:
         with (
             mock.patch.object(executor, "agree"),
             mock.patch.object(executor, "Channels", Equals),
-            mock.patch.object(sparse.Packing, "faults", looked_at),
+            mock.patch.object(error_feedback.Packing, "faults", looked_at),
             mock.patch.object(release, "_without_memory", unveiled),
-            mock.patch.object(sparse, "largest", first),
+            mock.patch.object(error_feedback, "largest", first),
         ):
             yield
     finally:

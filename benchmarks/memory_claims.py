@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import osfmodel as osf
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
-from osfmodel.memory import DDP, memory_of
-from osfmodel.memory_tune import tune_memory
-from osfmodel.memory_tuning import Demand
-from osfmodel.plan import one_by_one
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.sparse import sparsely
+from osfmodel.engine.memory import DDP, memory_of
+from osfmodel.engine.sparse import sparsely
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import one_by_one
+from osfmodel.entities.units import MIB, show_bytes, show_time
+from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.search import tune_memory
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.units import MIB, show_bytes, show_time
 
 NETWORK = "ring:50us,10Gbps"
 WORKLOADS = ("resnet50-memory",)

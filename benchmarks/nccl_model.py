@@ -24,8 +24,8 @@ import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost, Sample, nccl
-from osfmodel.cost.layout import Layout, layout_of
 from osfmodel.cost.nccl import TUNER, Corrections
+from osfmodel.cost.placement import Placement, layout_of
 
 MIB = 2**20
 KAPPAS = tuple(k / 100 for k in range(101))
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
     device: str
     generation: str
     shape: osf.NcclShape
-    place: Layout
+    place: Placement
     sizes: tuple[int, ...]
     times: tuple[float, ...]
 
@@ -119,7 +119,7 @@ def _from_file(
                 found.setdefault(int(row["n_gpus"]), {})[int(row["bytes"])] = time
     shape = shape_of(device, None)
     for workers, table in found.items():
-        place = Layout(workers, 1, workers, workers)
+        place = Placement(workers, 1, workers, workers)
         yield Measured(label, _kind(shape), shape, place, tuple(table), tuple(table.values()))
 
 

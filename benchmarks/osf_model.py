@@ -23,20 +23,21 @@ from typing import Any, NamedTuple, TypeAlias
 from ablation import changed
 
 import osfmodel as osf
-from osfmodel import osf_model, profiles
-from osfmodel.effects import NO_EFFECTS
-from osfmodel.ledger import LEDGER, Row, Verdict, counted, emulated_ddp, low_bandwidth, papers, pollux, recipe
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements
-from osfmodel.osf_model import Fusion, fused, idle_flush
-from osfmodel.plan import Plan
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.engine import osf_model
+from osfmodel.engine.osf_model import Fusion, fused, idle_flush
+from osfmodel.entities.effects import NO_EFFECTS
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement, load_measurements
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Workload
+from osfmodel.ledger import LEDGER, Row, Verdict, recipe
+from osfmodel.ledger.sources import counted, emulated_ddp, low_bandwidth, papers, pollux
 from osfmodel.solve import SOLVERS
 from osfmodel.targets import horovod
-from osfmodel.timeline import Timeline
-from osfmodel.units import MIB
-from osfmodel.workload import Workload
+from osfmodel.targets.named_plans import make_plan
 
 Judge: TypeAlias = Callable[[Sequence[Measurement]], Verdict]
 

@@ -14,11 +14,13 @@ import argparse
 import time
 
 import osfmodel as osf
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve import SCHEDULERS, optimal, priority
-from osfmodel.solve.jobs import Jobs
+from osfmodel.entities.plan import Objective
+from osfmodel.solve import SCHEDULERS
+from osfmodel.solve.exact import optimal
+from osfmodel.solve.scheduling import Jobs
+from osfmodel.solve.search import priority
 
 
 def without_startups(workload: osf.Workload, pricing: Pricing, objective: Objective) -> float:

@@ -16,10 +16,9 @@ from itertools import pairwise
 
 from osfmodel import Layer, Workload, load_cluster
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, Plan, contiguous_plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.simulator import simulate
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.engine.simulator import simulate
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan
 from osfmodel.solve.bounds import objective_bound
 
 TENSORS = 467

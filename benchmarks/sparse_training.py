@@ -32,10 +32,10 @@ from torch.nn.functional import cross_entropy
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from osfmodel.errors import UsageError  # noqa: E402
-from osfmodel.plan import Block, Bucket, Plan  # noqa: E402
+from osfmodel.entities.errors import UsageError  # noqa: E402
+from osfmodel.entities.plan import Block, Bucket, Plan  # noqa: E402
 from osfmodel.runtime.executor import Executor, execute  # noqa: E402
-from osfmodel.runtime.messages import SparseMessage  # noqa: E402
+from osfmodel.runtime.executor.messages import SparseMessage  # noqa: E402
 from tests.live.launching import free_port  # noqa: E402
 
 RANKS, SEEDS = 4, (0, 1, 2)

@@ -25,8 +25,8 @@ import numpy as np
 
 import osfmodel as osf
 from osfmodel.cost import Cost
-from osfmodel.solve import merge
-from osfmodel.workload import Gradients
+from osfmodel.entities.workload import Gradients
+from osfmodel.solve.exact import merge
 
 LENGTHS = (161, 1000, 5000)
 AIMS_MS = {161: 1.0, 1000: 10.0, 5000: 60.0, 100_000: 500.0}
@@ -76,7 +76,7 @@ def exact_plans(repeats: int) -> list[dict[str, object]]:
     for regime, (cost, lengths) in regimes.items():
         for count in lengths:
             gradients = stretched(count, 0.0956, 1e9 if "backlog" in regime else 100e6)
-            problem = merge.Problem.of(gradients, osf.Limits())
+            problem = merge.MergeProblem.of(gradients, osf.Limits())
             parts[f"{regime} | {count} | optimum"] = lambda problem=problem, cost=cost: merge.sweep(problem, cost)
             parts[f"{regime} | {count} | plan"] = lambda g=gradients, cost=cost: merge.optimal_ends(g, cost)
     rows = []

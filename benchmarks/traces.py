@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import osfmodel as osf
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.trace import Trace
+from osfmodel.entities.workload import Workload
 from osfmodel.formats import Hints, load_trace
-from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
-from osfmodel.trace.record import Trace
-from osfmodel.trace.usual import usual_steps
-from osfmodel.workload import Workload
+from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.usual import usual_steps
 
 COLUMNS = (
     "trace", "ranks", "steps", "collectives a step", "gradients", "reduced in", "step, ms", "put together, ms", "error",

@@ -5,6 +5,8 @@
 >>> cluster = osf.load_cluster("v100-56gib")
 >>> osf.predict(workload, cluster, "optimal", 16).timeline.scaling_factor > 0.5
 True
+
+Each name is loaded when it is first asked for, so that ``import osfmodel`` takes no time.
 """
 
 from __future__ import annotations
@@ -12,124 +14,209 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from osfmodel.batches import at_batch
-from osfmodel.cluster import AlphaBeta, Cluster, Contention, FittedRange, Link, NcclShape, Pieces, Protocol, Table
-from osfmodel.cost import COST_MODELS, cost_of
-from osfmodel.diagnosis import Explanation, Remedy
-from osfmodel.economics import Economics, economics, knee
-from osfmodel.effects import EFFECTS, Effects
-from osfmodel.engine import ENGINES
-from osfmodel.errors import CostError, DataError, JobError, OsfError, PlanError, UsageError
-from osfmodel.explain import explain
-from osfmodel.measurement import Measurement
-from osfmodel.network import Change
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.plans import NAMED_PLANS
-from osfmodel.predict import Comparison, Prediction, compare, predict
-from osfmodel.profiles import load_cluster, load_plan, load_workload, save
-from osfmodel.solve import SOLVERS, Limits, Solution, Status
-from osfmodel.source import Source
-from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.timeline import Span, Timeline
-from osfmodel.tune import Outcome, Tuning, tune
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Layer, Segment, Workload
-
 if TYPE_CHECKING:
-    from osfmodel.measurements import load_measurements, save_measurements
-    from osfmodel.memory import Level, Memory, memory_of
-    from osfmodel.memory_tune import tune_memory
-    from osfmodel.memory_tuning import Demand, MemoryTuning
-    from osfmodel.runtime.executor import Executor, execute
-    from osfmodel.runtime.profiling import profile
+    from osfmodel.cost import COST_MODELS as COST_MODELS
+    from osfmodel.cost import cost_of as cost_of
+    from osfmodel.cost.clusters import load_cluster as load_cluster
+    from osfmodel.cost.faster_network import Change as Change
+    from osfmodel.cost.pricing import Pricing as Pricing
+    from osfmodel.cost.pricing import pricing_of as pricing_of
+    from osfmodel.diagnosis import Explanation as Explanation
+    from osfmodel.diagnosis import Remedy as Remedy
+    from osfmodel.engine import ENGINES as ENGINES
+    from osfmodel.engine import predict_timeline as predict_timeline
+    from osfmodel.engine.memory import Level as Level
+    from osfmodel.engine.memory import Memory as Memory
+    from osfmodel.engine.memory import memory_of as memory_of
+    from osfmodel.entities.batches import at_batch as at_batch
+    from osfmodel.entities.cluster import AlphaBeta as AlphaBeta
+    from osfmodel.entities.cluster import Cluster as Cluster
+    from osfmodel.entities.cluster import Contention as Contention
+    from osfmodel.entities.cluster import FittedRange as FittedRange
+    from osfmodel.entities.cluster import Link as Link
+    from osfmodel.entities.cluster import NcclShape as NcclShape
+    from osfmodel.entities.cluster import Pieces as Pieces
+    from osfmodel.entities.cluster import Protocol as Protocol
+    from osfmodel.entities.cluster import Table as Table
+    from osfmodel.entities.effects import EFFECTS as EFFECTS
+    from osfmodel.entities.effects import Effects as Effects
+    from osfmodel.entities.errors import CostError as CostError
+    from osfmodel.entities.errors import DataError as DataError
+    from osfmodel.entities.errors import JobError as JobError
+    from osfmodel.entities.errors import OsfError as OsfError
+    from osfmodel.entities.errors import PlanError as PlanError
+    from osfmodel.entities.errors import UsageError as UsageError
+    from osfmodel.entities.files.profiles import load_plan as load_plan
+    from osfmodel.entities.files.profiles import load_workload as load_workload
+    from osfmodel.entities.files.profiles import save as save
+    from osfmodel.entities.measurement import Measurement as Measurement
+    from osfmodel.entities.measurement import load_measurements as load_measurements
+    from osfmodel.entities.measurement import save_measurements as save_measurements
+    from osfmodel.entities.plan import Block as Block
+    from osfmodel.entities.plan import Bucket as Bucket
+    from osfmodel.entities.plan import Objective as Objective
+    from osfmodel.entities.plan import Plan as Plan
+    from osfmodel.entities.plan import contiguous_plan as contiguous_plan
+    from osfmodel.entities.plan import grouped_plan as grouped_plan
+    from osfmodel.entities.source import Source as Source
+    from osfmodel.entities.timeline import Span as Span
+    from osfmodel.entities.timeline import Timeline as Timeline
+    from osfmodel.entities.version import __version__ as __version__
+    from osfmodel.entities.workload import Layer as Layer
+    from osfmodel.entities.workload import Segment as Segment
+    from osfmodel.entities.workload import Workload as Workload
+    from osfmodel.planning.economics import Economics as Economics
+    from osfmodel.planning.economics import economics as economics
+    from osfmodel.planning.economics import knee as knee
+    from osfmodel.planning.explaining import explain as explain
+    from osfmodel.planning.memory.demand import Demand as Demand
+    from osfmodel.planning.memory.demand import MemoryTuning as MemoryTuning
+    from osfmodel.planning.memory.search import tune_memory as tune_memory
+    from osfmodel.planning.predictions import Comparison as Comparison
+    from osfmodel.planning.predictions import Prediction as Prediction
+    from osfmodel.planning.predictions import compare as compare
+    from osfmodel.planning.predictions import predict as predict
+    from osfmodel.planning.tuning import Outcome as Outcome
+    from osfmodel.planning.tuning import Tuning as Tuning
+    from osfmodel.planning.tuning import tune as tune
+    from osfmodel.planning.what_if import WhatIf as WhatIf
+    from osfmodel.runtime.executor import Executor as Executor
+    from osfmodel.runtime.executor import execute as execute
+    from osfmodel.runtime.profiler import profile as profile
+    from osfmodel.solve import SOLVERS as SOLVERS
+    from osfmodel.solve import Limits as Limits
+    from osfmodel.solve import Solution as Solution
+    from osfmodel.solve import Status as Status
+    from osfmodel.targets import CONFIG_TARGETS as CONFIG_TARGETS
+    from osfmodel.targets.named_plans import NAMED_PLANS as NAMED_PLANS
 
-__version__ = "0.1.0"
-
-__all__ = [
-    "CONFIG_TARGETS",
-    "COST_MODELS",
-    "EFFECTS",
-    "ENGINES",
-    "NAMED_PLANS",
-    "SOLVERS",
-    "AlphaBeta",
-    "Block",
-    "Bucket",
-    "Change",
-    "Cluster",
-    "Comparison",
-    "Contention",
-    "CostError",
-    "DataError",
-    "Demand",
-    "Economics",
-    "Effects",
-    "Executor",
-    "Explanation",
-    "FittedRange",
-    "JobError",
-    "Layer",
-    "Level",
-    "Limits",
-    "Link",
-    "Measurement",
-    "Memory",
-    "MemoryTuning",
-    "NcclShape",
-    "OsfError",
-    "Outcome",
-    "Pieces",
-    "Plan",
-    "PlanError",
-    "Prediction",
-    "Protocol",
-    "Remedy",
-    "Segment",
-    "Solution",
-    "Source",
-    "Span",
-    "Status",
-    "Table",
-    "Timeline",
-    "Tuning",
-    "UsageError",
-    "WhatIf",
-    "Workload",
-    "__version__",
-    "at_batch",
-    "compare",
-    "cost_of",
-    "economics",
-    "execute",
-    "explain",
-    "knee",
-    "load_cluster",
-    "load_measurements",
-    "load_plan",
-    "load_workload",
-    "memory_of",
-    "predict",
-    "profile",
-    "save",
-    "save_measurements",
-    "tune",
-    "tune_memory",
-]
-
-
-LATE = {
-    **dict.fromkeys(("Level", "Memory", "memory_of"), "memory"),
-    **dict.fromkeys(("Demand", "MemoryTuning"), "memory_tuning"),
-    "tune_memory": "memory_tune",
-    **dict.fromkeys(("load_measurements", "save_measurements"), "measurements"),
-    **dict.fromkeys(("Executor", "execute"), "runtime.executor"),
-    "profile": "runtime.profiling",
+PUBLIC = {
+    "cost": (
+        "COST_MODELS",
+        "cost_of",
+    ),
+    "cost.clusters": ("load_cluster",),
+    "cost.faster_network": ("Change",),
+    "cost.pricing": (
+        "Pricing",
+        "pricing_of",
+    ),
+    "diagnosis": (
+        "Explanation",
+        "Remedy",
+    ),
+    "engine": (
+        "ENGINES",
+        "predict_timeline",
+    ),
+    "engine.memory": (
+        "Level",
+        "Memory",
+        "memory_of",
+    ),
+    "entities.batches": ("at_batch",),
+    "entities.cluster": (
+        "AlphaBeta",
+        "Cluster",
+        "Contention",
+        "FittedRange",
+        "Link",
+        "NcclShape",
+        "Pieces",
+        "Protocol",
+        "Table",
+    ),
+    "entities.effects": (
+        "EFFECTS",
+        "Effects",
+    ),
+    "entities.errors": (
+        "CostError",
+        "DataError",
+        "JobError",
+        "OsfError",
+        "PlanError",
+        "UsageError",
+    ),
+    "entities.files.profiles": (
+        "load_plan",
+        "load_workload",
+        "save",
+    ),
+    "entities.measurement": (
+        "Measurement",
+        "load_measurements",
+        "save_measurements",
+    ),
+    "entities.plan": (
+        "Block",
+        "Bucket",
+        "Objective",
+        "Plan",
+        "contiguous_plan",
+        "grouped_plan",
+    ),
+    "entities.source": ("Source",),
+    "entities.timeline": (
+        "Span",
+        "Timeline",
+    ),
+    "entities.version": ("__version__",),
+    "entities.workload": (
+        "Layer",
+        "Segment",
+        "Workload",
+    ),
+    "planning.economics": (
+        "Economics",
+        "economics",
+        "knee",
+    ),
+    "planning.explaining": ("explain",),
+    "planning.memory.demand": (
+        "Demand",
+        "MemoryTuning",
+    ),
+    "planning.memory.search": ("tune_memory",),
+    "planning.predictions": (
+        "Comparison",
+        "Prediction",
+        "compare",
+        "predict",
+    ),
+    "planning.tuning": (
+        "Outcome",
+        "Tuning",
+        "tune",
+    ),
+    "planning.what_if": ("WhatIf",),
+    "runtime.executor": (
+        "Executor",
+        "execute",
+    ),
+    "runtime.profiler": ("profile",),
+    "solve": (
+        "Limits",
+        "SOLVERS",
+        "Solution",
+        "Status",
+    ),
+    "targets": ("CONFIG_TARGETS",),
+    "targets.named_plans": ("NAMED_PLANS",),
 }
-"""What runs models, plans memory or reads runs, and its module: not loaded by who only predicts."""
+"""The public names of each module."""
+MODULES = {name: module for module, names in PUBLIC.items() for name in names}
+__all__ = [*sorted(MODULES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """Those of LATE, when first asked for."""
-    if name in LATE:
-        return getattr(import_module(f"osfmodel.{LATE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """The public name ``name``, loaded from its module. Raises AttributeError for any other."""
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"osfmodel.{MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

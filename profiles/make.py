@@ -20,10 +20,10 @@ from pathlib import Path
 from statistics import median
 
 from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, load_cluster, save
-from osfmodel.cluster import Contention
-from osfmodel.contention import fit_gain
-from osfmodel.cost.collectives import ring
-from osfmodel.measurements import save_measurements
+from osfmodel.cost.pricing import fit_gain
+from osfmodel.cost.textbook import ring
+from osfmodel.entities.cluster import Contention
+from osfmodel.entities.measurement import save_measurements
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reconstruct

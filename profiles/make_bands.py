@@ -18,11 +18,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
-from osfmodel import bands, documents, profiles
-from osfmodel.bands import Error, band_for, bands_document, bands_of
-from osfmodel.check import check
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements
+from osfmodel.engine import bands
+from osfmodel.engine.bands import Error, band_for, bands_document, bands_of
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.measurement import Measurement, load_measurements
+from osfmodel.ledger.check import check
 
 Setting: TypeAlias = tuple[str, ...]
 """Source, workload, cluster, workers and, where stated, file and placement: what recipes fit numbers to."""
@@ -51,7 +51,7 @@ def settings() -> dict[Setting, list[Error]]:
 
 
 def sparse(run: Measurement) -> bool:
-    """Whether its plan sent some buckets sparsely: their density follows an ``@`` in ``osfmodel.notation``."""
+    """Whether its plan sent some buckets sparsely: their density follows an ``@`` in ``entities.files.notation``."""
     return "@" in dict(run.conditions).get("sent", "")
 
 

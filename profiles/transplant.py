@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import osfmodel as osf
-from osfmodel.batches import at_batch
+from osfmodel.entities.batches import at_batch
 
 MADE = {"resnet50-memory": ("resnet50-cpu", "resnet50-reconstructed")}
 """Name of the workload -> where its memory, and where its times and their batch size come from."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
-from osfmodel.check import Checked, check
-from osfmodel.workload import Gradients
+from osfmodel.entities.workload import Gradients
+from osfmodel.ledger.check import Checked, check
 
 # No test fails for the time that it takes: machines are busy at times.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from osfmodel.check import Checked, overall
 from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.ledger import LEDGER
+from osfmodel.ledger.check import Checked, overall
 from osfmodel.ledger.recipe import TIME
 from tests.conftest import ROOT
 

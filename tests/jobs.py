@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
+from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
 
 MILLI = 1e-3
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.workload import Gradients, Layer, Workload
+from osfmodel.entities.workload import Gradients, Layer, Workload
 from tests.conftest import gradients
 
 

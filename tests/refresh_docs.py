@@ -14,8 +14,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from osfmodel.check import check
 from osfmodel.cli import main
+from osfmodel.ledger.check import check
 from tests.generated_pages import ACCURACY, accuracy_page, command_pages
 from tests.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import osfmodel as osf
 from osfmodel.diagnosis import Explanation
-from osfmodel.picture import Pictures, Request, pictures
-from osfmodel.trace.record import Collective, RankTrace, Step, Trace
+from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
+from osfmodel.show.pictures import PictureRequest, Pictures, pictures
 from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
@@ -22,7 +22,7 @@ HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&
 @cache
 def resnet50() -> Pictures:
     """Default and tuned DDP, and the stock plans."""
-    return pictures(Request(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 64))
+    return pictures(PictureRequest(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 64))
 
 
 def step(number: int = 3, start: float = 10.0, time: float = 0.14) -> Step:
@@ -64,7 +64,7 @@ def hostile() -> Pictures:
     """400 tensors, names that would break out of a page, and a measured job beside the predictions."""
     workload = many(400, f"w {HOSTILE}", "{} " + HOSTILE)
     cluster = osf.load_cluster("ring:50us,10Gbps")
-    request = Request(
+    request = PictureRequest(
         workload,
         osf.Cluster(f"c {HOSTILE}", cluster.cost_model, between_nodes=cluster.between_nodes),
         8,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import osfmodel as osf
-from osfmodel.bands import (
+from osfmodel.engine.bands import (
     ENOUGH,
     Band,
     Error,
@@ -20,8 +20,8 @@ from osfmodel.bands import (
     bundled_bands,
     decode_bands,
 )
-from osfmodel.documents import encode
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.documents import encode
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "profiles"))

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.batches import Variation, at_batch, variation_of
 from osfmodel.cli import main
-from osfmodel.errors import DataError
+from osfmodel.entities.batches import Variation, at_batch, variation_of
+from osfmodel.entities.errors import DataError
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,10 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main, parse_workers
-from osfmodel.plan import contiguous_plan
-from osfmodel.plans import STOCK_PLANS
-from osfmodel.units import show_bytes
+from osfmodel.entities.files import documents
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.units import show_bytes
+from osfmodel.targets.named_plans import STOCK_PLANS
 from tests.conftest import ROOT
 from tests.formats import samples, traces
 
@@ -162,7 +163,7 @@ def test_one_plan_for_a_range_of_worker_counts():
     regret = max(row["tuned_iteration_time_s"] / row["optimal_iteration_time_s"] for row in document["sweep"])
     for workers in (8, 16, 32, 64):
         alone = run_json(*TUNE, "--workers", workers)["plan"]
-        plan = osf.documents.decode_plan(json.dumps(alone).encode())
+        plan = documents.decode_plan(json.dumps(alone).encode())
         workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
         other = max(
             osf.predict(workload, cluster, plan, row["workers"]).iteration_time / row["optimal_iteration_time_s"]
@@ -390,8 +391,8 @@ def test_a_global_batch_of_a_workload_without_one_speaks_of_no_other_option(tmp_
 def test_names_are_whole_on_a_narrow_terminal():
     from rich.console import Console
 
-    from osfmodel import catalogue
-    from osfmodel.screens import listing as list_screen
+    from osfmodel.show import catalogue
+    from osfmodel.show.terminal import listing as list_screen
 
     for kind in catalogue.LISTINGS:
         rows = catalogue.listing(kind).rows

@@ -12,11 +12,11 @@ import pytest
 import osfmodel as osf
 from osfmodel import PlanError, cost_of
 from osfmodel.cost import AffineCost
-from osfmodel.plan import contiguous_ends, contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.plan import contiguous_ends, contiguous_plan
 from osfmodel.solve import caps as ddp_caps
-from osfmodel.solve.contiguous import finish
+from osfmodel.solve.solution import finish
 from osfmodel.targets import ddp
 from tests.conftest import gradients, workload_of
 from tests.problems import affine, coarse_table, min_of_affine

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from osfmodel import load_cluster, load_workload, predict, tune
-from osfmodel.objective import Objective
-from osfmodel.plans import make_plan
-from osfmodel.pricing import pricing_of
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.entities.plan import Objective
+from osfmodel.targets.named_plans import make_plan
 
 
 @pytest.fixture(scope="module")

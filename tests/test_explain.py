@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel.diagnosis import CAUSES
-from osfmodel.diagnosis.parts import LocalClock, parts_of, waits
-from osfmodel.diagnosis.replay import Seen
-from osfmodel.diagnosis.words import find_unused
-from osfmodel.errors import DataError
-from osfmodel.explain import WORTH, explain_trace
-from osfmodel.explain_tables import costs, others, whose_messages
-from osfmodel.intervals import union, without
-from osfmodel.remedies import BEYOND
-from osfmodel.trace import cluster_of, measurement_of, workload_of
-from osfmodel.trace.buckets import wire_times
-from osfmodel.trace.own_step import own_step
-from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
-from osfmodel.units import show_time
+from osfmodel.diagnosis.explain_trace import WORTH, explain_trace
+from osfmodel.diagnosis.replay import SeenStep
+from osfmodel.diagnosis.sentences import find_unused
+from osfmodel.diagnosis.waits import LocalClock, parts_of, waits
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.intervals import union, without
+from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
+from osfmodel.entities.units import show_time
+from osfmodel.formats.traces import cluster_of, measurement_of, workload_of
+from osfmodel.formats.traces.buckets import wire_times
+from osfmodel.formats.traces.cautions import own_step
+from osfmodel.planning.remedies import BEYOND
+from osfmodel.show.tables.explained import costs, others, whose_messages
 from tests.jobs import BACKWARDS, GIANT, HEALTHY, MILLI, PLANTED, TINY, Job, trace_of
 
 
@@ -350,7 +350,7 @@ def test_the_own_work_of_a_rank_is_what_its_parts_leave(job):
     """Of the clock that stands still in waits, and as a sum of parts."""
     for rank in trace_of(PLANTED[job]).ranks:
         for step in rank.steps:
-            seen = Seen.of(step, True)
+            seen = SeenStep.of(step, True)
             parts = parts_of(step, seen.waits)
             assert seen.own_work == pytest.approx(step.time - parts.exposed - parts.input, rel=1e-9)
 
@@ -380,7 +380,7 @@ def test_a_host_waits_for_the_gradients_of_ddp_only_after_backward():
         (step, False, anywhere),
         (replace(step, ddp=False), True, anywhere),
     ):
-        assert [(wait.start, wait.end) for wait in Seen.of(one, host_computes).waits] == expected
+        assert [(wait.start, wait.end) for wait in SeenStep.of(one, host_computes).waits] == expected
 
 
 def test_time_before_the_last_rank_comes_is_waiting_and_before_the_start_is_held():

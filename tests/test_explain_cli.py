@@ -15,10 +15,10 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.documents import document_of, encode
+from osfmodel.entities.files.documents import document_of, encode
 from osfmodel.formats import load_trace
 from osfmodel.formats.source_text import Text
-from osfmodel.screens.explain import show_explanation
+from osfmodel.show.terminal.explain import show_explanation
 from tests.formats import traces
 from tests.live.explained import EXPECTED, STORED, paths_of
 

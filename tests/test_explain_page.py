@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.diagnosis.parts import Parts
-from osfmodel.explain_tables import WORDS, costs
-from osfmodel.report import explanation_page
-from osfmodel.report.explained import FILLS, MOST, ROWED
-from osfmodel.units import show_time
+from osfmodel.diagnosis.waits import Parts
+from osfmodel.entities.units import show_time
+from osfmodel.show.html import explanation_page
+from osfmodel.show.html.explained import FILLS, MOST, ROWED
+from osfmodel.show.tables.explained import WORDS, costs
 from tests.live.explained import EXPECTED, paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, hostile_explanation
 

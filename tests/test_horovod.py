@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from osfmodel import Layer, PlanError, UsageError, Workload, load_cluster, load_workload, loop_settings, tune
+from osfmodel import Layer, PlanError, UsageError, Workload, load_cluster, load_workload, tune
 from osfmodel.cost import AffineCost
-from osfmodel.engine import predict_timeline
-from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, fuse
-from osfmodel.plan import Bucket, Plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import horovod_settings, predict_timeline
+from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, fuse
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.units import MIB
 from osfmodel.solve import Case, Limits
 from osfmodel.targets import horovod, runs_on
-from osfmodel.units import MIB
 from tests.conftest import gradients, workload_of
 
 FREE = Pricing.of(AffineCost(((0.0, 0.0),)), workers=2)
@@ -105,7 +105,7 @@ def test_settings_agree_with_each_other():
 
 def test_whatever_is_not_the_default_is_in_the_environment():
     knobs = Loop(streams=2, cache_capacity=0, waits=True, hierarchical=True, use_groups=True, groups=(("t0",),))
-    assert loop_settings.environment(knobs) == {
+    assert horovod_settings.environment(knobs) == {
         "HOROVOD_FUSION_THRESHOLD": "134217728",
         "HOROVOD_CYCLE_TIME": "1",
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
@@ -117,22 +117,22 @@ def test_whatever_is_not_the_default_is_in_the_environment():
 
 def test_no_digit_of_a_cycle_is_lost():
     loop = Loop(cycle=0.0012345678)
-    assert loop_settings.name_of(loop) == "128MiB,1.2345678ms"
-    assert loop_settings.environment(loop)["HOROVOD_CYCLE_TIME"] == "1.2345678"
-    assert loop_settings.name_of(Loop(0, 0)) == "0B,0ms"
-    assert loop_settings.name_of(Loop(cycle=1.0)) == "128MiB,1000ms"
+    assert horovod_settings.name_of(loop) == "128MiB,1.2345678ms"
+    assert horovod_settings.environment(loop)["HOROVOD_CYCLE_TIME"] == "1.2345678"
+    assert horovod_settings.name_of(Loop(0, 0)) == "0B,0ms"
+    assert horovod_settings.name_of(Loop(cycle=1.0)) == "128MiB,1000ms"
 
 
 def test_settings_by_name():
-    assert loop_settings.named("64MiB,5ms") == Loop(64 * MIB, 0.005)
-    assert loop_settings.named("0B") == Loop(0)
+    assert horovod_settings.named("64MiB,5ms") == Loop(64 * MIB, 0.005)
+    assert horovod_settings.named("0B") == Loop(0)
     for loop in (Loop(), Loop(0, 0.0), Loop(1_000_001, 0.0025), Loop(cycle=0.0012345678)):
-        assert loop_settings.named(loop_settings.name_of(loop)) == loop
+        assert horovod_settings.named(horovod_settings.name_of(loop)) == loop
     with pytest.raises(
         UsageError,
         match=r"write THRESHOLD,CYCLE\[,streams=N\]\[,cache=N\]\[,waits\]\[,hierarchical\], such as 64MiB,5ms",
     ):
-        loop_settings.named("fast")
+        horovod_settings.named("fast")
 
 
 def test_groups_are_on_offer_where_settings_are_recommended():

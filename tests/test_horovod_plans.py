@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
-from osfmodel import Layer, UsageError, Workload, loop_settings
+from osfmodel import Layer, UsageError, Workload
 from osfmodel.cli.app import main
-from osfmodel.compression import compressed
-from osfmodel.loop import Loop, follow
-from osfmodel.plan import one_by_one
-from osfmodel.pricing import pricing_of
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.engine import horovod_settings
+from osfmodel.engine.horovod_loop import Loop, follow
+from osfmodel.entities.compression import compressed
+from osfmodel.entities.plan import one_by_one
 from osfmodel.targets import horovod
 
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe", "--workers", "16"]
@@ -33,7 +34,7 @@ loops = st.builds(
 
 @given(loops)
 def test_a_name_says_all_settings(loop):
-    assert loop_settings.named(loop_settings.name_of(loop)) == loop
+    assert horovod_settings.named(horovod_settings.name_of(loop)) == loop
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_name_says_all_settings(loop):
 )
 def test_what_is_no_setting_is_refused_with_the_forms(text):
     with pytest.raises(UsageError, match="write THRESHOLD,CYCLE"):
-        loop_settings.named(text)
+        horovod_settings.named(text)
 
 
 def osf_command(*words):
@@ -175,9 +176,9 @@ def test_what_a_run_states_is_read_back():
     workload = osf.load_workload("googlenet-k80")
     plan = one_by_one(workload)
     pricing = pricing_of(osf.load_cluster("k80-10gbe-ring"), 8)
-    from osfmodel.notation import written
+    from osfmodel.entities.files.notation import written
 
     loop = horovod.project(plan, workload, pricing)
-    told = {"settings": loop_settings.name_of(loop), "sent": written(plan, workload)}
+    told = {"settings": horovod_settings.name_of(loop), "sent": written(plan, workload)}
     assert horovod.stated(told, workload) == loop
     assert horovod.stated({"settings": "1MiB,20ms"}, workload) == Loop(2**20, 0.02)

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import osfmodel as osf
 from osfmodel import DataError, PlanError, UsageError
-from osfmodel.batches import at_batch
 from osfmodel.cli import main
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.memory import RUNTIME, memory_of
-from osfmodel.memory_tune import tune_memory
-from osfmodel.memory_tuning import Demand
-from osfmodel.plan import one_by_one
-from osfmodel.pricing import pricing_of
-from osfmodel.profiles import load_cluster
+from osfmodel.engine.memory import RUNTIME, memory_of
+from osfmodel.entities.batches import at_batch
+from osfmodel.entities.plan import one_by_one
+from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.search import tune_memory
 from tests.blocks import blocks
 
 GIB = 1 << 30

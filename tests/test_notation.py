@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel import Block, Bucket, DataError, Layer, Plan, PlanError, Workload
-from osfmodel.notation import read, written
-from osfmodel.plan import contiguous_plan
-from osfmodel.sparse import sparsely
+from osfmodel.engine.sparse import sparsely
+from osfmodel.entities.files.notation import read, written
+from osfmodel.entities.plan import contiguous_plan
 from tests.theory.test_simulator import beyond_dense, buckets, workloads
 
 FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcba", (8, 16, 0, 4), strict=True)))

@@ -22,7 +22,7 @@ from osfmodel import (
     Table,
     Workload,
 )
-from osfmodel.plan import Block, Bucket, contiguous_ends, contiguous_plan
+from osfmodel.entities.plan import Block, Bucket, contiguous_ends, contiguous_plan
 
 
 def test_gradients_stand_in_ready_order(small_workload):
@@ -43,8 +43,12 @@ def test_layers_without_parameters_take_time_but_send_nothing():
 @pytest.mark.parametrize("module", ["cluster", "workload", "plan", "measurement", "source", "timeline"])
 def test_whatever_a_noun_is_made_of_is_exported(module):
     """Every dataclass beside a noun; only the gradients of a workload, which nobody makes by hand, are not."""
-    found = vars(importlib.import_module(f"osfmodel.{module}"))
-    made = {name for name, value in found.items() if is_dataclass(value) and value.__module__ == f"osfmodel.{module}"}
+    found = vars(importlib.import_module(f"osfmodel.entities.{module}"))
+    made = {
+        name
+        for name, value in found.items()
+        if isinstance(value, type) and is_dataclass(value) and value.__module__ == f"osfmodel.entities.{module}"
+    }
     assert made - {"Gradients"} <= set(osf.__all__)
     assert all(getattr(osf, name) is found[name] for name in made - {"Gradients"})
 

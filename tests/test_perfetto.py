@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from osfmodel import chrome_trace
+from osfmodel.show import chrome_trace
 from tests.browser import browser, skip_or_fail
 from tests.reports import hostile, resnet50
 

@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
-from osfmodel.check import check
-from osfmodel.explain import explain_trace
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.entities.intervals import length, outside, union
+from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats import load_trace
-from osfmodel.intervals import length, outside, union
-from osfmodel.picture import TRACED, TUNED, Request, pictures
-from osfmodel.picture.coarse import coarse
-from osfmodel.picture.curves import Scaling, Sweep, counts_around, sweep
-from osfmodel.picture.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
-from osfmodel.picture.scatter import scatter
-from osfmodel.pricing import pricing_of
-from osfmodel.screens import pictures as screen
+from osfmodel.formats.traces import cluster_of, plan_of, workload_of
+from osfmodel.ledger.check import check
+from osfmodel.show.pictures import TRACED, TUNED, PictureRequest, pictures
+from osfmodel.show.pictures.coarse import coarse
+from osfmodel.show.pictures.curves import Scaling, Sweep, counts_around, sweep
+from osfmodel.show.pictures.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
+from osfmodel.show.pictures.scatter import scatter
+from osfmodel.show.pictures.ticks import decade_ticks, even_ticks, time_unit
+from osfmodel.show.terminal import pictures as screen
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.ticks import decade_ticks, even_ticks, time_unit
-from osfmodel.trace import cluster_of, plan_of, workload_of
-from osfmodel.trace.record import RankTrace, Trace
 from tests.live.explained import paths_of
 from tests.reports import curve, many, resnet50, step, trace
 
@@ -156,20 +156,20 @@ def test_a_measured_step():
 
 def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_shown():
     job = trace()
-    request = Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(job,))
+    request = PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(job,))
     shown = pictures(request)
     assert [gantt.name for gantt in shown.measured] == ["job, rank 0, step 1", "job, rank 1, step 1"]
     assert ("sizes come from the host", ("trace job",)) in shown.notes
     empty = Trace("empty", (RankTrace(2, ()),))
     with pytest.raises(osf.DataError, match="rank 2 of the trace 'empty' has no complete step"):
-        pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,)))
+        pictures(PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,)))
 
 
 def job_of(cluster=None):
     """A traced job on the cluster that its trace holds, or another, with the workload of its trace."""
     seen = load_trace([*paths_of("tiny-buckets")])
     wires = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
-    return pictures(Request(workload_of(seen), wires, 4, traces=(seen,)))
+    return pictures(PictureRequest(workload_of(seen), wires, 4, traces=(seen,)))
 
 
 def test_a_traced_job_is_held_against_its_own_buckets():
@@ -235,7 +235,7 @@ def test_collectives_that_a_workload_has_as_computation_are_told():
         for rank in job.ranks
     ]
     for seen, told in ((job, False), (replace(job, ranks=tuple(alltoalls)), True)):
-        request = Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(seen,))
+        request = PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(seen,))
         notes = [note for note, about in pictures(request).notes if "no all-reduces of gradients" in note]
         assert [note[:30] for note in notes] == ["40.00 ms of a step are spent i"] * told
 
@@ -245,7 +245,7 @@ def _last_all_to_all(step):
 
 
 def test_buckets_of_another_workload_are_no_plan_and_why_is_said():
-    shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),)))
+    shown = pictures(PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),)))
     assert shown.shown == 0
     assert [about for note, about in shown.notes if note.startswith("the buckets of the trace are not")] == [
         ("trace job",)
@@ -292,7 +292,7 @@ def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
 @pytest.mark.parametrize("cluster", ["v100-10gbe", "emulated-horovod-4x1gbit"])
 def test_the_tuned_chart_is_what_tuning_says(target, cluster):
     workload, wires = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
-    shown = pictures(Request(workload, wires, 4, target=target, plans=()))
+    shown = pictures(PictureRequest(workload, wires, 4, target=target, plans=()))
     assert [one.name for one in shown.comparison.predictions] == ["ddp" if target == "runtime" else target, TUNED]
     assert shown.tuned.iteration_time == pytest.approx(shown.tuning.outcomes[0].tuned_time, rel=1e-12)
     assert shown.default.iteration_time == pytest.approx(shown.tuning.outcomes[0].default_time, rel=1e-12)
@@ -315,10 +315,10 @@ def test_curves_are_predictions():
 def test_a_cluster_that_was_measured_with_some_counts_is_drawn_at_these():
     assert counts_around(osf.load_cluster("emulated-4x1gbit"), 4) == (1, 4)
     assert counts_around(osf.load_cluster("v100-10gbe"), 3) == (2, 3, 4, 8)
-    shown = pictures(Request(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=()))
+    shown = pictures(PictureRequest(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=()))
     assert curve(shown, Scaling).counts == (1, 4)  # nothing is known of two workers
     with pytest.raises(osf.CostError):
-        pictures(Request(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=()))
+        pictures(PictureRequest(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=()))
 
 
 def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
@@ -340,7 +340,7 @@ def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
 def test_the_sweep_is_of_the_framework_that_the_report_is_about(target):
     """Under its own rules, with its own setting; where it has none that is said."""
     workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
-    shown = pictures(Request(workload, cluster, 8, target=target, plans=()))
+    shown = pictures(PictureRequest(workload, cluster, 8, target=target, plans=()))
     sweeps = [one for one in shown.curves if isinstance(one, Sweep)]
     missing = [about for note, about in shown.notes if note.startswith("no curve over bucket sizes")]
     knob = CONFIG_TARGETS[target].size
@@ -353,7 +353,7 @@ def test_the_sweep_is_of_the_framework_that_the_report_is_about(target):
 
 def test_the_sweep_of_horovod_is_predicted_as_its_settings_are():
     workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("emulated-horovod-4x1gbit")
-    found = curve(pictures(Request(workload, cluster, 4, target="horovod", plans=())), Sweep)
+    found = curve(pictures(PictureRequest(workload, cluster, 4, target="horovod", plans=())), Sweep)
     for place in (0, 20, len(found.caps) - 1):
         prediction = osf.predict(workload, cluster, f"horovod:{found.caps[place]}B,1ms", 4)
         assert (found.times[place], found.buckets[place]) == (prediction.iteration_time, len(prediction.plan.buckets))
@@ -362,7 +362,7 @@ def test_the_sweep_of_horovod_is_predicted_as_its_settings_are():
 def test_a_sweep_in_elements_has_the_best_number():
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     for target in ("deepspeed", "megatron"):
-        found = curve(pictures(Request(workload, cluster, 16, target=target, plans=())), Sweep)
+        found = curve(pictures(PictureRequest(workload, cluster, 16, target=target, plans=())), Sweep)
         assert sum(workload.gradients.sizes) == 4 * found.caps[-1]
         assert found.words(25_000_000) == "25 M elements"
         assert CONFIG_TARGETS[target].size.best(workload, pricing_of(cluster, 16).cost()) in found.caps
@@ -371,11 +371,11 @@ def test_a_sweep_in_elements_has_the_best_number():
 def test_nothing_to_send_is_no_sweep():
     workload = osf.Workload("still", (osf.Layer("a", 1.0, 1.0, 0),))
     cluster = osf.load_cluster("ring:50us,10Gbps")
-    shown = pictures(Request(workload, cluster, 4))
+    shown = pictures(PictureRequest(workload, cluster, 4))
     assert sweep(shown.comparison, "ddp") is None
     assert shown.predicted[0].collectives == ()
     assert [type(one) for one in shown.curves] == [Scaling]
-    alone = pictures(Request(many(3), cluster, 1))
+    alone = pictures(PictureRequest(many(3), cluster, 1))
     assert alone.tuned.iteration_time == alone.default.alone
 
 

@@ -27,11 +27,11 @@ from osfmodel import (
     Table,
     UsageError,
     Workload,
-    profiles,
 )
-from osfmodel.cluster import Contention
 from osfmodel.cost import worker_counts
-from osfmodel.plan import Block, Bucket, Plan
+from osfmodel.entities.cluster import Contention
+from osfmodel.entities.files import profiles
+from osfmodel.entities.plan import Block, Bucket, Plan
 from tests.conftest import ROOT
 
 WORKLOADS = list(profiles.names("workload"))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from osfmodel.screens import progress
+from osfmodel.show.terminal import progress
 
 
 class Terminal(io.StringIO):

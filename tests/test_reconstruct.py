@@ -9,9 +9,10 @@ import sys
 import pytest
 
 import osfmodel as osf
+from osfmodel.entities.files import profiles
 from tests.conftest import ROOT
 
-NAMES = [name for name in osf.profiles.names("workload") if name.endswith("-reconstructed")]
+NAMES = [name for name in profiles.names("workload") if name.endswith("-reconstructed")]
 PARAMETERS = {
     "bert-base-seq64": 110_111_042,
     "bert-large-seq64": 336_232_258,

@@ -19,19 +19,19 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel import chrome_trace, plot, plot_pictures
 from osfmodel.cli import main
-from osfmodel.picture import Curve, Request, pictures
-from osfmodel.picture.curves import Scaling, Sweep
-from osfmodel.picture.gantt import KINDS
-from osfmodel.picture.scatter import Cloud, Scatter
-from osfmodel.report import page
-from osfmodel.report.curves import CURVES, scatter_plot
-from osfmodel.report.iteration import LANE
-from osfmodel.screens import pictures as picture_screen
-from osfmodel.screens.pictures import show_pictures
+from osfmodel.entities.trace import RankTrace, Step, Trace
+from osfmodel.show import chrome_trace, images
+from osfmodel.show.html import page
+from osfmodel.show.html.curves import CURVES, scatter_plot
+from osfmodel.show.html.iteration import LANE
+from osfmodel.show.pictures import Curve, PictureRequest, pictures
+from osfmodel.show.pictures.curves import Scaling, Sweep
+from osfmodel.show.pictures.gantt import KINDS
+from osfmodel.show.pictures.scatter import Cloud, Scatter
+from osfmodel.show.terminal import pictures as picture_screen
+from osfmodel.show.terminal.pictures import show_pictures
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.trace.record import RankTrace, Step, Trace
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.live.explained import paths_of
@@ -97,7 +97,9 @@ LARGE = [("densenet201-reconstructed", target) for target in CONFIG_TARGETS] + [
 @pytest.mark.parametrize(("workload", "target"), LARGE)
 def test_a_page_is_below_a_megabyte(workload, target):
     """With hundreds of collectives under each of several plans; and what was joined for that is said."""
-    drawn = pictures(Request(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target))
+    drawn = pictures(
+        PictureRequest(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target)
+    )
     text = page(drawn, "1")
     assert len(text.encode()) < 1e6
     found = Page(text)
@@ -197,8 +199,8 @@ def test_each_suffix_has_its_form(tmp_path):
 def drawn_panels(shown, monkeypatch):
     """The axes of the figure."""
     figures = []
-    monkeypatch.setattr(plot_pictures, "save", lambda figure, path: figures.append(figure))
-    plot_pictures.plot_pictures(shown, "x.png")
+    monkeypatch.setattr(images, "save", lambda figure, path: figures.append(figure))
+    images.plot_pictures(shown, "x.png")
     return figures[0].axes
 
 
@@ -216,13 +218,13 @@ def test_a_picture_has_a_panel_for_each_part(tmp_path, monkeypatch):
 
 
 def test_every_form_draws_every_type_of_curve():
-    assert set(picture_screen.CURVES) == set(plot_pictures.CURVES) == set(CURVES) == set(get_args(Curve))
+    assert set(picture_screen.CURVES) == set(images.CURVES) == set(CURVES) == set(get_args(Curve))
 
 
 def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
     """One worker alone sends nothing: no error band, and no runs behind it."""
     pytest.importorskip("matplotlib")
-    request = Request(many(3), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), evidence=True)
+    request = PictureRequest(many(3), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), evidence=True)
     banded = pictures(request)
     assert [type(one) for one in banded.curves] == [Scaling, Sweep, Scatter]
     assert len(drawn_panels(banded, monkeypatch)) == 2 + 3
@@ -315,7 +317,7 @@ def test_a_step_in_which_nothing_goes_on_is_said_to_be_so():
     slivers = tuple((10 + 20e-6 * number, 10 + 20e-6 * number + 1e-6) for number in range(5000))
     idle = Step(0, 10.0, 10.1, slivers)
     job = Trace("idle", (RankTrace(0, (idle,)),))
-    shown = pictures(Request(many(4), osf.load_cluster("ring:50us,10Gbps"), 1, plans=(), traces=(job,)))
+    shown = pictures(PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 1, plans=(), traces=(job,)))
     text = page(shown, "1")
     assert "computes for 5% of it; for 95% it does not, nor communicates" in text
     (drawn,) = re.findall(r'<svg class="lanes"[^>]*data-chart="m0">.*?</svg></svg>', text) or [""]
@@ -345,8 +347,8 @@ def styled(style: str) -> set[str]:
 
 
 def test_every_form_draws_every_kind_of_bar():
-    style = (ROOT / "osfmodel/report/report.css").read_text(encoding="utf-8")
-    assert set(picture_screen.GLYPHS) == set(plot_pictures.FILLS) == set(KINDS)
+    style = (ROOT / "osfmodel/show/html/report.css").read_text(encoding="utf-8")
+    assert set(picture_screen.GLYPHS) == set(images.FILLS) == set(KINDS)
     assert set(KINDS) - styled(style) == set()
     assert styled(".a, .b.odd { fill: red; } .c { cursor: pointer; }") == {"a", "b", "odd"}  # it can fail
 
@@ -362,7 +364,7 @@ def test_sources_differ_by_more_than_colour():
 
 def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
     """Neither the picture nor the page that was asked for with it."""
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(images, "find_spec", lambda name: None)
     result = run(*REPORT, "-o", tmp_path / "report.html", "-o", tmp_path / "iteration.png")
     assert result.exit_code == 2
     assert "pictures as files need matplotlib" in result.stderr

@@ -20,7 +20,7 @@ from osfmodel.cli.app import COMMANDS
 from osfmodel.cost import COST_MODELS
 from osfmodel.diagnosis import CAUSES
 from osfmodel.formats import IMPORT_FORMATS
-from osfmodel.snippets import SNIPPETS
+from osfmodel.planning.launch import SNIPPETS
 from osfmodel.solve import SCHEDULERS, SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT

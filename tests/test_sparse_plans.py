@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.effects import COUNTED, EXECUTED, REPLAYED_ON_CPU, Effects
-from osfmodel.errors import OsfError
-from osfmodel.plan import one_by_one
-from osfmodel.plans import make_plan, named_plan, sparse_name
-from osfmodel.pricing import pricing_of
-from osfmodel.runtime.selecting import SIZES, Sample, fitted
-from osfmodel.sparse import part_bytes, sparsely
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.engine.sparse import part_bytes, sparsely
+from osfmodel.entities.effects import COUNTED, EXECUTED, REPLAYED_ON_CPU, Effects
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.plan import one_by_one
+from osfmodel.runtime.bench.sparse_compute import SIZES, SparseTiming, fitted
+from osfmodel.targets.named_plans import make_plan, named_plan, sparse_name
 from tests.conftest import ROOT
 
 WORKLOAD, CLUSTER = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
@@ -105,7 +105,7 @@ def test_every_field_of_a_plan_that_changes_what_is_done_is_among_what_it_wants(
 @pytest.mark.parametrize("name", BEYOND)
 @pytest.mark.parametrize("dtypes", [1, 2])
 def test_ddp_refuses_them_by_name(name, dtypes):
-    from osfmodel.runtime.buckets import carried
+    from osfmodel.runtime.training.ddp_buckets import carried
 
     words, plan = BEYOND[name]
     workload = SEGMENTED
@@ -161,7 +161,7 @@ def test_the_costs_of_choosing_are_found_again():
         for density in (0.01, 0.1):
             size, sent = 4 * elements, part_bytes(4 * elements, density)
             chosen = 3e-5 + 1e-9 * size + 8e-9 * sent
-            samples.append(Sample(size, sent, 4 * sent, chosen, 2e-5 + 2e-11 * size + 5e-10 * 4 * sent))
+            samples.append(SparseTiming(size, sent, 4 * sent, chosen, 2e-5 + 2e-11 * size + 5e-10 * 4 * sent))
     found = fitted(samples)
     assert found == pytest.approx(
         {
@@ -180,7 +180,7 @@ def test_the_costs_of_choosing_are_found_again():
 def test_a_plan_file_gives_each_bucket_its_density(tmp_path):
     plan = one_by_one(WORKLOAD)
     path = tmp_path / "plan.json"
-    osf.profiles.save(make_plan("sparse:5%,wfbp,release", WORKLOAD, PRICING), path)
+    osf.save(make_plan("sparse:5%,wfbp,release", WORKLOAD, PRICING), path)
     read = osf.load_plan(path)
     assert {bucket.density for bucket in read.buckets} == {0.05}
     assert read.release

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel import UsageError
-from osfmodel.units import (
+from osfmodel.entities.units import (
     format_bandwidth,
     format_bytes,
     format_time,

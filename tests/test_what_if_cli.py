@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import osfmodel as osf
-from osfmodel.screens.results import ROOMY, show_comparison
+from osfmodel.show.terminal.results import ROOMY, show_comparison
 from tests.test_cli import run, run_json
 
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 
-from osfmodel import profiles
+from osfmodel.entities.files import profiles
 from tests.conftest import ROOT
 
 
@@ -28,7 +28,7 @@ def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"osfmodel/py.typed", "osfmodel/report/report.css", "osfmodel/report/report.js"} <= set(names)
+    assert {"osfmodel/py.typed", "osfmodel/show/html/report.css", "osfmodel/show/html/report.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.endswith("make.py") for name in names)
     site = tmp_path / "site"

@@ -1,4 +1,4 @@
-"""The ``osf`` command: one module per verb, thin. Data on stdout; progress, warnings and errors on stderr.
+"""The osf command: one module per verb; parse, call one function, hand the result to show.
 
 To add one: docs/how-to/add-a-command.md.
 """

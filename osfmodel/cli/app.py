@@ -13,14 +13,15 @@ from typing import Any
 
 import click
 
-from osfmodel import __version__, documents, profiles
-from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
-from osfmodel.errors import CostError, DataError, OsfError, UsageError
-from osfmodel.outputs.render import FORMATS, Result, choose_format, ending_of, render
-from osfmodel.plans import NAMED_PLANS
-from osfmodel.units import parse_time
-from osfmodel.workload import Workload
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.units import parse_time
+from osfmodel.entities.version import __version__
+from osfmodel.entities.workload import Workload
+from osfmodel.show.documents.render import FORMATS, Result, choose_format, ending_of, render
+from osfmodel.targets.named_plans import NAMED_PLANS
 
 LARGEST_WORKER_COUNT = 10**7
 COMMANDS = {

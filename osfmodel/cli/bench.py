@@ -10,19 +10,21 @@ from typing import NamedTuple
 
 import click
 
-from osfmodel import documents, profiles
 from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_writable, save_or_print, teller, warn
-from osfmodel.cluster import COLLECTIVES, Cluster
-from osfmodel.effects import HOROVOD
-from osfmodel.errors import OsfError, UsageError
-from osfmodel.outputs.results import summary
-from osfmodel.runtime import bench, findings
-from osfmodel.runtime.findings import Findings, Surroundings
-from osfmodel.runtime.job import job_of
-from osfmodel.runtime.ranks import Place, Watch, group, place_of, require_torch, together
-from osfmodel.runtime.sizes import powers, sizes_for
-from osfmodel.runtime.surroundings import surroundings_of, unmet
-from osfmodel.units import parse_bytes
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.entities.cluster import COLLECTIVES, Cluster
+from osfmodel.entities.effects import HOROVOD
+from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.units import parse_bytes
+from osfmodel.runtime import bench
+from osfmodel.runtime.bench import measured_cluster
+from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
+from osfmodel.runtime.bench.sizes import powers, sizes_for
+from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
+from osfmodel.runtime.job.collective_job import job_of
+from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require_torch, together
+from osfmodel.show.documents.results import summary
 
 
 @click.command(name="bench")
@@ -86,7 +88,9 @@ def bench_command(
     # A cluster file prices all-reduces; the others are measured beside them.
     chosen = tuple(kind for kind in COLLECTIVES if kind in ("all_reduce", *(collectives or COLLECTIVES)))
     label = name or (Path(target).name.partition(".")[0] if target else "measured")
-    asked = Asked(bench.Request(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target)
+    asked = BenchRequest(
+        bench.MeasurementRequest(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target
+    )
     require_torch("osf bench")
     if executor == HOROVOD:
         if merge is not None or workload is not None or backend == "nccl":
@@ -98,40 +102,40 @@ def bench_command(
     place = place.on(backend)
     found, surroundings = together(place, limit, partial(_measured, asked, limit, place))
     if writes:
-        cluster = findings.cluster_of(found, surroundings, label)
-        _write(cluster if known is None else findings.updated(known, cluster, found.effects), target)
+        cluster = measured_cluster.cluster_of(found, surroundings, label)
+        _write(cluster if known is None else measured_cluster.updated(known, cluster, found.effects), target)
         for doubt in found.doubts:
             warn(doubt)
 
 
-def _bench_horovod(asked: Asked, limit: float, place: Place) -> None:
+def _bench_horovod(asked: BenchRequest, limit: float, place: Place) -> None:
     """The same through Horovod, which has all-reduces only here."""
-    from osfmodel.runtime import horovod_bench
-    from osfmodel.runtime.horovod import Turns, require_horovod
+    from osfmodel.runtime.horovod import HorovodTurns, require_horovod
+    from osfmodel.runtime.horovod import bench as under_horovod
 
     require_horovod("osf bench")
 
-    def work(watch: Watch) -> Cluster:
+    def work(watch: Watchdog) -> Cluster:
         watch.beat("while Horovod's cluster was measured")
-        turns = Turns(place, limit, watch)
-        found = horovod_bench.measure(turns, asked.request.sizes, asked.request.repeat, teller(place.rank == 0))
-        return horovod_bench.cluster_of(found, turns, asked.label, unmet(asked.network).network)
+        turns = HorovodTurns(place, limit, watch)
+        found = under_horovod.measure(turns, asked.request.sizes, asked.request.repeat, teller(place.rank == 0))
+        return under_horovod.cluster_of(found, turns, asked.label, unmet(asked.network).network)
 
     cluster = together(place, limit, work)
     if place.rank == 0:
         _write(cluster, asked.target)
 
 
-class Asked(NamedTuple):
+class BenchRequest(NamedTuple):
     """What this rank was asked for; what is measured is what rank 0 was."""
 
-    request: bench.Request
+    request: bench.MeasurementRequest
     network: str | None
     label: str
     target: str | None
 
 
-def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[Findings, Surroundings]:
+def _measured(asked: BenchRequest, limit: float, place: Place, watch: Watchdog) -> tuple[Findings, Surroundings]:
     """Measure with the others; rank 0 keeps what there is if that breaks off."""
     beat = partial(watch.beat, "while the cluster was measured")
     beat()
@@ -147,8 +151,8 @@ def _measured(asked: Asked, limit: float, place: Place, watch: Watch) -> tuple[F
 def _mergeable(merge: str | None) -> Cluster | None:
     if merge is None:
         return None
-    known = profiles.load_cluster(Path(merge))
-    findings.require_mergeable(known)
+    known = load_cluster(Path(merge))
+    measured_cluster.require_mergeable(known)
     return known
 
 
@@ -172,12 +176,12 @@ def _partial(target: str) -> Path:
     return Path(target).with_suffix(".partial.json")
 
 
-def _keep(watch: Watch, found: Findings, surroundings: Surroundings, asked: Asked) -> None:
+def _keep(watch: Watchdog, found: Findings, surroundings: Surroundings, asked: BenchRequest) -> None:
     if not found.usable or asked.target is None:
         return
     path = _partial(asked.target)
     try:
-        profiles.save(findings.unfinished(found, surroundings, asked.label), path)
+        profiles.save(measured_cluster.unfinished(found, surroundings, asked.label), path)
     except OsfError as error:
         watch.kept = f"; what was measured could not be kept: {error}"
     else:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from osfmodel import profiles
-from osfmodel.check import check
 from osfmodel.cli.app import NameOrFile, emit, output_options
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
 from osfmodel.ledger import LEDGER
-from osfmodel.outputs.check import Judged
+from osfmodel.ledger.check import check
+from osfmodel.show.documents.check import Judged
 
 SOURCE = NameOrFile("source", lambda: LEDGER)
 
@@ -49,7 +49,7 @@ def check_command(
             profiles.require_file(Path(name), "measurements")
     checked = check(sources, tolerance)
     if plot is not None:
-        from osfmodel.plot import plot_check
+        from osfmodel.show.images import plot_check
 
         plot_check(checked, plot)
     emit(style, as_json, output, Judged(checked, rows))

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
-from osfmodel import __version__, profiles
 from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_other, require_writable
-from osfmodel.cli.trace_options import load_job, trace_options
-from osfmodel.explain import explain
+from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.entities.files import profiles
+from osfmodel.entities.version import __version__
 from osfmodel.formats.source_text import Hints
-from osfmodel.outputs.explain import Explained
+from osfmodel.planning.explaining import explain
+from osfmodel.show.documents.explain import Explained
 
 PAGE = ".html"
 """How the name of a file ends that becomes a page."""
@@ -54,13 +56,13 @@ def explain_command(
     as_page = Path(output or "").suffix.lower() == PAGE and style is None and not as_json
     if as_page:
         require_writable(str(output))
-    cluster = None if cluster_name is None else profiles.load_cluster(cluster_name)
+    cluster = None if cluster_name is None else load_cluster(cluster_name)
     trace = load_job(traces, hints)
     found = explain(trace, cluster)
     if not as_page:
         emit(style, as_json, output, Explained(found))
         return
-    from osfmodel.report import explanation_page
+    from osfmodel.show.html import explanation_page
 
     profiles.write_text(str(output), explanation_page(found, __version__))
     line(f"wrote {output}")

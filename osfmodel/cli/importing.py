@@ -11,14 +11,17 @@ from typing import Any
 
 import click
 
-from osfmodel import documents, measurements, profiles
 from osfmodel.cli.app import OneOf, line, print_text, require_other, require_writable, warn
-from osfmodel.cli.trace_options import load_job, trace_options
-from osfmodel.cluster import COLLECTIVES, Cluster
+from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
-from osfmodel.cost.jumps import in_words
-from osfmodel.errors import DataError, OsfError, UsageError
+from osfmodel.cost.fitting.jumps import in_words
+from osfmodel.entities import measurement
+from osfmodel.entities.cluster import COLLECTIVES, Cluster
+from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.workload import Workload
 from osfmodel.formats import (
     IMPORT_FORMATS,
     Hints,
@@ -30,10 +33,8 @@ from osfmodel.formats import (
     nouns_of,
 )
 from osfmodel.formats.source_text import stem
-from osfmodel.formats.traces import found_in
-from osfmodel.measurement import UNKNOWN, Measurement
-from osfmodel.outputs.results import summary
-from osfmodel.workload import Workload
+from osfmodel.formats.traces.cautions import found_in
+from osfmodel.show.documents.results import summary
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 
@@ -220,7 +221,7 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
 def document(noun: Noun, title: str) -> dict[str, Any]:
     """As JSON; a measurement becomes a file of one run under ``title``."""
     if isinstance(noun, Measurement):
-        return measurements.measurements_document(title, [noun])
+        return measurement.measurements_document(title, [noun])
     return documents.document_of(noun)
 
 

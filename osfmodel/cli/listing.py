@@ -6,10 +6,10 @@ from difflib import get_close_matches
 
 import click
 
-from osfmodel import catalogue
 from osfmodel.cli.app import OneOf, emit, output_options
-from osfmodel.errors import UsageError
-from osfmodel.outputs.results import Listed
+from osfmodel.entities.errors import UsageError
+from osfmodel.show import catalogue
+from osfmodel.show.documents.results import Listed
 
 
 @click.command(name="list")

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import click
 
-from osfmodel import profiles
-from osfmodel.batches import at_batch
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import named_or_file, plan_option
-from osfmodel.cli.subject import Subject, load_subject, subject_options
+from osfmodel.cli.options.subject import Subject, load_subject, subject_options
+from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import UsageError
-from osfmodel.memory import DDP, KEEPERS, LOCAL, RUNTIME, caveat, memory_of
-from osfmodel.optimizers import OPTIMIZERS
-from osfmodel.outputs.memory import MemoryPredicted
-from osfmodel.plan import Plan
-from osfmodel.plans import make_plan, named_plan
-from osfmodel.pricing import pricing_of
-from osfmodel.units import parse_room
+from osfmodel.engine.memory import DDP, KEEPERS, LOCAL, RUNTIME, caveat, memory_of
+from osfmodel.engine.optimizers import OPTIMIZERS
+from osfmodel.entities.batches import at_batch
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.units import parse_room
+from osfmodel.show.documents.memory import MemoryPredicted
+from osfmodel.targets.named_plans import make_plan, named_plan
 
 
 @click.command(name="memory")

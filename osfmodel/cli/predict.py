@@ -9,19 +9,19 @@ from typing import Any
 
 import click
 
-from osfmodel import profiles
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import named_or_file, plan_option
-from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
-from osfmodel.economics import Economics, economics
+from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.engine import AUTO, ENGINES
-from osfmodel.errors import UsageError
-from osfmodel.objective import PLAIN
-from osfmodel.outputs.results import Predicted
-from osfmodel.plans import plans_for
-from osfmodel.predict import Comparison, compare
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Workload
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.plan import PLAIN
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.economics import Economics, economics
+from osfmodel.planning.predictions import Comparison, compare
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.show.documents.results import Predicted
+from osfmodel.targets.named_plans import plans_for
 
 
 @click.command(name="predict")

@@ -10,20 +10,20 @@ from types import FrameType
 
 import click
 
-from osfmodel import documents
 from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import UsageError
-from osfmodel.memory import LOCAL, memory_of
-from osfmodel.outputs.results import summary
-from osfmodel.plan import in_one
-from osfmodel.pricing import Pricing
-from osfmodel.runtime.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
-from osfmodel.runtime.profiling import WARM_UP
-from osfmodel.runtime.subjects import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
-from osfmodel.units import how_many, show_bytes
-from osfmodel.workload import Workload
+from osfmodel.engine.memory import LOCAL, memory_of
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import documents
+from osfmodel.entities.plan import in_one
+from osfmodel.entities.units import how_many, show_bytes
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.profiler import WARM_UP
+from osfmodel.runtime.profiler.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
+from osfmodel.runtime.training.factories import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
+from osfmodel.show.documents.results import summary
 
 
 @click.command(name="profile")

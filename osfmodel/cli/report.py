@@ -8,34 +8,35 @@ from pathlib import Path
 
 import click
 
-from osfmodel import __version__, profiles
 from osfmodel.cli.app import line, parse_workers, print_text, require_other, require_writable, warn
 from osfmodel.cli.options import named_or_file, plan_option, target_option
-from osfmodel.cli.subject import Subject, load_subject, subject_options, warn_of_batches
-from osfmodel.cli.trace_options import load_job, trace_options
-from osfmodel.errors import DataError, UsageError
+from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
+from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.units import show_bytes
+from osfmodel.entities.version import __version__
+from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints
-from osfmodel.picture import Pictures, Request, pictures
-from osfmodel.plans import STOCK_PLANS
-from osfmodel.trace import Trace, workload_of
-from osfmodel.units import show_bytes
-from osfmodel.workload import Workload
+from osfmodel.formats.traces import Trace, workload_of
+from osfmodel.show.pictures import PictureRequest, Pictures, pictures
+from osfmodel.targets.named_plans import STOCK_PLANS
 
 
 def _page(drawn: Pictures, path: str) -> None:
-    from osfmodel.report import page
+    from osfmodel.show.html import page
 
     profiles.write_text(path, page(drawn, __version__))
 
 
 def _plot(drawn: Pictures, path: str) -> None:
-    from osfmodel.plot_pictures import plot_pictures
+    from osfmodel.show.images import plot_pictures
 
     plot_pictures(drawn, path)
 
 
 def _trace(drawn: Pictures, path: str) -> None:
-    from osfmodel.chrome_trace import encoded
+    from osfmodel.show.chrome_trace import encoded
 
     profiles.write_bytes(path, encoded(drawn, path.endswith(".gz"), __version__))
 
@@ -113,7 +114,7 @@ def report_command(
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
     warn_of_batches(workload, what_if, counts[-1:])
-    request = Request(
+    request = PictureRequest(
         workload,
         cluster,
         workers=counts[-1],
@@ -159,7 +160,7 @@ def _form(output: str) -> Callable[[Pictures, str], None]:
         if name.endswith(suffix):
             require_writable(output)
             if write is _plot:
-                from osfmodel.plot import require_matplotlib
+                from osfmodel.show.images import require_matplotlib
 
                 require_matplotlib()  # before the other files are written
             return write
@@ -183,7 +184,7 @@ def _show(drawn: Pictures) -> None:
 
     from rich.console import Console
 
-    from osfmodel.screens.pictures import show_pictures
+    from osfmodel.show.terminal.pictures import show_pictures
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     buffer = io.StringIO()

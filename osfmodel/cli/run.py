@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from osfmodel import profiles
-from osfmodel.batches import Variation
 from osfmodel.cli.app import CLUSTER, PLAN, WORKLOAD, OneOf, parse_limit, print_text, require_writable, teller, warn
-from osfmodel.compression import FP16, NONE, compressed
-from osfmodel.cost.curves import FREE
-from osfmodel.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
-from osfmodel.errors import UsageError
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import save_measurements
-from osfmodel.plan import Plan
-from osfmodel.plans import make_plan, named_plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.runtime import words
-from osfmodel.runtime.ranks import Place, Watch, place_of, require_agreement, require_torch, together
-from osfmodel.runtime.subjects import is_factory
-from osfmodel.simulator import without_priority
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.shapes import FREE
+from osfmodel.engine.simulator import without_priority
+from osfmodel.entities.batches import Variation
+from osfmodel.entities.compression import FP16, NONE, compressed
+from osfmodel.entities.effects import EXECUTED, HOROVOD, REPLAYED_ON_CPU, RUNTIME
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.job.ranks import Place, Watchdog, place_of, require_agreement, require_torch, together
+from osfmodel.runtime.training import summary
+from osfmodel.runtime.training.factories import is_factory
+from osfmodel.targets.named_plans import make_plan, named_plan
 
 if TYPE_CHECKING:
-    from osfmodel.runtime.buckets import Carried
-    from osfmodel.runtime.trainees import Trainee
-    from osfmodel.runtime.training import Settings
+    from osfmodel.runtime.training import TrainingSettings
+    from osfmodel.runtime.training.ddp_buckets import Carried
+    from osfmodel.runtime.training.trainees import Trainee
 
 UNMEASURED = Pricing.of(FREE, workers=2)
 """For plans that can be carried out without knowing what a message costs."""
@@ -43,7 +43,7 @@ FIXED = " (fixed order)"
 """How the label of a plan ends that would send by priority, and has its predicted order instead."""
 
 
-class Asked(NamedTuple):
+class RunRequest(NamedTuple):
     """What the command line asks for."""
 
     subject: str
@@ -127,7 +127,7 @@ def run_command(
         raise UsageError("--timeline and --compression are Horovod's: give --executor horovod")
     named = [PREFIX + plan.removeprefix(PREFIX) if executor == RUNTIME else plan for plan in plans]
     variation = Variation(scale, batch_size)
-    asked = Asked(
+    asked = RunRequest(
         subject, tuple(dict.fromkeys(named)), cluster, workload, variation, output, True if comm_hook else None, verify,
         timeline, compression,
     )  # fmt: skip
@@ -148,9 +148,9 @@ def run_command(
     if place.rank == 0:
         require_writable(output)
     require_torch("osf run")
-    from osfmodel.runtime.training import Settings
+    from osfmodel.runtime.training import TrainingSettings
 
-    settings = Settings(iterations, repeat, warm_up, options, limit)
+    settings = TrainingSettings(iterations, repeat, warm_up, options, limit)
     if executor == HOROVOD:
         from osfmodel.runtime.horovod import require_horovod
 
@@ -165,13 +165,13 @@ def run_command(
 
 def _shown(runs: Sequence[Measurement]) -> int:
     """What came of it, and the exit code."""
-    print_text(words.summary(runs))
-    for note in dict.fromkeys(words.notes(runs)):
+    print_text(summary.summary(runs))
+    for note in dict.fromkeys(summary.notes(runs)):
         warn(note)
-    return 1 if any(words.apart_from_default(run) for run in runs) else 0
+    return 1 if any(summary.apart_from_default(run) for run in runs) else 0
 
 
-def _require_sensible(asked: Asked) -> None:
+def _require_sensible(asked: RunRequest) -> None:
     """Everything that can be said before anyone meets."""
     if not 0 < asked.variation.scale < 1e6:
         raise UsageError(f"--scale {asked.variation.scale}: write a factor above 0, such as 8 or 0.5")
@@ -202,7 +202,7 @@ def _is_file(plan: str) -> bool:
     return plan.endswith(".json")
 
 
-def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
+def _measured(asked: RunRequest, settings: TrainingSettings, place: Place, watch: Watchdog) -> list[Measurement]:
     """Run everything; rank 0 keeps a file of what is finished."""
     from osfmodel.runtime import training
 
@@ -210,7 +210,7 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
     tell = watch.telling = teller(place.rank == 0)
     trainee = _trainee(asked, place)
     watch.patience += 2 * trainee.workload.compute_time
-    cluster = None if asked.cluster is None else profiles.load_cluster(asked.cluster)
+    cluster = None if asked.cluster is None else load_cluster(asked.cluster)
     stated = training.conditions_of(trainee, settings, place)
     pricing = UNMEASURED if cluster is None else pricing_of(cluster, place.world)
     plans = []
@@ -233,7 +233,7 @@ def _measured(asked: Asked, settings: Settings, place: Place, watch: Watch) -> l
     return runs
 
 
-def _refuse_for_horovod(asked: Asked, backend: str | None, of_ddp: bool) -> None:
+def _refuse_for_horovod(asked: RunRequest, backend: str | None, of_ddp: bool) -> None:
     if any(map(_executed, asked.plans)):
         raise UsageError(
             "plans for our executor are given, and Horovod carries the plans out: drop the prefix runtime:"
@@ -246,10 +246,10 @@ def _refuse_for_horovod(asked: Asked, backend: str | None, of_ddp: bool) -> None
         raise UsageError("--executor horovod needs the model's profile: give --workload FILE, as osf profile writes it")
 
 
-def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch) -> list[Measurement]:
+def _under_horovod(asked: RunRequest, settings: TrainingSettings, place: Place, watch: Watchdog) -> list[Measurement]:
     """Run everything in turns under Horovod."""
-    from osfmodel.runtime.horovod import Turns
-    from osfmodel.runtime.horovod_run import Series, loop_of, run_all
+    from osfmodel.runtime.horovod import HorovodTurns
+    from osfmodel.runtime.horovod.run import Series, loop_of, run_all
 
     require_agreement(repr((asked, settings)))
     workload = asked.variation.of(profiles.load_workload(asked.workload or asked.subject))
@@ -257,7 +257,7 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
     watch.patience += 2 * workload.compute_time
     pricing = UNMEASURED
     if asked.cluster is not None:
-        pricing = pricing_of(profiles.load_cluster(asked.cluster), place.world)
+        pricing = pricing_of(load_cluster(asked.cluster), place.world)
     pricing = pricing.under({"executor": HOROVOD} | ({} if asked.real else REPLAYED_ON_CPU))
     loops = {
         _beside(name, asked.output): loop_of(name, lambda name: _plan(name, workload, pricing), workload, pricing)
@@ -280,12 +280,12 @@ def _under_horovod(asked: Asked, settings: Settings, place: Place, watch: Watch)
         asked.verify,
         asked.timeline,
     )
-    return run_all(series, Turns(place, settings.limit, watch), asked.output, teller(place.rank == 0))
+    return run_all(series, HorovodTurns(place, settings.limit, watch), asked.output, teller(place.rank == 0))
 
 
-def _trainee(asked: Asked, place: Place) -> Trainee:
-    from osfmodel.runtime.conditions import other_threads
-    from osfmodel.runtime.trainees import agreed, replayed, trained
+def _trainee(asked: RunRequest, place: Place) -> Trainee:
+    from osfmodel.runtime.profiler.conditions import other_threads
+    from osfmodel.runtime.training.trainees import agreed, replayed, trained
 
     if not asked.real:
         return replayed(asked.variation.of(profiles.load_workload(asked.subject)), place.device)
@@ -296,9 +296,9 @@ def _trainee(asked: Asked, place: Place) -> Trainee:
     return agreed(trained(asked.subject, place.device, known))
 
 
-def _carried(label: str, asked: Asked, trainee: Trainee, pricing: Pricing, stated: dict[str, str]) -> Carried:
-    from osfmodel.runtime.buckets import carried
+def _carried(label: str, asked: RunRequest, trainee: Trainee, pricing: Pricing, stated: dict[str, str]) -> Carried:
     from osfmodel.runtime.training import executed
+    from osfmodel.runtime.training.ddp_buckets import carried
 
     if not _executed(label):
         return carried(label, _plan(label, trainee.workload, pricing.under(stated)), trainee.workload, asked.hook)
@@ -315,13 +315,13 @@ def _plan(name: str, workload: Workload, pricing: Pricing) -> Plan:
 
 def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
     """The plans, with DDP's default in front, whose losses the others are compared with."""
-    from osfmodel.runtime.buckets import carried
+    from osfmodel.runtime.training.ddp_buckets import carried
 
     default = carried("ddp", make_plan("ddp", workload, UNMEASURED), workload)
     return [default, *(planned for planned in plans if planned.label != "ddp" or planned.hook)]
 
 
-def _first(asked: Asked, settings: Settings, place: Place, trainee: Trainee) -> Measurement:
+def _first(asked: RunRequest, settings: TrainingSettings, place: Place, trainee: Trainee) -> Measurement:
     """What all runs share; files are named from where the measurement file will lie."""
     from osfmodel.runtime.training import first_of
 

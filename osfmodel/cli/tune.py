@@ -8,18 +8,18 @@ import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.options import target_option
-from osfmodel.cli.subject import Subject, load_subject, subject_options
+from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
 from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
-from osfmodel.errors import DataError, UsageError
-from osfmodel.objective import Objective
-from osfmodel.outputs.results import Tuned
-from osfmodel.predict import SIZED
-from osfmodel.snippets import SNIPPETS
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.plan import Objective
+from osfmodel.entities.units import parse_bytes
+from osfmodel.planning.launch import SNIPPETS
+from osfmodel.planning.predictions import SIZED
+from osfmodel.planning.tuning import tune
+from osfmodel.show.documents.results import Tuned
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.tune import tune
-from osfmodel.units import parse_bytes
 
 
 @click.command(name="tune")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
-from osfmodel.cli.subject import WHAT_IF
-from osfmodel.effects import RUNTIME
-from osfmodel.errors import UsageError
-from osfmodel.runtime.ranks import place_of, require_torch, together
-from osfmodel.runtime.subjects import is_factory
+from osfmodel.cli.options.subject import WHAT_IF
+from osfmodel.entities.effects import RUNTIME
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.units import show_time
+from osfmodel.runtime.job.ranks import place_of, require_torch, together
+from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve import Limits
-from osfmodel.units import show_time
 
 if TYPE_CHECKING:
     from osfmodel.runtime.live import Live
@@ -83,10 +83,11 @@ def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) ->
     _require_sensible(params)
     seconds = parse_limit(params["timeout"])
     require_torch("osf tune --live")
-    from osfmodel.runtime import live, session
-    from osfmodel.runtime.training import Settings
+    from osfmodel.runtime import live
+    from osfmodel.runtime.live import session
+    from osfmodel.runtime.training import TrainingSettings
 
-    asked = session.Asked(
+    asked = session.TuneRequest(
         params["workload_name"],
         params["live"],
         params["cluster_name"],
@@ -97,7 +98,7 @@ def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) ->
         executor,
     )
     place = place_of(os.environ, "tune --live", least=2).on(params["backend"])
-    settings = Settings(params["iterations"], params["repeat"])
+    settings = TrainingSettings(params["iterations"], params["repeat"])
     voice = session.Voice(teller(place.rank == 0), line)
     found = together(place, seconds, partial(live.tune_live, asked, settings, place, voice))
     if found is not None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from osfmodel import profiles
 from osfmodel.cli.app import OneOf, emit, parse_workers
-from osfmodel.cli.subject import WHAT_IF, Subject, load_subject
-from osfmodel.effects import RUNTIME
-from osfmodel.errors import UsageError
-from osfmodel.optimizers import OPTIMIZERS
-from osfmodel.units import parse_part, parse_room
+from osfmodel.cli.options.subject import WHAT_IF, Subject, load_subject
+from osfmodel.engine.optimizers import OPTIMIZERS
+from osfmodel.entities.effects import RUNTIME
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.units import parse_part, parse_room
 
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
@@ -69,9 +69,9 @@ def refuse_other_options(ctx: click.Context) -> None:
 
 def tune_memory_command(params: dict[str, Any]) -> None:
     """Find the plan and print it."""
-    from osfmodel.memory_tune import tune_memory
-    from osfmodel.memory_tuning import Demand
-    from osfmodel.outputs.memory import MemoryTuned  # not loaded where osf tune tunes something else
+    from osfmodel.planning.memory.demand import Demand
+    from osfmodel.planning.memory.search import tune_memory
+    from osfmodel.show.documents.memory import MemoryTuned  # not loaded where osf tune tunes something else
 
     workload, cluster = load_subject(Subject.of(params))
     counts = parse_workers(params["workers"], cluster)

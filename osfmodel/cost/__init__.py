@@ -1,4 +1,4 @@
-"""What a collective costs: COST_MODELS turns a cluster into seconds as a function of bytes.
+"""What a collective takes: cluster, workers -> Cost as a function of bytes.
 
 To add a model: one module with ``cost(cluster, workers, collective)`` and ``fit(samples, gpus_per_node)``, and
 one line in COST_MODELS. tests/conformance runs over the table.
@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from osfmodel.cluster import COLLECTIVES, Cluster
-from osfmodel.cost import collectives, hierarchical, hockney, nccl, nccl_fit, piecewise, protocols, tabulated
-from osfmodel.cost.curves import FREE, AffineCost, Cost, TableCost
+from osfmodel.cost import hierarchical, nccl, nccl_fit, protocols, textbook
 from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.errors import CostError, UsageError
+from osfmodel.cost.per_count import HOCKNEY, PIECEWISE, TABULATED, startups
+from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
+from osfmodel.entities.cluster import COLLECTIVES, Cluster
+from osfmodel.entities.errors import CostError, UsageError
 
 __all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
 
@@ -56,17 +57,17 @@ OF_TABLES = "latency is the measured time of the smallest messages, and bandwidt
 
 def _textbook(algorithm: str, meaning: str) -> CostModel:
     return CostModel(
-        partial(collectives.cost, algorithm=algorithm),
-        partial(collectives.fit, algorithm=algorithm),
+        partial(textbook.cost, algorithm=algorithm),
+        partial(textbook.fit, algorithm=algorithm),
         meaning,
         stated=LINK,
-        in_words=partial(collectives.in_words, algorithm=algorithm),
+        in_words=partial(textbook.in_words, algorithm=algorithm),
     )
 
 
 COST_MODELS: Mapping[str, CostModel] = {
     "hockney": CostModel(
-        hockney.cost, hockney.fit, "one published or fitted line per worker count", hockney.counts, figures=OF_LINES
+        HOCKNEY.cost, HOCKNEY.fit, "one published or fitted line per worker count", HOCKNEY.counts, figures=OF_LINES
     ),
     "ring": _textbook("ring", "ring over one kind of link"),
     "binary-tree": _textbook("binary-tree", "reduce to a root and broadcast"),
@@ -98,19 +99,19 @@ COST_MODELS: Mapping[str, CostModel] = {
         networked=protocols.networked,
     ),
     "piecewise": CostModel(
-        piecewise.cost,
-        piecewise.fit,
+        PIECEWISE.cost,
+        PIECEWISE.fit,
         "the minimum of a few fitted lines per worker count",
-        piecewise.counts,
+        PIECEWISE.counts,
         figures=OF_LINES,
     ),
     "tabulated": CostModel(
-        tabulated.cost,
-        tabulated.fit,
+        TABULATED.cost,
+        TABULATED.fit,
         "a measured size -> time table per worker count",
-        tabulated.counts,
+        TABULATED.counts,
         figures=OF_TABLES,
-        startups=tabulated.startups,
+        startups=startups,
     ),
 }
 

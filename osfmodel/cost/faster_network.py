@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from osfmodel.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
 from osfmodel.cost import COST_MODELS
-from osfmodel.errors import UsageError
+from osfmodel.entities.cluster import AlphaBeta, Cluster, Link, NcclShape, Pieces, Protocol, Table
+from osfmodel.entities.errors import UsageError
 
 
 class Change(NamedTuple):

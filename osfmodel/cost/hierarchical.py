@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from osfmodel.cluster import Cluster, Link
-from osfmodel.cost.collectives import FORMULAS, line
-from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.cost.layout import layout_of
-from osfmodel.cost.words import link_in_words
-from osfmodel.errors import CostError, UsageError
+from osfmodel.cost.placement import layout_of
+from osfmodel.cost.shapes import AffineCost
+from osfmodel.cost.spec import link_in_words
+from osfmodel.cost.textbook import FORMULAS, line
+from osfmodel.entities.cluster import Cluster, Link
+from osfmodel.entities.errors import CostError, UsageError
 
 RING = FORMULAS["ring"]
 

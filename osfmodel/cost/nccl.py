@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.cluster import Cluster, NcclShape
 from osfmodel.cost import nccl_constants as known
-from osfmodel.cost.curves import AffineCost, Array
-from osfmodel.cost.layout import Layout, layout_of
-from osfmodel.cost.words import rate_in_words
-from osfmodel.errors import CostError, UsageError
+from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.cost.shapes import AffineCost, Array
+from osfmodel.cost.spec import rate_in_words
+from osfmodel.entities.cluster import Cluster, NcclShape
+from osfmodel.entities.errors import CostError, UsageError
 
 
 class Corrections(NamedTuple):
@@ -75,7 +75,7 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
 
 
 def ways(
-    shape: NcclShape, place: Layout, collective: str = "all_reduce", corrections: Corrections = CORRECTED
+    shape: NcclShape, place: Placement, collective: str = "all_reduce", corrections: Corrections = CORRECTED
 ) -> Mapping[tuple[str, str], Way]:
     """Every (algorithm, protocol) that NCCL would consider here."""
     found: dict[tuple[str, str], Way] = {}
@@ -90,13 +90,13 @@ def ways(
     return found
 
 
-def fastest(shape: NcclShape, place: Layout, size: int) -> tuple[str, str]:
+def fastest(shape: NcclShape, place: Placement, size: int) -> tuple[str, str]:
     """The (algorithm, protocol) of the lowest price for an all-reduce of ``size`` bytes."""
     found = ways(shape, place)
     return min(found, key=lambda name: float(np.interp(size, GRID, times(found[name]))))
 
 
-def bus(shape: NcclShape, place: Layout) -> float:
+def bus(shape: NcclShape, place: Placement) -> float:
     """Bytes per second through the narrowest cut: a GPU's links, or all network of the emptiest node."""
     inside = shape.gpu_bandwidth
     if shape.fabric == "nvlink-mesh":
@@ -108,7 +108,7 @@ def bus(shape: NcclShape, place: Layout) -> float:
     return network if place.fullest == 1 else min(inside, network)
 
 
-def _ring(shape: NcclShape, place: Layout, protocol: str, collective: str) -> Way:
+def _ring(shape: NcclShape, place: Placement, protocol: str, collective: str) -> Way:
     phases = 2 if collective == "all_reduce" else 1
     steps, net_steps = phases * (place.workers - 1), phases * (place.nodes - 1)
     step, net_step = _hops(shape, place, "ring", protocol)
@@ -119,7 +119,7 @@ def _ring(shape: NcclShape, place: Layout, protocol: str, collective: str) -> Wa
     return Way(latency, steps / place.workers / _ring_bus(shape, place, protocol))
 
 
-def _ring_bus(shape: NcclShape, place: Layout, protocol: str) -> float:
+def _ring_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
     bandwidth, generation = bus(shape, place), shape.generation
     if protocol == "LL":
         return min(bandwidth * known.LL_SHARE, _ll_bandwidth(generation, place))
@@ -129,7 +129,7 @@ def _ring_bus(shape: NcclShape, place: Layout, protocol: str) -> float:
     return bandwidth
 
 
-def _tree(shape: NcclShape, place: Layout, protocol: str) -> Way:
+def _tree(shape: NcclShape, place: Placement, protocol: str) -> Way:
     """Up and down: a chain through the GPUs of a node, a binary tree between nodes; half of the bus each way."""
     step, net_step = _hops(shape, place, "tree", protocol)
     hops = 2 * ((place.fullest - 1) * step + (place.nodes.bit_length() - 1) * net_step)
@@ -137,7 +137,7 @@ def _tree(shape: NcclShape, place: Layout, protocol: str) -> Way:
     return Way(latency, 2 / _tree_bus(shape, place, protocol), protocol)
 
 
-def _tree_bus(shape: NcclShape, place: Layout, protocol: str) -> float:
+def _tree_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
     generation, channels = shape.generation, known.CHANNELS[shape.generation]
     simple = min(bus(shape, place) * known.TREE_SHARE, channels * known.TREE_CHANNEL[generation][_scale(place)])
     if protocol == "LL":
@@ -148,7 +148,7 @@ def _tree_bus(shape: NcclShape, place: Layout, protocol: str) -> float:
     return simple
 
 
-def _nvls(shape: NcclShape, place: Layout, corrections: Corrections) -> Way:
+def _nvls(shape: NcclShape, place: Placement, corrections: Corrections) -> Way:
     """The switch adds up and sends to all. Between nodes a tree joins the switches."""
     inside, generation = place.fullest, shape.generation
     channels = known.CHANNELS[generation]
@@ -164,7 +164,7 @@ def _nvls(shape: NcclShape, place: Layout, corrections: Corrections) -> Way:
     return Way(latency, 2 * (place.workers - 1) / place.workers / bandwidth)
 
 
-def _hops(shape: NcclShape, place: Layout, algorithm: str, protocol: str) -> tuple[float, float]:
+def _hops(shape: NcclShape, place: Placement, algorithm: str, protocol: str) -> tuple[float, float]:
     """Seconds of a step inside a node and of one between nodes."""
     fabric = "pcie" if shape.fabric == "pcie" else "nvlink"
     step = _of(known.HOP_LATENCY[fabric][algorithm], protocol)
@@ -175,7 +175,7 @@ def _hops(shape: NcclShape, place: Layout, algorithm: str, protocol: str) -> tup
     return step * shape.latency_scale, net_step * shape.net_latency_scale
 
 
-def _scale(place: Layout) -> int:
+def _scale(place: Placement) -> int:
     """Column of the constants that depend on the number of nodes."""
     return min(place.nodes, 3) - 1
 
@@ -184,7 +184,7 @@ def _of(row: known.ByProtocol, protocol: str) -> float:
     return row[known.PROTOCOLS.index(protocol)]
 
 
-def _ll_bandwidth(generation: str, place: Layout) -> float:
+def _ll_bandwidth(generation: str, place: Placement) -> float:
     return known.LL_MAX_BANDWIDTH[generation if place.nodes == 1 else "volta"][_scale(place)]
 
 

@@ -114,7 +114,7 @@ links of its hybrid cube mesh (DGX-1 white paper, NVIDIA 2017). 5 GPUs close non
 MESH_LINKS = 6
 
 
-class Device(NamedTuple):
+class GpuModel(NamedTuple):
     """A GPU as NCCL sees it: generation, fabric inside a node, and bytes per second of the bus from each GPU."""
 
     generation: str
@@ -123,15 +123,15 @@ class Device(NamedTuple):
     nvls: bool
 
 
-DEVICES: Mapping[str, Device] = {
-    "v100": Device("volta", "nvlink-mesh", 120 * GB, False),
-    "a100": Device("ampere", "nvswitch", 240 * GB, False),
-    "h100": Device("hopper", "nvswitch", 370 * GB, True),
-    "h200": Device("hopper", "nvswitch", 370 * GB, True),
-    "b200": Device("blackwell", "nvswitch", 720 * GB, True),
-    "b300": Device("blackwell", "nvswitch", 720 * GB, True),
-    "gb200": Device("blackwell", "nvswitch", 720 * GB, True),
-    "rtx-pro-6000": Device("blackwell", "pcie", 24 * GB, False),
+DEVICES: Mapping[str, GpuModel] = {
+    "v100": GpuModel("volta", "nvlink-mesh", 120 * GB, False),
+    "a100": GpuModel("ampere", "nvswitch", 240 * GB, False),
+    "h100": GpuModel("hopper", "nvswitch", 370 * GB, True),
+    "h200": GpuModel("hopper", "nvswitch", 370 * GB, True),
+    "b200": GpuModel("blackwell", "nvswitch", 720 * GB, True),
+    "b300": GpuModel("blackwell", "nvswitch", 720 * GB, True),
+    "gb200": GpuModel("blackwell", "nvswitch", 720 * GB, True),
+    "rtx-pro-6000": GpuModel("blackwell", "pcie", 24 * GB, False),
 }
 """TOPO, as in TORCH: V100 6 links of 20 GB/s, A100 12 of 20, H100 18 of 20.6, B200 18 of 40.1 (rounded); PCIe 24 GB/s,
 TORCH's figure for rings of GPUs that go through the host."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.cluster import Cluster, NcclShape
-from osfmodel.cost.curves import Array
 from osfmodel.cost.fitting import OUTLIER, Fit, Sample
-from osfmodel.cost.layout import Layout, layout_of
 from osfmodel.cost.nccl import CORRECTED, GRID, cost, times, ways
 from osfmodel.cost.nccl_constants import DEVICES, GB
-from osfmodel.errors import CostError
+from osfmodel.cost.placement import Placement, layout_of
+from osfmodel.cost.shapes import Array
+from osfmodel.entities.cluster import Cluster, NcclShape
+from osfmodel.entities.errors import CostError
 
 PRIOR = 1e-3
 """Weight of log(fitted / start) beside the errors: settles what samples leave open (which of two latencies)."""
@@ -35,7 +35,7 @@ NOMINAL = 240 * GB
 class _Group(NamedTuple):
     """The samples of one worker count: the part of each of them that lies on either side on GRID."""
 
-    place: Layout
+    place: Placement
     left: Array
     weight: Array
     log_times: Array

@@ -1,18 +1,28 @@
-"""What cost models share that know each worker count by itself: finding its entry, the counts there are, fitting each.
+"""Cost models that know each worker count by itself: a line, the minimum of a few lines, or a measured table each.
 
 Entries are those of a cluster (AlphaBeta, Pieces, Table): all have ``workers`` and ``collective``.
+
+hockney:   time = alpha + beta * bytes, one published or fitted line. R. W. Hockney, "The communication challenge for
+           MPP", Parallel Computing 20(3), 1994; as used for all-reduce in MG-WFBP (TPDS'21, section 3.2)
+piecewise: min_k latency_k + seconds_per_byte_k * bytes, the shape of a library's choice among algorithms and protocols
+           (NCCL: LL, LL128, Simple), as a fit to a measured table. It never falls with size nor rises per byte, so the
+           fast solver serves it
+tabulated: a measured size -> time table as it is: straight lines between its points, nothing smoothed
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.errors import CostError
+from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative, medians
+from osfmodel.cost.fitting.minimum import fit_minimum
+from osfmodel.cost.shapes import AffineCost, Cost, TableCost
+from osfmodel.entities.cluster import AlphaBeta, Cluster, Pieces, Table
+from osfmodel.entities.errors import CostError
 
 
-class Entry(Protocol):
+class CountEntry(Protocol):
     """What is known of one collective between one number of workers."""
 
     @property
@@ -24,7 +34,7 @@ class Entry(Protocol):
         """All-reduce, or another of COLLECTIVES."""
 
 
-Known = TypeVar("Known", bound=Entry)
+Known = TypeVar("Known", bound=CountEntry)
 
 
 def entry(
@@ -43,25 +53,91 @@ def entry(
     raise CostError(f"no {collective} {kind} for {workers} workers: cluster {cluster!r} {have}")
 
 
-def counts(entries: Iterable[Entry]) -> tuple[int, ...]:
+def counts(entries: Iterable[CountEntry]) -> tuple[int, ...]:
     """The worker counts that have an all-reduce entry, increasing."""
     return tuple(sorted(one.workers for one in entries if one.collective == "all_reduce"))
 
 
-def fit(
-    samples: Sequence[Sample], field: str, one: Callable[[int, Sequence[Sample]], tuple[Any, Sequence[float]]]
-) -> Fit:
-    """A fit of each worker count by itself: ``one`` gives its entry and the residuals of its samples.
+class PerCount(NamedTuple):
+    """A cost model with an entry of its own for each worker count.
 
-    ``parameters`` = {field: the entries}. Raises CostError without samples.
+    field: of Cluster that holds the entries
+    kind:  what an entry is called in messages
+    price: entry -> Cost
+    one:   (workers, samples) -> the entry fitted to them, and the relative residual of each sample
+    has:   the words before the worker counts that are known
     """
-    if not samples:
-        raise CostError("there are no samples to fit")
-    entries = []
-    residuals: dict[int, float] = {}
-    for workers in sorted({sample.workers for sample in samples}):
-        chosen = [i for i, sample in enumerate(samples) if sample.workers == workers]
-        found, errors = one(workers, [samples[i] for i in chosen])
-        entries.append(found)
-        residuals.update(zip(chosen, errors, strict=True))
-    return Fit.of(samples, {field: tuple(entries)}, [residuals[i] for i in range(len(samples))])
+
+    field: str
+    kind: str
+    price: Callable[[Any], Cost]
+    one: Callable[[int, Sequence[Sample]], tuple[Any, Sequence[float]]]
+    has: str = "has it for"
+
+    def cost(self, cluster: Cluster, workers: int, collective: str) -> Cost:
+        """The cost for that worker count. Raises CostError where there is none, naming those that are."""
+        return self.price(entry(getattr(cluster, self.field), workers, collective, cluster.name, self.kind, self.has))
+
+    def counts(self, cluster: Cluster) -> tuple[int, ...]:
+        """The worker counts that have an all-reduce entry, increasing."""
+        return counts(getattr(cluster, self.field))
+
+    def fit(self, samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
+        """A fit of each worker count by itself. ``parameters`` = {field: the entries}.
+
+        Raises CostError without samples, and where those of a worker count are too few.
+        """
+        if not samples:
+            raise CostError("there are no samples to fit")
+        entries = []
+        residuals: dict[int, float] = {}
+        for workers in sorted({sample.workers for sample in samples}):
+            chosen = [i for i, sample in enumerate(samples) if sample.workers == workers]
+            found, errors = self.one(workers, [samples[i] for i in chosen])
+            entries.append(found)
+            residuals.update(zip(chosen, errors, strict=True))
+        return Fit.of(samples, {self.field: tuple(entries)}, [residuals[i] for i in range(len(samples))])
+
+
+def _line(workers: int, samples: Sequence[Sample]) -> tuple[AlphaBeta, Sequence[float]]:
+    """A non-negative line by relative error, robust to outliers."""
+    (latency, per_byte), residuals = fit_nonnegative(samples, lambda _, size: (1.0, size))
+    return AlphaBeta(workers, latency, per_byte), residuals
+
+
+def _lines(workers: int, samples: Sequence[Sample]) -> tuple[Pieces, Sequence[float]]:
+    """Up to four lines, as many as :mod:`~osfmodel.cost.fitting.minimum` finds worth it."""
+    minimum = fit_minimum(samples, lambda _, size: (1.0, size))
+    latencies, per_byte = zip(*minimum.pieces, strict=True)
+    return Pieces(workers, latencies, per_byte), minimum.residuals
+
+
+def _table(workers: int, samples: Sequence[Sample]) -> tuple[Table, Sequence[float]]:
+    """The median time of each size; residuals are the spread of repeated samples around it."""
+    (points,) = medians(samples).values()
+    if len(points) < 2:
+        raise CostError(f"{workers} workers were measured at one size only: a table needs two or more")
+    table = Table(workers, tuple(points), tuple(points.values()))
+    return table, [points[sample.size] / sample.time - 1 for sample in samples]
+
+
+def startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
+    """Start-ups that were measured beside the tables, by collective."""
+    return {
+        table.collective: TableCost(table.sizes, table.startups, 0.0)
+        for table in cluster.tables
+        if table.startups and table.workers == workers
+    }
+
+
+HOCKNEY = PerCount("fits", "fit", lambda line: AffineCost(((line.latency, line.seconds_per_byte),)), _line)
+PIECEWISE = PerCount(
+    "pieces", "pieces", lambda row: AffineCost(tuple(zip(row.latencies, row.seconds_per_byte, strict=True))), _lines
+)
+TABULATED = PerCount(
+    "tables",
+    "table",
+    lambda table: TableCost(table.sizes, table.times, measured_range=(table.sizes[0], table.sizes[-1])),
+    _table,
+    "was measured with",
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Layout(NamedTuple):
+class Placement(NamedTuple):
     """How many workers in all, on how many nodes, on the fullest and on the emptiest of them."""
 
     workers: int
@@ -18,7 +18,7 @@ class Layout(NamedTuple):
         return max(1.0, self.fullest / nics)
 
 
-def layout_of(workers: int, gpus_per_node: int) -> Layout:
+def layout_of(workers: int, gpus_per_node: int) -> Placement:
     """``workers`` spread evenly over as few nodes of ``gpus_per_node`` as hold them."""
     nodes = -(-workers // gpus_per_node)
-    return Layout(workers, nodes, -(-workers // nodes), workers // nodes)
+    return Placement(workers, nodes, -(-workers // nodes), workers // nodes)

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log2
 
-from osfmodel.cluster import Cluster, Link, Protocol
-from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.cost.layout import layout_of
-from osfmodel.cost.minimum import fit_minimum
-from osfmodel.errors import CostError
+from osfmodel.cost.fitting.minimum import fit_minimum
+from osfmodel.cost.placement import layout_of
+from osfmodel.cost.shapes import AffineCost
+from osfmodel.entities.cluster import Cluster, Link, Protocol
+from osfmodel.entities.errors import CostError
 
 NONE = Link(0.0, 0.0)
 

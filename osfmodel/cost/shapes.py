@@ -20,8 +20,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from osfmodel.checks import require_count, require_time
-from osfmodel.errors import CostError
+from osfmodel.entities.checks import require_count, require_time
+from osfmodel.entities.errors import CostError
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from osfmodel.cluster import Link
-from osfmodel.errors import UsageError
-from osfmodel.units import parse_bandwidth, parse_time
+from osfmodel.entities.cluster import Link
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.units import parse_bandwidth, parse_time
 
 
 def link_in_words(latency: str, bandwidth: str) -> Link:

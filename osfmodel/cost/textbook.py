@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from osfmodel.cluster import Cluster, Link
-from osfmodel.cost.curves import AffineCost
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
-from osfmodel.cost.words import link_in_words
-from osfmodel.errors import CostError, UsageError
+from osfmodel.cost.shapes import AffineCost
+from osfmodel.cost.spec import link_in_words
+from osfmodel.entities.cluster import Cluster, Link
+from osfmodel.entities.errors import CostError, UsageError
 
 
 class Load(NamedTuple):

@@ -1,8 +1,8 @@
-"""Where the time of a traced step went, what each cause of it costs, and what would help."""
+"""Looks back: where the time of traced steps went, and what each cause cost."""
 
 from __future__ import annotations
 
 from osfmodel.diagnosis.causes import CAUSES, verdict
-from osfmodel.diagnosis.findings import COMPUTE, Explanation, RankParts, Remedy, StepParts
+from osfmodel.diagnosis.explanation import COMPUTE, Explanation, RankParts, Remedy, StepParts
 
 __all__ = ["CAUSES", "COMPUTE", "Explanation", "RankParts", "Remedy", "StepParts", "verdict"]

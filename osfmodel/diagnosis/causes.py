@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from osfmodel.diagnosis import words
-from osfmodel.diagnosis.findings import COMPUTE, COMPUTE_MEANING, Explanation, Gains
-from osfmodel.diagnosis.replays import Replays
+from osfmodel.diagnosis import sentences
+from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_MEANING, Explanation, Gains
+from osfmodel.diagnosis.replay import Replays
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         "input": Cause(
             Replays.with_input_there,
             "no rank waits for its data loader",
-            words.input_stalls,
+            sentences.input_stalls,
             remedy=("input", "a data loader that never keeps a rank waiting"),
         ),
         "imbalance": Cause(
             Replays.of_equal_ranks,
             "every rank does its own work as fast as the median rank",
-            words.imbalance,
+            sentences.imbalance,
             of_rank=True,
             remedy=("balance", "every rank as fast as the median rank"),
             needs_all_ranks=True,
@@ -62,14 +62,14 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         "negotiation": Cause(
             Replays.prompt,
             "a collective starts as soon as its gradients are there and the wires are free",
-            words.negotiation,
+            sentences.negotiation,
             of_network=True,
             remedy=("launch", "collectives sent as soon as their gradients are there"),
         ),
         "find-unused": Cause(
             Replays.in_ready_order,
             "buckets are formed in the order in which gradients become ready, and no map of used parameters is sent",
-            words.find_unused,
+            sentences.find_unused,
             of_network=True,
             remedy=("static-graph", "buckets in ready order: static_graph=True, or no find_unused_parameters"),
             stays="buckets out of order",
@@ -77,25 +77,25 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         "latency": Cause(
             Replays.without_startups,
             "a message costs its bytes only, no start-up",
-            words.latency,
+            sentences.latency,
             of_network=True,
         ),
         "late-bucket": Cause(
             Replays.flowing,
             "every gradient is sent by itself as soon as it is there, at the same time per byte",
-            words.late_bucket,
+            sentences.late_bucket,
             of_network=True,
         ),
         "bandwidth": Cause(
             Replays.without_messages,
             "bytes cost nothing either",
-            words.bandwidth,
+            sentences.bandwidth,
             of_network=True,
         ),
         "host": Cause(
             Replays.never_idle,
             "the device is never idle for reasons that the trace does not show",
-            words.host,
+            sentences.host,
             remedy=("host", "a host that never keeps the device waiting"),
             caution="at most: profiling slows the host",
         ),
@@ -119,7 +119,7 @@ def verdict(one: Explanation) -> str:
     """A sentence on the cause that costs most, then one on the straggler or the network where that is the other."""
     slow = None if one.straggler is None else costliest(one.gains, lambda cause: cause.of_rank)
     others = dict.fromkeys(cause for cause in (slow, one.network) if cause is not None and cause != one.cause)
-    first = words.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
+    first = sentences.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
     return " ".join([first, *(_sentence(one, cause) for cause in others)])
 
 
@@ -137,4 +137,4 @@ def all_costs(one: Explanation) -> list[tuple[str, float, str]]:
 def _sentence(one: Explanation, cause: str) -> str:
     said = CAUSES[cause].sentence(one, one.gains[cause])
     doubt = CAUSES[cause].of_network and one.workers > 1 and one.parts.waiting is None
-    return f"{words.network_or_rank(one)} {said}" if doubt else said
+    return f"{sentences.network_or_rank(one)} {said}" if doubt else said

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from statistics import fmean
 
-from osfmodel.cluster import Cluster
 from osfmodel.cost import TableCost
 from osfmodel.cost.fitting import Sample, line, line_through
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
-from osfmodel.diagnosis.bucket_rows import bucket_rows
 from osfmodel.diagnosis.causes import costliest, gains_of
-from osfmodel.diagnosis.parts import mean, parts_of
-from osfmodel.diagnosis.replay import Seen, median_place, messages
-from osfmodel.diagnosis.replays import Replays, StartupShare
-from osfmodel.errors import DataError
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.remedies import remedies
-from osfmodel.trace import measurement_of
-from osfmodel.trace.record import Trace
-from osfmodel.trace.usual import unsteady, usual_steps, with_shared_steps, with_steps
-from osfmodel.trace.wires import SEVERAL_SIZES
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
+from osfmodel.diagnosis.explanation import bucket_rows
+from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_place, messages
+from osfmodel.diagnosis.waits import mean, parts_of
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.trace import Trace
+from osfmodel.entities.units import show_time
+from osfmodel.formats.traces import measurement_of
+from osfmodel.formats.traces.usual import unsteady, usual_steps, with_shared_steps, with_steps
+from osfmodel.formats.traces.wires import SEVERAL_SIZES
 
 WORTH = 0.05
 """The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
@@ -34,29 +29,8 @@ REPLAY_ERROR = 0.1
 """A replay that differs from its step by a larger part is said to."""
 TWO_TIMES = 0.02
 """Two times of a step, by what they are of, that differ by a larger part are both told."""
-Steps = Mapping[int, Sequence[Seen]]
+Steps = Mapping[int, Sequence[SeenStep]]
 """By number, a step as each rank saw it, in the order of the ranks."""
-
-
-def explain(
-    trace: Trace | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    cluster: Cluster | None = None,
-    workload: Workload | None = None,
-    steps: Sequence[int] = (),
-) -> Explanation:
-    """What limits a job, and what would help: of a Trace, or of the files of its ranks (or folders or tars of them).
-
-    As :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own where none are
-    given. Raises DataError for files that are no traces, too.
-    """
-    if not isinstance(trace, Trace):
-        from osfmodel.formats import load_trace
-
-        paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
-        trace = load_trace([Path(path) for path in paths])
-    found = explain_trace(trace, cluster, steps)
-    helping, said = remedies(trace, found, cluster, workload)
-    return replace(found, remedies=helping, remarks=(*found.remarks, *said))
 
 
 def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[int] = ()) -> Explanation:
@@ -127,7 +101,7 @@ def _require_fitting(gains: Mapping[str, float], time: float) -> None:
 
 def _seen(trace: Trace) -> Steps:
     """By number, each step as the ranks saw it."""
-    by_rank = [{step.number: Seen.of(step, rank.host_computes) for step in rank.steps} for rank in trace.ranks]
+    by_rank = [{step.number: SeenStep.of(step, rank.host_computes) for step in rank.steps} for rank in trace.ranks]
     return {number: [steps[number] for steps in by_rank] for number in by_rank[0]}
 
 
@@ -175,7 +149,7 @@ def _none(size: int) -> float:
     return 0.0
 
 
-def _step(number: int, ranks: Sequence[Seen], share: StartupShare) -> StepParts:
+def _step(number: int, ranks: Sequence[SeenStep], share: StartupShare) -> StepParts:
     time = sum(rank.step.time for rank in ranks) / len(ranks)
     return StepParts(
         number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(Replays(ranks, share))

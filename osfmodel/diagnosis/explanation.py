@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, harmonic_mean
+from typing import Any
 
-from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.diagnosis.parts import Parts
+from osfmodel.diagnosis.replay import SeenStep
+from osfmodel.diagnosis.waits import LocalClock, Parts, Sent
+from osfmodel.entities.trace import Collective
 
 COMPUTE = "compute"
 """What limits a job that no cause does: its computation, which is what is left without any of them."""
@@ -110,3 +113,111 @@ class Explanation:
     def part(self, cause: str) -> float:
         """What a cause costs as a part of the step."""
         return self.gains[cause] / self.step_time if self.step_time else 0.0
+
+
+Price = Callable[[int], float]
+"""Seconds of an all-reduce of so many bytes."""
+
+
+TIMES = ("ready", "issued", "start", "end", "waiting", "transfer", "wire", "hidden", "exposed")
+"""What of a row is seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """A collective of the step; times in seconds from the start of the step, means over the usual steps.
+
+    bytes:      what each rank puts in; None where the trace does not say
+    ready:      when its gradients were there; issued: when the host submitted it, None where the trace does not say
+    waiting:    seconds for which it waited for other ranks; None with one rank traced
+    transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
+    wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
+    bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
+    possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of gradients' messages
+                of any size, which is what the wires can do; None where it is the only one
+    exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
+                for each of several in flight
+    hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
+    gradients:  whether it carries gradients
+    """
+
+    number: int
+    kind: str
+    dtype: str | None
+    bytes: int | None
+    ready: float
+    issued: float | None
+    start: float
+    end: float
+    waiting: float | None
+    transfer: float
+    wire: float
+    bandwidth: float | None
+    possible: float | None
+    hidden: float
+    exposed: float
+    gradients: bool
+
+
+def bus_factor(kind: str, workers: int) -> float:
+    """Bytes that each link carries per byte that each rank puts in, as nccl-tests defines bus bandwidth."""
+    spread = (workers - 1) / workers
+    factors = {"all_reduce": 2 * spread, "reduce_scatter": spread, "all_to_all": spread, "all_gather": workers - 1.0}
+    return factors.get(kind, 1.0)
+
+
+def bucket_rows(steps: Sequence[SeenStep], workers: int, price: Price | None) -> tuple[BucketRow, ...]:
+    """The table of steps of one rank; means over those that sent the same as the median step did."""
+    typical = sorted(steps, key=lambda one: one.step.time)[(len(steps) - 1) // 2]
+    alike = [one for one in steps if _shape(one) == _shape(typical)]
+    per_step = [_rows(one, workers) for one in alike]
+    rows = [_mean(rows) for rows in zip(*per_step, strict=True)]
+    return tuple(_compared(row, workers, price, rows) for row in rows)
+
+
+def _shape(one: SeenStep) -> list[tuple[str, int | None]]:
+    return [(sent.collective.kind, sent.collective.bytes) for sent in one.sent]
+
+
+def _rows(rank: SeenStep, workers: int) -> list[BucketRow]:
+    own = rank.clock(())
+    return [_row(number, sent, own, workers) for number, sent in enumerate(rank.sent)]
+
+
+def _row(number: int, sent: Sent, own: LocalClock, workers: int) -> BucketRow:
+    one, begin = sent.collective, own.start
+    moving = (one.moved_from, one.end)
+    transfer = moving[1] - moving[0]
+    hidden = min(transfer, own.at(moving[1]) - own.at(moving[0]))
+    return BucketRow(
+        number, one.kind, one.dtype, one.bytes, sent.formed - begin, None if one.issued is None else one.issued - begin,
+        one.start - begin, one.end - begin, one.waiting, transfer, sent.wire, _bandwidth(one, sent.wire, workers), None,
+        hidden, transfer - hidden, sent.gradient,
+    )  # fmt: skip
+
+
+def _bandwidth(one: Collective, wire: float, workers: int) -> float | None:
+    if one.bytes is None or wire <= 0:
+        return None
+    return one.bytes * bus_factor(one.kind, one.workers or workers) / wire
+
+
+def _mean(rows: Sequence[BucketRow]) -> BucketRow:
+    """The mean of each time, so that they add up as those of a step do; None where any row does not have it."""
+    times: dict[str, Any] = {}
+    for name in TIMES:
+        values = [getattr(row, name) for row in rows]
+        times[name] = None if None in values else fmean(values)
+    speeds = [row.bandwidth for row in rows if row.bandwidth is not None]
+    # The harmonic mean of speeds is the speed at the mean time, as the bytes are the same.
+    return replace(rows[0], **times, bandwidth=harmonic_mean(speeds) if len(speeds) == len(rows) else None)
+
+
+def _compared(row: BucketRow, workers: int, price: Price | None, rows: Sequence[BucketRow]) -> BucketRow:
+    if row.bytes and row.kind == "all_reduce" and price is not None:
+        seconds = price(row.bytes)
+        return replace(row, possible=row.bytes * bus_factor(row.kind, workers) / seconds if seconds else None)
+    if not (row.bytes and row.bandwidth and row.gradients):
+        return row
+    found = [one.bandwidth for one in rows if one.gradients and one.bandwidth]
+    return replace(row, possible=max(found)) if len(found) > 1 else row

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median_low
 
-from osfmodel.diagnosis.messages import Sent, sent
-from osfmodel.diagnosis.parts import LocalClock, Wait, input_waits, waits
-from osfmodel.intervals import Interval
-from osfmodel.trace.record import Key, Step
+from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, used_map, waits
+from osfmodel.entities.intervals import Interval, without
+from osfmodel.entities.trace import Key, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class RankLane:
     """One rank of a step. Times are seconds of its own work since its first: waiting for collectives is not in them.
 
     offset: when it began, after the first rank did
@@ -40,7 +40,7 @@ class Lane:
 class Scene:
     """A step to be replayed: its lanes, and its messages in the order in which they are sent, each with its time."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[RankLane, ...]
     messages: tuple[tuple[Key, float], ...]
 
     def timed(self, time: Callable[[Key, float], float]) -> Scene:
@@ -70,7 +70,9 @@ class Scene:
         return sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
 
 
-def _waited(lane: Lane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]) -> float:
+def _waited(
+    lane: RankLane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]
+) -> float:
     """How far behind its own work the rank is at ``until``, after the waits before that, which are taken off."""
     while left and left[0][0] <= until and left[0][1] in times:
         position, key = left.pop(0)
@@ -79,7 +81,7 @@ def _waited(lane: Lane, left: list[tuple[float, Key]], until: float, shift: floa
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenStep:
     """A step of one rank with what it sent and waited for, looked up once."""
 
     step: Step
@@ -87,14 +89,14 @@ class Seen:
     waits: tuple[Wait, ...]
 
     @staticmethod
-    def of(step: Step, host_computes: bool) -> Seen:
-        """``host_computes`` as for :func:`osfmodel.diagnosis.messages.sent`.
+    def of(step: Step, host_computes: bool) -> SeenStep:
+        """``host_computes`` as for :func:`osfmodel.diagnosis.waits.sent`.
 
         A host that computes then comes to wait for DDP's gradients only after backward, whatever pauses before.
         """
         found = sent(step, host_computes)
         late = {id(one.collective) for one in found if one.gradient} if host_computes and step.ddp else ()
-        return Seen(step, found, waits(step, late))
+        return SeenStep(step, found, waits(step, late))
 
     @property
     def own_work(self) -> float:
@@ -105,11 +107,11 @@ class Seen:
         """Its own work, without ``left_out``."""
         return LocalClock(self.step.start, [*((wait.start, wait.end) for wait in self.waits), *left_out])
 
-    def lane(self, left_out: Sequence[Interval], begin: float, ordered: bool) -> Lane:
+    def lane(self, left_out: Sequence[Interval], begin: float, ordered: bool) -> RankLane:
         """Without ``left_out``; ``ordered``: with buckets formed in the order in which gradients become ready."""
         clock = self.clock(left_out)
         keys = {id(one.collective): one.key for one in self.sent}
-        return Lane(
+        return RankLane(
             self.step.start - begin,
             clock.at(self.step.end),
             {one.key: clock.at(one.ready if ordered else one.formed) for one in self.sent},
@@ -118,7 +120,7 @@ class Seen:
         )
 
 
-def messages(ranks: Sequence[Seen]) -> tuple[tuple[Key, float], ...]:
+def messages(ranks: Sequence[SeenStep]) -> tuple[tuple[Key, float], ...]:
     """Each message with its time: the least on any rank, since only there all were in it for no longer than it took."""
     times: dict[Key, float] = {}
     order: dict[Key, float] = {}
@@ -128,7 +130,7 @@ def messages(ranks: Sequence[Seen]) -> tuple[tuple[Key, float], ...]:
     return tuple((key, times[key]) for key in sorted(order, key=lambda key: order[key]))
 
 
-def scene(ranks: Sequence[Seen], left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
+def scene(ranks: Sequence[SeenStep], left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
     """All ranks of a step, each without what ``left_out`` names."""
     begin = min(rank.step.start for rank in ranks)
     lanes = tuple(rank.lane(left_out(rank.step), begin, ordered=False) for rank in ranks)
@@ -140,13 +142,13 @@ def median_place(works: Sequence[float]) -> int:
     return works.index(median_low(works))
 
 
-def alone(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
+def alone(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
     """As if every rank were like this one."""
     lane = rank.lane(left_out, rank.step.start, ordered)
     return Scene((lane,), tuple((one.key, times[one.key]) for one in rank.sent))
 
 
-def flowing(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
+def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
     """As :func:`alone`, with each gradient sent by itself as soon as it is there, at the same time per byte."""
     (lane,) = alone(rank, times, left_out, ordered=True).lanes
     clock = rank.clock(left_out)
@@ -165,3 +167,85 @@ def flowing(rank: Seen, times: Mapping[Key, float], left_out: Sequence[Interval]
         sends.append((piece, seconds))
     waiting = tuple((position, stands_for[key]) for position, key in lane.waits)
     return Scene((replace(lane, ready=ready, delays={}, waits=waiting),), tuple(sends))
+
+
+StartupShare = Callable[[int], float]
+"""What part of the time of a message of so many bytes is start-up, from 0 to 1.
+
+A part and no time, since messages of one size differ: what one took longer than its like, behind a retransmission or a
+busy host, is no sign of bytes.
+"""
+
+
+class Replays:
+    """A step that ``ranks`` saw, to be replayed; times in seconds.
+
+    ``usual`` is the rank whose own work is the median: what is asked of one rank is asked of it.
+    """
+
+    def __init__(self, ranks: Sequence[SeenStep], share: StartupShare) -> None:
+        self.ranks = ranks
+        self.usual = ranks[median_place([rank.own_work for rank in ranks])]
+        self._share = share
+        self._ddp = any(rank.step.ddp for rank in ranks)
+        self._inputs = input_waits(self.usual.step)
+        self._times = dict(messages(ranks))
+        self._sizes = {one.key: one.collective.bytes or 0 for one in self.usual.sent}
+        self._maps = {one.key for one in self.usual.sent if used_map(one.collective.kind, one.collective.dtype)}
+
+    def as_traced(self) -> float:
+        """With everything in it."""
+        return scene(self.ranks, lambda step: ()).duration
+
+    def with_input_there(self) -> float:
+        """No rank waits for its data loader."""
+        return scene(self.ranks, input_waits).duration
+
+    def of_equal_ranks(self) -> float:
+        """And every rank is as the usual one."""
+        return alone(self.usual, self._times, self._inputs).duration
+
+    def prompt(self) -> float:
+        """And a collective starts as soon as its gradients are there and the wires are free."""
+        return alone(self.usual, self._times, self._inputs).prompt().duration
+
+    def in_ready_order(self) -> float:
+        """And buckets are formed in the order in which gradients become ready, without a map of used parameters.
+
+        Only DDP has that as a setting: where the trace shows none, nothing changes.
+        """
+        return self._ordered.timed(lambda key, seconds: 0.0 if key in self._maps else seconds).duration
+
+    def without_startups(self) -> float:
+        """And messages take the time of their bytes only."""
+        return self._ordered.timed(self._of_bytes).duration
+
+    def flowing(self) -> float:
+        """And every gradient is sent by itself as soon as it is there."""
+        times = {key: self._of_bytes(key, self._times[key]) for key in self._sizes}
+        return flowing(self.usual, times, self._inputs).duration
+
+    def without_messages(self) -> float:
+        """And nothing is waited for: the usual rank's own work."""
+        return self.usual.own_work
+
+    def never_idle(self) -> float:
+        """And the device is never idle for reasons that the trace does not show."""
+        return self.usual.clock([*self._inputs, *_idle(self.usual)]).at(self.usual.step.end)
+
+    @cached_property
+    def _ordered(self) -> Scene:
+        return alone(self.usual, self._times, self._inputs, ordered=self._ddp).prompt()
+
+    def _of_bytes(self, key: Key, seconds: float) -> float:
+        if key in self._maps:
+            return 0.0
+        size = self._sizes[key]  # without one nothing tells its start-up from its bytes
+        return seconds * (1 - self._share(size)) if size else seconds
+
+
+def _idle(rank: SeenStep) -> tuple[Interval, ...]:
+    """When it did nothing, and nothing in the trace says why."""
+    step = rank.step
+    waited = [(wait.start, wait.end) for wait in rank.waits]
+    return without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs, *waited])

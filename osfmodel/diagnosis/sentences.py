@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from osfmodel.diagnosis.findings import Explanation
-from osfmodel.diagnosis.messages import used_map
-from osfmodel.units import how_many, show_bytes, show_time
+from osfmodel.diagnosis.explanation import Explanation
+from osfmodel.diagnosis.waits import used_map
+from osfmodel.entities.units import how_many, show_bytes, show_time
 
 
 def what_it_costs(one: Explanation, seconds: float) -> str:

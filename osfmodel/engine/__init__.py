@@ -1,4 +1,4 @@
-"""Which engine carries a plan out: the closed form where it holds, the simulator for everything else.
+"""One iteration: workload, plan, pricing -> timeline, memory, error band.
 
 That is ``auto``, the model of this package. ENGINES has it beside models of others, to be asked for by name.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from osfmodel import osf_model, recursion, simulator
-from osfmodel.errors import UsageError
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import osf_model, recursion, simulator
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
 
 
 def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:

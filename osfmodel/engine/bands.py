@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from osfmodel import documents, profiles
 from osfmodel.cost import Cost
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
 
 RATIO_EDGES = (0.1, 0.3, 1.0, 3.0)
 """Communication time / computation time."""

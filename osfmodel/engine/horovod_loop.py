@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from osfmodel.checks import require_count, require_time
-from osfmodel.errors import PlanError
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import Compute
-from osfmodel.simulator import simulate
-from osfmodel.units import MIB
-from osfmodel.workload import Gradients, Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.recursion import Compute
+from osfmodel.engine.simulator import simulate
+from osfmodel.entities.checks import require_count, require_time
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Gradients, Workload
 
 DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001

@@ -7,9 +7,9 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from osfmodel.errors import OsfError, UsageError
-from osfmodel.loop import Loop
-from osfmodel.units import MIB, parse_bytes, parse_time
+from osfmodel.engine.horovod_loop import Loop
+from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.entities.units import MIB, parse_bytes, parse_time
 
 PREFIX = "horovod:"
 """What the name of a plan begins with that says Horovod's settings, as in ``horovod:64MiB,5ms``."""

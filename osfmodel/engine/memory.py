@@ -22,13 +22,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from osfmodel.checks import require_count
-from osfmodel.errors import DataError, UsageError
-from osfmodel.optimizers import require_mirrorable, state_bytes, update_scratch
-from osfmodel.plan import Bucket, Plan
-from osfmodel.sparse import Sparsity
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
+from osfmodel.engine.optimizers import require_mirrorable, state_bytes, update_scratch
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.checks import require_count
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
 
 WEIGHTS, STATE, BUFFERS, GRADIENTS = "weights", "optimizer state", "buffers", "gradients"
 BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered entries", "activations and scratch"

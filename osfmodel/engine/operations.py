@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from osfmodel.plan import Bucket, Plan
-from osfmodel.pricing import Pricing
-from osfmodel.sparse import Sparsity
-from osfmodel.workload import Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

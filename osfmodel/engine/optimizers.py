@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from osfmodel.errors import DataError, UsageError
-from osfmodel.workload import Workload
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.workload import Workload
 
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Copies of the weights that an optimizer's state holds."""

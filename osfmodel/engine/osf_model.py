@@ -11,7 +11,7 @@ is full, at the latest at the first tick of the cycle clock from its first tenso
 channel is free, and holds all that is ready by then (idle flush); the other natural rule is the plan ``optimal``.
 
 A rule of fusion makes a plan whose release times are c_k + t_neg (none where a free channel is all that a batch waits
-for), and that plan is carried out by ``osfmodel.recursion``, which is this very recursion. What the model knows nothing
+for), and that plan is carried out by ``engine.recursion``, which is this very recursion. What the model knows nothing
 of is left out: effects, several collectives in flight, forward overlap.
 """
 
@@ -21,16 +21,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from osfmodel import recursion
-from osfmodel.checks import require_count, require_time
 from osfmodel.cost import Cost
-from osfmodel.effects import NO_EFFECTS
-from osfmodel.errors import PlanError, UsageError
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
-from osfmodel.timeline import Timeline
-from osfmodel.units import parse_bytes, parse_time
-from osfmodel.workload import Gradients, Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import recursion
+from osfmodel.entities.checks import require_count, require_time
+from osfmodel.entities.effects import NO_EFFECTS
+from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import parse_bytes, parse_time
+from osfmodel.entities.workload import Gradients, Workload
 
 NAME = "osf"
 CAVEAT = (

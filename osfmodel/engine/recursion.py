@@ -7,7 +7,7 @@ With ready times r_k (of the last gradient in bucket k) and message sizes s_k, i
 MG-WFBP (TPDS'21), Eq. 6-8, with buckets in the place of layers. Only +, max and the cost itself touch a time, and
 clocks start at the integer 0, so rational input gives rational output.
 
-Effects (``osfmodel.effects``) change when a gradient is ready and what a message costs, not the recursion: hooks and
+Effects (``entities.effects``) change when a gradient is ready and what a message costs, not the recursion: hooks and
 copies lengthen the computation before it, stragglers stretch it, and while a collective runs the compute stream goes
 at 1 / (1 + slowdown) of its speed.
 """
@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from osfmodel.cost import Cost
-from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.errors import PlanError
-from osfmodel.plan import Bucket, Plan
-from osfmodel.timeline import Span, Timeline
-from osfmodel.workload import Workload
+from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.timeline import Span, Timeline
+from osfmodel.entities.workload import Workload
 
 
 def predict_timeline(

@@ -2,7 +2,7 @@
 
 The compute stream works through its tasks in order; the network sends operations in the order of the plan or by
 priority, up to ``channels`` of them at once. An operation is first latent (its start-up, which takes no bandwidth),
-then transfers, and n transfers share the wires (``osfmodel.contention``). Between two events all speeds are constant,
+then transfers, and n transfers share the wires (``osfmodel.cost.pricing``). Between two events all speeds are constant,
 so nothing is approximated, and rational input gives rational output.
 
 At an instant everything that ends there ends first, also tasks that take no time; then the network chooses. With the
@@ -23,12 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import aftermath
-from osfmodel.schedule import Operation, Task, landings, mirroring, releases, schedule
-from osfmodel.timeline import Span, Timeline
-from osfmodel.workload import Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.operations import Operation, Task, landings, mirroring, releases, schedule
+from osfmodel.engine.recursion import aftermath
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Span, Timeline
+from osfmodel.entities.workload import Workload
 
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:

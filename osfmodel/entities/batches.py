@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from osfmodel.checks import require_count
-from osfmodel.errors import DataError
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities.checks import require_count
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.workload import Layer, Workload
 
 
 def at_batch(workload: Workload, batch_size: int, other: Workload | None = None) -> Workload:
@@ -116,3 +116,38 @@ def _require_alike(workload: Workload, other: Workload) -> None:
         raise DataError(
             f"{other.name!r} needs a batch size other than {workload.batch_size}, that of {workload.name!r}"
         )
+
+
+MOST = 10**6
+"""More micro-batches than this are a slip of the keyboard."""
+
+
+def accumulating(workload: Workload, micro_batches: int) -> Workload:
+    """``workload`` with gradients accumulated over ``micro_batches`` of its batches, sent with the last (``no_sync``).
+
+    All but the last run forward and backward without communication, and one update follows: k (forward + backward) +
+    update. They stand as a layer without parameters after the output, whose forward is that of k - 1 micro-batches;
+    so a forward that waits for its layer's gradient is that of the first micro-batch. What adding gradients up takes,
+    which a profile of single batches does not have, is left out. ``batch_size`` grows k-fold. The host is taken to
+    submit each micro-batch in the time to its last gradient. Raises UsageError for less than 1.
+    """
+    require_micro_batches(micro_batches, "--accumulate")
+    if micro_batches == 1:
+        return workload
+    before = micro_batches - 1
+    submitted = before * max((layer.enqueue_time or 0 for layer in workload.layers), default=0)
+    layers = tuple(
+        layer if layer.enqueue_time is None else replace(layer, enqueue_time=layer.enqueue_time + submitted)
+        for layer in workload.layers
+    )
+    taken = {layer.name for layer in layers}
+    name = next(name for number in range(len(layers) + 1) if (name := f"accumulated{number or ''}") not in taken)
+    first = Layer(name, before * (workload.forward_time + workload.backward_time), 0 * workload.backward_time, 0)
+    batch = None if workload.batch_size is None else workload.batch_size * micro_batches
+    return replace(workload, layers=(*layers, first), batch_size=batch)
+
+
+def require_micro_batches(value: int, what: str) -> None:
+    """Raise UsageError unless ``value`` is a whole number from 1 to MOST."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise UsageError(f"{what} {value!r}: it must be a whole number from 1 to {MOST}")

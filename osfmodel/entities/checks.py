@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
 
 LARGEST_COUNT = 2**53 - 1
 """The last whole number that arithmetic in floating point keeps apart from its neighbours."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osfmodel.checks import require_count, require_name, require_positive, require_time
-from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.errors import DataError
-from osfmodel.source import Source
+from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
+from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
@@ -176,7 +176,7 @@ class FittedRange:
 class Contention:
     """What several collectives at once gain between so many workers: many together go ``gain`` times as fast as one.
 
-    1 where one already fills the wires. See ``osfmodel.pricing`` for a few at once.
+    1 where one already fills the wires. See ``osfmodel.cost.pricing`` for a few at once.
     """
 
     workers: int

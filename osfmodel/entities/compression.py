@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from osfmodel.errors import DataError, UsageError
-from osfmodel.workload import Layer, Workload, element_bytes
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.workload import Layer, Workload, element_bytes
 
 NONE, FP16 = "none", "fp16"
 LARGEST_RANK = 10**6

@@ -13,8 +13,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from osfmodel.checks import require_time
-from osfmodel.errors import UsageError
+from osfmodel.entities.checks import require_time
+from osfmodel.entities.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from osfmodel.checks import require_time
-from osfmodel.errors import DataError
+from osfmodel.entities.checks import require_time
+from osfmodel.entities.errors import DataError
 
 Interval = tuple[float, float]
 """(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from zlib import crc32
 
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
 
 IMPORTED = "imported from "
 """Begins the origin of what was read out of a file of others."""

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from osfmodel.checks import require_count, require_name
-from osfmodel.errors import DataError
-from osfmodel.intervals import Interval, length, require_interval, union
-from osfmodel.workload import element_bytes, holds_gradients
+from osfmodel.entities.checks import require_count, require_name
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.intervals import Interval, length, require_interval, union
+from osfmodel.entities.workload import element_bytes, holds_gradients
 
 Key = tuple[Hashable, ...]
 """What a collective is called on all ranks of a job."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
 
 MOST_LISTED = 40
 """Sizes that are listed one by one."""

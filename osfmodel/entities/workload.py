@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from osfmodel.checks import require_count, require_name, require_positive, require_time
-from osfmodel.errors import DataError
-from osfmodel.source import Source
+from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.source import Source
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
@@ -309,3 +309,17 @@ def _held(layers: Sequence[Layer]) -> tuple[int, ...]:
     if all(layer.held_bytes is None for layer in layers):
         return ()
     return tuple(layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes for layer in layers)
+
+
+COMPUTING = 0.9
+"""A device that computed in a smaller part of a workload's time is said to have."""
+
+
+def idle(workload: Workload) -> str:
+    """A clause where the device really computed in little of what stands as computation; else nothing.
+
+    The rest is what a faster device does not shorten: the host, input, collectives that are no gradients'.
+    """
+    if workload.computing is None or workload.computing >= COMPUTING:
+        return ""
+    return f"only {workload.computing:.0%} of this workload's time is computation on the device"

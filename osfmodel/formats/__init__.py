@@ -1,4 +1,4 @@
-"""Formats of others: IMPORT_FORMATS maps a name to how a file of that format is recognised and read.
+"""Files of other tools -> our entities.
 
 To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Where files may be larger than
 any log, lie in archives, or belong to one job together, what a profiler saw of its ranks, it is ``trace_of(files,
@@ -13,29 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from osfmodel.errors import DataError, UsageError
-from osfmodel.formats import (
-    csv_layers,
-    csv_table,
-    ddp_logging,
-    horovod_autotune,
-    horovod_timeline,
-    json_layers,
-    kineto,
-    nccl_tests,
-    nccl_tests_json,
-    osu,
-    own,
-    pipedream,
-)
-from osfmodel.formats.layout import as_one_cluster
-from osfmodel.formats.packed import unpacked
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.files.profiles import read
+from osfmodel.entities.trace import Trace
+from osfmodel.formats import kineto, own
+from osfmodel.formats.collectives import csv_table, nccl_tests, nccl_tests_json, osu
+from osfmodel.formats.collectives.one_cluster import as_one_cluster
+from osfmodel.formats.horovod import autotune, timeline
+from osfmodel.formats.layers import ddp_logging, pipedream, tables
 from osfmodel.formats.source_text import Files, Hints, Noun, Progress, Text, shared_stem, silent
-from osfmodel.formats.trace_files import head_of, recognised
-from osfmodel.formats.traces import nouns_of
+from osfmodel.formats.streams.gzip_stream import unpacked
+from osfmodel.formats.streams.trace_files import head_of, recognised
+from osfmodel.formats.traces.cautions import nouns_of
 from osfmodel.formats.unknown import explained, unlike
-from osfmodel.profiles import read
-from osfmodel.trace.record import Trace
 
 __all__ = [
     "IMPORT_FORMATS",
@@ -97,21 +87,19 @@ IMPORT_FORMATS: Mapping[str, Format] = {
         "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
     ),
     "csv-layers": Format(
-        csv_layers.sniff,
-        csv_layers.read,
+        tables.sniff,
+        tables.read,
         "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
     ),
-    "json-layers": Format(json_layers.sniff, json_layers.read, "JSON list of layers, with the columns of csv-layers"),
+    "json-layers": Format(tables.sniff_json, tables.read_json, "JSON list of layers, with the columns of csv-layers"),
     "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt"),
     "ddp-logging": Format(ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON"),
     "horovod-timeline": Format(
-        horovod_timeline.sniff,
-        horovod_timeline.read,
+        timeline.sniff,
+        timeline.read,
         "HOROVOD_TIMELINE, also cut off: iteration times, the model and the wires as Horovod's loop saw them",
     ),
-    "horovod-autotune": Format(
-        horovod_autotune.sniff, horovod_autotune.read, "HOROVOD_AUTOTUNE_LOG: says what its tuner found"
-    ),
+    "horovod-autotune": Format(autotune.sniff, autotune.read, "HOROVOD_AUTOTUNE_LOG: says what its tuner found"),
     "kineto": of_traces(
         kineto.sniff,
         kineto.trace_of,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from osfmodel.cluster import Cluster
-from osfmodel.documents import KINDS, decode_cluster, decode_workload
-from osfmodel.errors import DataError
-from osfmodel.formats.json_text import content, parse
-from osfmodel.formats.source_text import Hints, Text
-from osfmodel.workload import Workload
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.documents import KINDS, decode_cluster, decode_workload
+from osfmodel.entities.workload import Workload
+from osfmodel.formats.source_text import Hints, Text, content, parse
 
 
 def sniff(head: str) -> bool:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from osfmodel.cluster import Cluster, Table
-from osfmodel.errors import DataError
-from osfmodel.measurement import Measurement
-from osfmodel.source import TELLING, Source, checksum_of, imported
-from osfmodel.workload import Workload
+from osfmodel.entities.cluster import Cluster, Table
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.documents import parse_json, parse_object
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.source import TELLING, Source, checksum_of, imported
+from osfmodel.entities.workload import Workload
 
 LONGEST_QUOTE = 120
 LARGEST_TABLE = 2_000_000
@@ -225,3 +226,38 @@ def separator(head: str) -> str:
 def columns_of(head: str) -> dict[str, None]:
     """The names in the header of a CSV file."""
     return dict.fromkeys(name.strip() for name in head.partition("\n")[0].split(separator(head)))
+
+
+Kind = TypeVar("Kind")
+
+
+LARGEST_JSON = 8 * 2**20
+"""Characters. Parsed, a byte of JSON can take some twenty of memory."""
+
+
+def parse(text: Text) -> dict[str, Any]:
+    """The object in ``text``. Raises DataError for what is no JSON object."""
+    return parse_object(content(text))
+
+
+def parse_list(text: Text) -> list[Any]:
+    """The list in ``text``. Raises DataError for what is no JSON list."""
+    raw = parse_json(content(text))
+    if not isinstance(raw, list):
+        raise DataError(f"holds a JSON {type(raw).__name__}, but a list [...] is needed")
+    return raw
+
+
+def content(text: Text) -> bytes:
+    """``text`` as bytes. Raises DataError where it is too large to be parsed."""
+    if len(text.content) > LARGEST_JSON:
+        raise DataError(f"has more than {LARGEST_JSON >> 20} MiB of JSON, which no log or profile has")
+    return text.content.encode()
+
+
+def require(text: Text, document: dict[str, Any], field: str, kind: type[Kind]) -> Kind:
+    """``document[field]``. Raises DataError where it is missing or of another kind."""
+    value = document.get(field)
+    if not isinstance(value, kind):
+        raise DataError(f"{field!r} is {value!r:.60}, not a {kind.__name__}")
+    return value

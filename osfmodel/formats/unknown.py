@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from osfmodel.formats import csv_layers, csv_table
-from osfmodel.formats.collective import PROGRAM
+from osfmodel.formats.collectives import csv_table
+from osfmodel.formats.collectives.naming import PROGRAM
+from osfmodel.formats.layers import tables
 from osfmodel.formats.source_text import columns_of, pick
 
 OSU = re.compile(r"^#\s*OSU\b[^\r\n]{0,80}", re.MULTILINE)
@@ -17,10 +18,10 @@ NEEDED: Mapping[str, Mapping[str, Sequence[str]]] = {
         "a time": tuple(csv_table.TIMES),
     },
     "csv-layers": {
-        "a name": csv_layers.NAMES,
-        "a size": csv_layers.BYTES,
-        "a forward time": csv_layers.FORWARD[:3],
-        "a backward time": csv_layers.BACKWARD[:3],
+        "a name": tables.NAMES,
+        "a size": tables.BYTES,
+        "a forward time": tables.FORWARD[:3],
+        "a backward time": tables.BACKWARD[:3],
     },
 }
 MOST_COLUMNS = 12

@@ -1,4 +1,4 @@
-"""The ledger: LEDGER maps each source of measured runs to the recipe that holds predictions against it.
+"""Published and own measurements, and how far predictions are from them.
 
 To add a source: its runs as ``profiles/measurements/NAME.json``, a module with ``judge(measurements)``, and one line
 here. The tests run over the table.
@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.ledger import bcaffe, ddl_benchmarks, emulated_ddp, low_bandwidth, memory, papers, pollux, pytorch_ddp
 from osfmodel.ledger.recipe import MEMORY, Recipe, Row, Verdict
+from osfmodel.ledger.sources import (
+    bcaffe,
+    ddl_benchmarks,
+    emulated_ddp,
+    low_bandwidth,
+    papers,
+    peak_memory,
+    pollux,
+    pytorch_ddp,
+)
 
 __all__ = ["LEDGER", "Recipe", "Row", "Verdict"]
 
@@ -51,6 +60,6 @@ LEDGER: Mapping[str, Recipe] = {
     ),
     "papers": Recipe(papers.judge, 0.10, "speed-ups as published: MG-WFBP on 16 and ASC-WFBP on 32 GPUs, by replay"),
     "memory": Recipe(
-        memory.judge, 0.004, "peak memory of real models, by PyTorch's tracker, from one profile each", MEMORY
+        peak_memory.judge, 0.004, "peak memory of real models, by PyTorch's tracker, from one profile each", MEMORY
     ),
 }

@@ -9,21 +9,21 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from osfmodel import profiles
-from osfmodel.bands import quantile
-from osfmodel.batches import variation_of
-from osfmodel.compression import NONE, compressed
-from osfmodel.errors import DataError, OsfError, UsageError
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.engine.bands import quantile
+from osfmodel.entities.batches import variation_of
+from osfmodel.entities.compression import NONE, compressed
+from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement, load_measurements
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.source import Source
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER, Row, Verdict
 from osfmodel.ledger.recipe import TIME, not_predicted, row_of, stated_plan, without_unsteady
-from osfmodel.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement
-from osfmodel.measurements import load_measurements
-from osfmodel.plan import Plan
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.side_by_side import Beside, side_by_side
-from osfmodel.source import Source
-from osfmodel.workload import Workload
+from osfmodel.ledger.side_by_side import Beside, side_by_side
+from osfmodel.targets.named_plans import make_plan
 
 NAMED = "nothing: workload, cluster and plan as named in the file"
 PARTLY_OWN = f"{NAMED}; runs imported with workload and cluster from one file are self-consistency"
@@ -122,7 +122,7 @@ class Checked:
         return found
 
 
-class Run(NamedTuple):
+class RunConditions(NamedTuple):
     """What a run says it was: names, or files beside the one that it is in, and the conditions that times depend on.
 
     Of what the executor carried out the conditions have the plan itself.
@@ -201,11 +201,11 @@ def _beside(name: str, folder: Path) -> str | Path:
     return folder / name if name.endswith(".json") else name
 
 
-def _named(folder: Path, run: Run) -> Named:
+def _named(folder: Path, run: RunConditions) -> Named:
     """What a run names. A replay that differs from its profile is predicted as it was run."""
     stated = dict(run.conditions)
     profile = profiles.load_workload(_beside(run.workload, folder))
-    cluster = profiles.load_cluster(_beside(run.cluster, folder))
+    cluster = load_cluster(_beside(run.cluster, folder))
     workload = compressed(variation_of(stated).of(profile), stated.get("compression", NONE))
     pricing = pricing_of(cluster, run.workers).under(stated)
     plan = stated_plan(stated, workload, pricing)
@@ -215,7 +215,7 @@ def _named(folder: Path, run: Run) -> Named:
     return Named(workload, pricing, plan or make_plan(name, workload, pricing), (profile.source, cluster.source))
 
 
-def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
+def _row(run: Measurement, named: Callable[[RunConditions], Named]) -> Row:
     stated = dict(run.conditions)
     if not run.samples:
         raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
@@ -229,7 +229,7 @@ def _row(run: Measurement, named: Callable[[Run], Named]) -> Row:
         return not_predicted(run, "its trace does not say which buckets were sent: name a plan in the run")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
-        found = named(Run(run.workload, run.cluster, run.plan, run.workers, told))
+        found = named(RunConditions(run.workload, run.cluster, run.plan, run.workers, told))
         of_run = found.sources if run.workers > 1 else found.sources[:1]  # one worker alone uses no network
         own = all(run.source.same_import(source) for source in of_run)
         return row_of(run, found.workload, found.pricing, found.plan)._replace(own=own)

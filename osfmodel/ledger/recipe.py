@@ -11,16 +11,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from osfmodel.bands import Regime, regime_of
-from osfmodel.effects import HOROVOD, RUNTIME
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import DataError
-from osfmodel.measurement import Measurement
-from osfmodel.notation import read
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
+from osfmodel.engine.bands import Regime, regime_of
+from osfmodel.entities.effects import HOROVOD, RUNTIME
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.notation import read
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Workload
 from osfmodel.targets import horovod
-from osfmodel.workload import Workload
 
 UNSTEADY = 0.05
 """Repeats that differ by more, slowest over fastest, are not counted."""

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from osfmodel.entities.measurement import DEFAULTS, Measurement
 from osfmodel.ledger.recipe import Row
-from osfmodel.measurement import Measurement
-
-DEFAULTS = ("horovod", "ddp")
-"""The plans that others are compared with, the first that there is: what one has without doing anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class PlanRuns:
     """All repeats of one plan.
 
     measured:  median over the repeats of their medians, in seconds
@@ -45,7 +42,7 @@ class Beside:
     cluster: str
     workers: int
     conditions: tuple[tuple[str, str], ...]
-    turns: tuple[Turns, ...]
+    turns: tuple[PlanRuns, ...]
 
     @property
     def scale(self) -> str | None:
@@ -53,15 +50,15 @@ class Beside:
         return dict(self.conditions).get("scale")
 
     @property
-    def default(self) -> Turns:
+    def default(self) -> PlanRuns:
         """The turns of the default plan."""
         return next(turns for name in DEFAULTS for turns in self.turns if turns.plan == name)
 
-    def measured_speed_up(self, turns: Turns) -> float:
+    def measured_speed_up(self, turns: PlanRuns) -> float:
         """How many times as fast as the default a plan was."""
         return self.default.measured / turns.measured
 
-    def predicted_speed_up(self, turns: Turns) -> float | None:
+    def predicted_speed_up(self, turns: PlanRuns) -> float | None:
         """How many times as fast as the default a plan is predicted to be; None where either is not predicted."""
         default = self.default.predicted
         return None if default is None or turns.predicted is None else default / turns.predicted
@@ -90,8 +87,8 @@ def _beside(group: Sequence[tuple[Measurement, Row]]) -> Beside:
     return Beside(first.workload, first.cluster, first.workers, first.shared_conditions, turns)
 
 
-def _turns(plan: str, pairs: Sequence[tuple[Measurement, Row]]) -> Turns:
+def _turns(plan: str, pairs: Sequence[tuple[Measurement, Row]]) -> PlanRuns:
     times = [run.iteration_time for run, _ in pairs]
     unknown = next((row for _, row in pairs if row.predicted is None), None)
     row = unknown or pairs[0][1]
-    return Turns(plan, len(pairs), median(times), max(times) / min(times) - 1, row.predicted, row.note, row.steady)
+    return PlanRuns(plan, len(pairs), median(times), max(times) / min(times) - 1, row.predicted, row.note, row.steady)

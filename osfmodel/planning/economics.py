@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from osfmodel.errors import UsageError
-from osfmodel.workload import Workload
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

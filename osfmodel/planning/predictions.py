@@ -8,23 +8,22 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from osfmodel.bands import Band, band_for, bundled_bands, regime_of
-from osfmodel.cluster import Cluster
 from osfmodel.cost import Cost, TableCost
-from osfmodel.effects import Effects
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import AUTO, engine_called, predict_timeline
-from osfmodel.errors import UsageError
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan
-from osfmodel.plans import STOCK_PLANS, NamedPlan, named_plan
-from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.engine.bands import Band, band_for, bundled_bands, regime_of
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import show_bytes
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.bounds import objective_bound, plan_bound
-from osfmodel.sparse import Sparsity
 from osfmodel.targets import runs_on
-from osfmodel.timeline import Timeline
-from osfmodel.units import show_bytes
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Workload
+from osfmodel.targets.named_plans import STOCK_PLANS, NamedPlan, named_plan
 
 NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, NamedPlan]

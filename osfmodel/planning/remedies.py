@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from osfmodel.cluster import Cluster
-from osfmodel.compression import compressed
 from osfmodel.cost import TableCost
+from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting import line_through
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.diagnosis import CAUSES, Explanation, Remedy
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import OsfError
-from osfmodel.network import Change, faster_network
-from osfmodel.plan import Block, Plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.trace import Trace, cluster_of, plan_of, workload_of
-from osfmodel.trace.usual import usual_step
-from osfmodel.trace.wires import wire_times_by_size
-from osfmodel.tune import tune
-from osfmodel.units import show_bytes, show_time
-from osfmodel.what_if import accumulating
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.entities.batches import accumulating
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.compression import compressed
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.plan import Block, Plan
+from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.workload import Workload, element_bytes
+from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
+from osfmodel.formats.traces.usual import usual_step
+from osfmodel.formats.traces.wires import wire_times_by_size
+from osfmodel.planning.tuning import tune
 
 MODEL, REPLAY = "model", "replay"
 OFF = 0.1
@@ -63,7 +63,7 @@ class Modelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TracedJob:
     """The job that was traced, as the model has it.
 
     cluster: its network as the trace shows it; stated: as it is said to be, where that was given
@@ -113,42 +113,42 @@ class Measure:
              they matter
     """
 
-    what: Callable[[Job], str]
-    price: Callable[[Job], Modelled]
+    what: Callable[[TracedJob], str]
+    price: Callable[[TracedJob], Modelled]
     note: str = ""
-    samples: Callable[[Job], float] = lambda job: 1.0
-    applies: Callable[[Job], bool] = lambda job: True
-    alone: Callable[[Job], float] = lambda job: job.workload.compute_time
+    samples: Callable[[TracedJob], float] = lambda job: 1.0
+    applies: Callable[[TracedJob], bool] = lambda job: True
+    alone: Callable[[TracedJob], float] = lambda job: job.workload.compute_time
     network: bool = False
 
 
-def _named(what: str) -> Callable[[Job], str]:
+def _named(what: str) -> Callable[[TracedJob], str]:
     return lambda job: what
 
 
-def _set(job: Job, what: str, setting: str) -> str:
+def _set(job: TracedJob, what: str, setting: str) -> str:
     """``what``, and for a job of DDP which setting of its that is."""
     return f"{what} ({setting})" if job.ddp else what
 
 
-def _tuned(job: Job) -> Modelled:
+def _tuned(job: TracedJob) -> Modelled:
     found = tune(job.workload, job.cluster, job.workers)
     return Modelled.of(found.outcomes[0].tuned_time, found.plan, pricing_of(job.cluster, job.workers))
 
 
-def _sent(how: str) -> Callable[[Job], Modelled]:
+def _sent(how: str) -> Callable[[TracedJob], Modelled]:
     return lambda job: job.step(compressed(job.workload, how), job.cluster)
 
 
-def _together(count: int) -> Callable[[Job], Modelled]:
+def _together(count: int) -> Callable[[TracedJob], Modelled]:
     return lambda job: job.step(accumulating(job.workload, count), job.cluster)
 
 
-def _faster(factor: float) -> Callable[[Job], Modelled]:
+def _faster(factor: float) -> Callable[[TracedJob], Modelled]:
     return lambda job: job.step(job.workload, faster_network(job.cluster, Change(factor)))
 
 
-def _wider_than_half(job: Job) -> bool:
+def _wider_than_half(job: TracedJob) -> bool:
     """Whether gradients are sent in more than 16 bits."""
     return any(element_bytes(dtype) > 2 for dtype in job.workload.gradients.dtypes)
 
@@ -249,7 +249,9 @@ def remedies(
     return _ranked((*faults, *_priced(found, job))), tuple(said)
 
 
-def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None) -> Job:
+def job_of(
+    trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None
+) -> TracedJob:
     """The job as the model has it. Raises OsfError, saying why, where the trace does not hold what that takes."""
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
@@ -257,7 +259,7 @@ def job_of(trace: Trace, found: Explanation, cluster: Cluster | None = None, wor
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
     others = sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
     usual = usual_step(trace)
-    return Job(subject, wires, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
+    return TracedJob(subject, wires, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
 
 
 def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
@@ -280,7 +282,7 @@ def _slowness(trace: Trace, workers: int, cluster: Cluster) -> float:
     return sum(map(sum, times.values())) / priced if priced else 1.0
 
 
-def _large_start_ups(job: Job) -> list[str]:
+def _large_start_ups(job: TracedJob) -> list[str]:
     """A sentence where the time of the smallest message of a table stands for a start-up that it is mostly not."""
     cost = pricing_of(job.cluster, job.workers).cost()
     if not isinstance(cost, TableCost):
@@ -301,7 +303,7 @@ def _faults(found: Explanation) -> Iterator[Remedy]:
             yield Remedy(*cause.remedy, step, found.step_time / step, REPLAY, cause.caution)
 
 
-def _priced(found: Explanation, job: Job) -> Iterator[Remedy]:
+def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:
     for name, measure in REMEDIES.items():
         if not measure.applies(job):
             continue
@@ -325,7 +327,7 @@ def _counted(count: int, now: int) -> str:
     return str(count) if now == 1 else f"{count}, not {now},"
 
 
-def _measured(measured: float, job: Job, seconds: float, alone: float) -> float:
+def _measured(measured: float, job: TracedJob, seconds: float, alone: float) -> float:
     """What the model has at ``seconds``, ``alone`` of one worker alone, in the terms of what was measured.
 
     Where the model has the step of the job itself faster, the rest stays as it was; where slower, communication that is

@@ -7,23 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from osfmodel.bands import Band
-from osfmodel.cluster import Cluster
-from osfmodel.errors import PlanError, UsageError
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan, contiguous_ends, contiguous_plan
-from osfmodel.plans import NamedPlan
-from osfmodel.predict import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
-from osfmodel.pricing import pricing_of
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.engine.bands import Band
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.predictions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
+from osfmodel.planning.tuning_task import TuningProblem
+from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve import Limits
-from osfmodel.solve.loaded import as_timed
-from osfmodel.solve.robust import penalised, robust_ends
+from osfmodel.solve.search.robust import penalised, robust_ends
+from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS, Target
-from osfmodel.task import Task
-from osfmodel.timeline import Timeline
-from osfmodel.units import show_time
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Workload
+from osfmodel.targets.named_plans import NamedPlan
 
 WORTHWHILE = 0.005
 """Gains below half a percent are within what repeated runs differ by, so they are not called improvements."""
@@ -179,7 +178,7 @@ def tune(
     if objective != chosen.objective and not chosen.executes:
         has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
         raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")
-    task = Task(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
+    task = TuningProblem(workload, chosen, tuple(pricing_of(cluster, count) for count in counts), limits, objective)
     task = replace(task, leads=_leads(task, leads))
     if len(task.leads) == 1:
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
@@ -224,7 +223,11 @@ def _grain(workload: Workload) -> tuple[str, ...]:
 
 
 def _outcomes(
-    task: Task, knobs: Any, counts: Sequence[int], optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float]
+    task: TuningProblem,
+    knobs: Any,
+    counts: Sequence[int],
+    optima: Sequence[tuple[Plan, Timeline]],
+    default: Sequence[float],
 ) -> tuple[Outcome, ...]:
     times = task.times(knobs)
     # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
@@ -232,7 +235,9 @@ def _outcomes(
     return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs)))
 
 
-def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None) -> Any:
+def _choose(
+    task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None
+) -> Any:
     """The first of the candidates whose worst slow-down is (all but) the smallest. Raises PlanError for none."""
     best = [timeline.iteration_time for _, timeline in optima]
     several = len(task.costs) > 1
@@ -249,7 +254,9 @@ def _choose(task: Task, optima: Sequence[tuple[Plan, Timeline]], default: Sequen
     return next(knobs for knobs, value, factor in rows if value <= min(values) * factor)
 
 
-def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Iterator[Any]:
+def _candidates(
+    task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]
+) -> Iterator[Any]:
     """Knobs to choose among: for a robust plan, for the best plan of each count, and the defaults."""
     robust = _robust(task, optima, ceilings)
     pairs = [(robust, task.pricings[0])] if robust is not None else []
@@ -265,7 +272,7 @@ def _candidates(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: S
     yield default
 
 
-def _robust(task: Task, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
+def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
     """One plan for all counts; for one count, one that also serves slower networks. None where dtypes alternate."""
     if not task.objective.plain:
         return None  # the search for robust plans knows the barrier only
@@ -300,7 +307,7 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
 
 
-def _leads(task: Task, leads: Sequence[float] | None) -> tuple[float, ...]:
+def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
     """The leads to be tuned for. Raises UsageError for some where they change nothing."""
     known = any(layer.enqueue_time is not None for layer in task.workload.layers)
     if leads and (known or not task.target.clock):
@@ -311,7 +318,7 @@ def _leads(task: Task, leads: Sequence[float] | None) -> tuple[float, ...]:
     return tuple(leads or HOST_LEADS)
 
 
-def _without(task: Task, knobs: Any, searched: Any | None) -> list[str]:
+def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]:
     """What is lost by what the target's search found, where something else is recommended."""
     words = task.target.words
     if searched is None or words(knobs) in (words(searched), words(task.target.default_knobs())):
@@ -323,7 +330,7 @@ def _without(task: Task, knobs: Any, searched: Any | None) -> list[str]:
     ]
 
 
-def _ahead(task: Task, knobs: Any) -> list[str]:
+def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
     """What the iteration takes where the host runs ahead, which the times in the table do not say."""
     if not task.leads:
         return []
@@ -332,7 +339,7 @@ def _ahead(task: Task, knobs: Any) -> list[str]:
     return [f"times are with the host in step with the device; up to {max(task.leads):g} times ahead, {apart}"]
 
 
-def _margin(task: Task, knobs: Any) -> list[str]:
+def _margin(task: TuningProblem, knobs: Any) -> list[str]:
     """How much slower than stated the network may be before the default would have been the better choice."""
     default = task.target.default_knobs()
     for factor in MARGINS:

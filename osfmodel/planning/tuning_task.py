@@ -6,29 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.bands import Band
 from osfmodel.cost import Cost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan
-from osfmodel.predict import error_band, extrapolation
-from osfmodel.pricing import Pricing
-from osfmodel.simulator import without_priority
+from osfmodel.engine.bands import Band
+from osfmodel.engine.simulator import without_priority
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import show_bytes
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.predictions import error_band, extrapolation
 from osfmodel.solve import SCHEDULERS, SOLVERS, Case, Limits
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
-from osfmodel.timeline import Timeline
-from osfmodel.units import show_bytes
-from osfmodel.workload import Workload
 
 PLANNER = "planned"
 """The entry of SCHEDULERS that makes plans for rules that no stock framework knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TuningProblem:
     """A workload under a target's rules at one or several prices, within limits.
 
     stock: what a stock framework pays at each, as ``pricings`` is where the target is one
@@ -141,7 +140,7 @@ class Task:
             most_bytes is None or all(bucket.size <= most_bytes for plan in plans for bucket in plan.buckets)
         )
 
-    def slower(self, factor: float) -> Task:
+    def slower(self, factor: float) -> TuningProblem:
         """The same on a network that takes ``factor`` times as long."""
         return replace(self, stock=tuple(pricing.slower(factor) for pricing in self.stock))
 

@@ -11,20 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.batches import at_batch
-from osfmodel.cluster import Cluster
-from osfmodel.compression import compressed, compression_called
-from osfmodel.errors import UsageError
-from osfmodel.network import SAME, Change, Network, caveat, faster_network
-from osfmodel.units import format_bandwidth, format_time
-from osfmodel.workload import Layer, Workload
-
-MOST = 10**6
-"""More micro-batches than this are a slip of the keyboard."""
-
-
-COMPUTING = 0.9
-"""A device that computed in a smaller part of a workload's time is said to have."""
+from osfmodel.cost.faster_network import SAME, Change, Network, caveat, faster_network
+from osfmodel.entities.batches import accumulating, at_batch, require_micro_batches
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.compression import compressed, compression_called
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.units import format_bandwidth, format_time
+from osfmodel.entities.workload import Workload, idle
 
 
 def faster_device(workload: Workload, factor: float) -> Workload:
@@ -34,46 +27,6 @@ def faster_device(workload: Workload, factor: float) -> Workload:
     """
     _require_factor(factor, "the factor on compute")
     return workload if factor == 1 else workload.scaled(1 / factor)
-
-
-def idle(workload: Workload) -> str:
-    """A clause where the device really computed in little of what stands as computation; else nothing.
-
-    The rest is what a faster device does not shorten: the host, input, collectives that are no gradients'.
-    """
-    if workload.computing is None or workload.computing >= COMPUTING:
-        return ""
-    return f"only {workload.computing:.0%} of this workload's time is computation on the device"
-
-
-def accumulating(workload: Workload, micro_batches: int) -> Workload:
-    """``workload`` with gradients accumulated over ``micro_batches`` of its batches, sent with the last (``no_sync``).
-
-    All but the last run forward and backward without communication, and one update follows: k (forward + backward) +
-    update. They stand as a layer without parameters after the output, whose forward is that of k - 1 micro-batches;
-    so a forward that waits for its layer's gradient is that of the first micro-batch. What adding gradients up takes,
-    which a profile of single batches does not have, is left out. ``batch_size`` grows k-fold. The host is taken to
-    submit each micro-batch in the time to its last gradient. Raises UsageError for less than 1.
-    """
-    _require_count(micro_batches, "--accumulate")
-    if micro_batches == 1:
-        return workload
-    before = micro_batches - 1
-    submitted = before * max((layer.enqueue_time or 0 for layer in workload.layers), default=0)
-    layers = tuple(
-        layer if layer.enqueue_time is None else replace(layer, enqueue_time=layer.enqueue_time + submitted)
-        for layer in workload.layers
-    )
-    taken = {layer.name for layer in layers}
-    name = next(name for number in range(len(layers) + 1) if (name := f"accumulated{number or ''}") not in taken)
-    first = Layer(name, before * (workload.forward_time + workload.backward_time), 0 * workload.backward_time, 0)
-    batch = None if workload.batch_size is None else workload.batch_size * micro_batches
-    return replace(workload, layers=(*layers, first), batch_size=batch)
-
-
-def _require_count(value: int, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-        raise UsageError(f"{what} {value!r}: it must be a whole number from 1 to {MOST}")
 
 
 def _require_factor(value: float, what: str) -> None:
@@ -107,7 +60,7 @@ class WhatIf:
         Network(self.bandwidth, self.latency)
         _require_factor(self.compute, "the factor on compute")
         compression_called(self.compression)
-        _require_count(self.accumulate, "--accumulate")
+        require_micro_batches(self.accumulate, "--accumulate")
         if self.batch_size is not None and self.global_batch is not None:
             raise UsageError(
                 "--batch-size contradicts --global-batch, which is shared by the workers: give one of them"
@@ -124,7 +77,7 @@ class WhatIf:
     def of_workload(self, workload: Workload, workers: int, also: Workload | None = None) -> Workload:
         """``workload`` as each of ``workers`` workers computes it; ``also``: its profile at another batch size.
 
-        Raises UsageError where the global batch is not shared evenly, DataError as :func:`~osfmodel.batches.at_batch`.
+        Raises UsageError where the global batch is not shared evenly, DataError as :func:`~entities.batches.at_batch`.
         """
         size = self.share(workers)
         if size is not None and (workload.batch_size is not None or self.global_batch is not None):

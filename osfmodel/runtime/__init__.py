@@ -1,4 +1,4 @@
-"""What needs PyTorch: measure a model and the wires, and run plans in real training. Only the command line imports it.
+"""What needs PyTorch or Horovod: profile, benchmark, train, execute a plan, tune live.
 
 torch is imported inside functions, so that everything else works without it.
 """

@@ -12,17 +12,17 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
-from osfmodel import profiles
-from osfmodel.errors import DataError, UsageError
-from osfmodel.plan import Plan
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.plan import Plan
 from osfmodel.runtime.executor import Executor, execute
-from osfmodel.runtime.profiling import Profile, profile
+from osfmodel.runtime.profiler import Profile, profile
 
 STEPS = 20
 """Steps with hooks after which a callback lets training go on alone."""
 
 
-class Watch:
+class ModelProfiler:
     """Profiles the model it is given from ``start`` to ``stop``, which writes the workload to ``path``, if any."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
@@ -76,12 +76,12 @@ def lightning_callback(path: str | os.PathLike[str] | None = None, **options: An
     """
     base = _base(("lightning.pytorch", "pytorch_lightning"), "Callback", "lightning")
 
-    class ProfileCallback(base):  # type: ignore[misc, valid-type]
+    class LightningProfiling(base):  # type: ignore[misc, valid-type]
         """Begins an iteration with each training batch, since Lightning calls parts of a module, not the module."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.watch = Watch(path, **options)
+            self.watch = ModelProfiler(path, **options)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Hooks on."""
@@ -100,7 +100,7 @@ def lightning_callback(path: str | os.PathLike[str] | None = None, **options: An
             """Hooks off; what was measured until then is written."""
             self.watch.stop()
 
-    return ProfileCallback()
+    return LightningProfiling()
 
 
 def lightning_strategy(plan: Plan, **options: Any) -> Any:
@@ -152,11 +152,11 @@ def transformers_callback(path: str | os.PathLike[str] | None = None, **options:
     """A callback for the Trainer of transformers; as ``lightning_callback``."""
     base = _base(("transformers",), "TrainerCallback", "transformers")
 
-    class ProfileCallback(base):  # type: ignore[misc, valid-type]
+    class TrainerProfiling(base):  # type: ignore[misc, valid-type]
         """Hooks are on from the begin of training to its end."""
 
         def __init__(self) -> None:
-            self.watch = Watch(path, **options)
+            self.watch = ModelProfiler(path, **options)
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
             """Hooks on."""
@@ -170,7 +170,7 @@ def transformers_callback(path: str | os.PathLike[str] | None = None, **options:
             """Hooks off."""
             self.watch.stop()
 
-    return ProfileCallback()
+    return TrainerProfiling()
 
 
 def _base(modules: tuple[str, ...], name: str, package: str) -> Any:

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osfmodel import documents, profiles
-from osfmodel.cluster import Cluster
-from osfmodel.compression import COMPRESSIONS
 from osfmodel.cost import COST_MODELS, worker_counts
-from osfmodel.effects import EFFECTS
 from osfmodel.engine import ENGINES
-from osfmodel.errors import OsfError
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.compression import COMPRESSIONS
+from osfmodel.entities.effects import EFFECTS
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.source import Source
+from osfmodel.entities.workload import Workload
 from osfmodel.formats import IMPORT_FORMATS
-from osfmodel.plans import FAMILIES, NAMED_PLANS
-from osfmodel.snippets import SNIPPETS
-from osfmodel.source import Source
+from osfmodel.planning.launch import SNIPPETS
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.workload import Workload
+from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
 
 
 class Listing(NamedTuple):

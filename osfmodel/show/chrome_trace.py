@@ -10,10 +10,10 @@ import gzip
 import math
 from typing import Any
 
-from osfmodel import documents
-from osfmodel.picture import Pictures
-from osfmodel.picture.gantt import Bar, Gantt
-from osfmodel.units import show_time
+from osfmodel.entities.files import documents
+from osfmodel.entities.units import show_time
+from osfmodel.show.pictures import Pictures
+from osfmodel.show.pictures.gantt import Bar, Gantt
 
 MICROSECONDS = 1e6
 NANOSECONDS = 1e9

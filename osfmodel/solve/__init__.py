@@ -1,4 +1,4 @@
-"""Solvers: SOLVERS maps a name to a function (workload, cost, limits) -> Solution and what it is.
+"""The search for plans: workload, pricing, rules, limits -> Solution.
 
 To add one: a module with ``solve`` and one line here, with ``searches`` where another plan may take the place of its
 own. Its name is at once a named plan of ``osf predict``, and tests/conformance runs over the table.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.objective import Objective
-from osfmodel.solve import asc_wfbp, blocks, byte_scheduler, mg_wfbp, optimal, planned, us_byte
+from osfmodel.entities.plan import Objective
+from osfmodel.solve.blocks.search import solve as solve_blocks
+from osfmodel.solve.exact import optimal
+from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, us_byte
+from osfmodel.solve.search import planned
 from osfmodel.solve.solution import Case, Limits, Scheduler, Solution, Solver, Status
 
 __all__ = ["SCHEDULERS", "SOLVERS", "Case", "Limits", "Scheduler", "Solution", "Solver", "Status"]
@@ -33,7 +36,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
     ),
     "us-byte": Scheduler(us_byte.solve, Objective(forward_overlap=True), "unequal blocks, as released (TPDS)"),
     "blocks": Scheduler(
-        blocks.solve,
+        solve_blocks,
         Objective(forward_overlap=True),
         "block sizes by linear programmes, tensors cut",
         searches=True,

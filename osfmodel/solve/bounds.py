@@ -25,13 +25,12 @@ from dataclasses import replace
 from itertools import accumulate
 
 from osfmodel.cost import AffineCost, Cost
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve.jobs import Jobs, tails_of
-from osfmodel.solve.windows import Line, below, minorants, optimum
-from osfmodel.sparse import Sparsity, part_bytes
-from osfmodel.workload import Gradients, Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.sparse import Sparsity, part_bytes
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve.scheduling import Jobs, tails_of
+from osfmodel.solve.windows import CostLine, below, minorants, optimum
 
 
 def iteration_bound(workload: Workload, cost: Cost) -> float:
@@ -125,7 +124,7 @@ def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) ->
     for number in range(max(map(len, lines), default=0)):
         chosen = [some[min(number, len(some) - 1)] for some in lines]
         startups, slopes = zip(*chosen, strict=True)
-        line = Line(min(startups), sum(slopes), sum(startups))
+        line = CostLine(min(startups), sum(slopes), sum(startups))
         if below(jobs, line, bound) is None:
             bound = max(bound, optimum(jobs, line).time)
     return bound

@@ -18,12 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from osfmodel.cost import Cost
-from osfmodel.cost.curves import Array
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.solve.contiguous import allowed, finish
-from osfmodel.solve.solution import Limits
-from osfmodel.units import MIB
-from osfmodel.workload import Gradients, Workload, element_bytes
+from osfmodel.cost.shapes import Array
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Gradients, Workload, element_bytes
+from osfmodel.solve.solution import Limits, allowed, finish
 
 DDP_LIMITS = (1 * MIB, 25 * MIB)
 """The limits of DDP without arguments, in bytes: of the first bucket, and of the others."""

@@ -21,16 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from osfmodel.cost.curves import Array
-from osfmodel.errors import PlanError
-from osfmodel.memory import activation_levels
-from osfmodel.optimizers import update_scratch
-from osfmodel.plan import Block, Bucket
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Array
+from osfmodel.engine.memory import activation_levels
+from osfmodel.engine.optimizers import update_scratch
+from osfmodel.engine.sparse import Sparsity, part_bytes
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Block, Bucket
+from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Status
 from osfmodel.solve.windows import minorants
-from osfmodel.sparse import Sparsity, part_bytes
-from osfmodel.workload import Workload
 
 SECONDS, CLOSE, NODES = 20.0, 1e-3, 200
 """After which, as near to its bound as which, and after how many nodes the search for whole numbers ends with what it

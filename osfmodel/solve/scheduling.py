@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from typing import NamedTuple
 
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.workload import Workload, element_bytes
 
 
 class Chunk(NamedTuple):

@@ -1,19 +1,27 @@
-"""What every solver takes beside a workload and a cost, and what it returns."""
+"""Questions of planning, their solutions, and what solvers share: pricing and checking plans of whole tensors.
+
+A plan of whole tensors is given by the end of each bucket in ready order where there is one dtype (or one after the
+other), and by groups of positions in ready order where dtypes alternate, since types never share a message. The time of
+a Solution is the engine's, never a solver's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from osfmodel.cost import Cost
-from osfmodel.errors import PlanError, UsageError
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline, recursion
+from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve.bounds import iteration_bound, objective_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +119,46 @@ class Scheduler(NamedTuple):
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     searches: bool = False
     costly: bool = False
+
+
+def timed(
+    workload: Workload, plan: Plan, pricing: Pricing, objective: Objective, status: Status = Status.HEURISTIC
+) -> Solution:
+    """``plan`` carried out under ``objective``, with the bound that holds there."""
+    under = plan.under(objective)
+    timeline = predict_timeline(workload, under, pricing)
+    return Solution(under, timeline, objective_bound(workload, pricing, objective), status)
+
+
+def solution_of(workload: Workload, cost: Cost, plan: Plan | None, status: Status) -> Solution:
+    """``plan`` with the timeline that the engine gives it and the bound; no plan where ``status`` says why."""
+    timeline = None if plan is None else recursion.predict_timeline(workload, plan, cost)
+    return Solution(plan, timeline, iteration_bound(workload, cost), status)
+
+
+def groups_of(ends: Sequence[int]) -> list[list[int]]:
+    """The positions in each bucket, for buckets that end at ``ends``."""
+    return [list(range(start, end)) for start, end in pairwise([0, *ends])]
+
+
+def finish(groups: Sequence[Sequence[int]], gradients: Gradients, cost: Callable[[int], float]) -> float:
+    """When the communication of these buckets, sent in this order, ends: seconds after the start of the iteration."""
+    return communication_finish(
+        [max(gradients.ready_times[i] for i in group) for group in groups],
+        [cost(sum(gradients.sizes[i] for i in group)) for group in groups],
+    )
+
+
+def allowed(groups: Sequence[Sequence[int]], gradients: Gradients, limits: Limits) -> bool:
+    """Whether the buckets keep dtypes apart and respect the limits."""
+    if limits.max_buckets is not None and len(groups) > limits.max_buckets:
+        return False
+    if any(len({gradients.dtypes[i] for i in group}) > 1 for group in groups):
+        return False
+    most = limits.max_bucket_bytes
+    return most is None or all(sum(gradients.sizes[i] for i in group) <= most for group in groups)
+
+
+def alternate(dtypes: Sequence[str]) -> bool:
+    """Whether some dtype comes back after another: then buckets of one dtype are not runs in ready order."""
+    return len(list(groupby(dtypes))) > len(set(dtypes))

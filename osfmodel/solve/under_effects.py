@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from osfmodel.effects import NO_EFFECTS
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.loop import Loop, follow
-from osfmodel.plan import Plan, contiguous_plan, grouped_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve import merge, pareto
+from osfmodel.engine.horovod_loop import Loop, follow
+from osfmodel.entities.effects import NO_EFFECTS
+from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import HALVINGS, capped_plans
+from osfmodel.solve.exact import merge, pareto
 from osfmodel.solve.solution import Limits
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
 
 ROUNDS = 3
 """Plans settle after two or three."""
@@ -80,7 +80,7 @@ def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
     """The best runs in ready order for as many channels as the library keeps in flight; none for one."""
     if pricing.in_flight == 1 or not workload.gradients:
         return []
-    problem = merge.Problem.of(workload.gradients, Limits())
+    problem = merge.MergeProblem.of(workload.gradients, Limits())
     return [contiguous_plan(workload, pareto.runs(problem, pricing, pricing.in_flight).ends)]
 
 

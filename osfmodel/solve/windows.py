@@ -35,12 +35,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.cost import AffineCost, Cost
-from osfmodel.solve.jobs import Chunk, Jobs
+from osfmodel.solve.scheduling import Chunk, Jobs
 
 HALVINGS = 40
 
 
-class Line(NamedTuple):
+class CostLine(NamedTuple):
     """Seconds of start-up of a message, seconds per byte, and what start-ups window L holds at least."""
 
     startup: float
@@ -58,16 +58,16 @@ class Windows:
     ends: tuple[int, ...]
 
 
-class _State(NamedTuple):
+class _WindowState(NamedTuple):
     """Least of A, least of B, how many were added to both, and the state it comes from."""
 
     start: int
     end: int
     added: int
-    before: _State | None
+    before: _WindowState | None
 
 
-def optimum(jobs: Jobs, line: Line) -> Windows:
+def optimum(jobs: Jobs, line: CostLine) -> Windows:
     """The windows of the fastest schedule for messages that cost so much."""
     best = _timed(jobs, line, (), ())
     low = _relaxed(jobs, line)
@@ -87,7 +87,7 @@ def optimum(jobs: Jobs, line: Line) -> Windows:
     return best
 
 
-def chunks_of(jobs: Jobs, windows: Windows, line: Line) -> list[Chunk]:
+def chunks_of(jobs: Jobs, windows: Windows, line: CostLine) -> list[Chunk]:
     """Buckets that fill the windows, in the order in which they are sent.
 
     They hold whole elements: rounded down, and where (1) then lacks room for the gradients, up.
@@ -142,7 +142,7 @@ def _turns_down(first: tuple[int, float], second: tuple[int, float], third: tupl
     return (second[1] - first[1]) * along >= up * (second[0] - first[0])
 
 
-def _relaxed(jobs: Jobs, line: Line) -> float:
+def _relaxed(jobs: Jobs, line: CostLine) -> float:
     """LB_q of docs/reference/planning.md, or the compute time: less is of no use."""
     bound, suffix = jobs.least, 0
     for size, ready, tail in zip(reversed(jobs.sizes), reversed(jobs.ready), reversed(jobs.tails), strict=True):
@@ -151,12 +151,12 @@ def _relaxed(jobs: Jobs, line: Line) -> float:
     return bound
 
 
-def below(jobs: Jobs, line: Line, limit: float) -> Windows | None:
+def below(jobs: Jobs, line: CostLine, limit: float) -> Windows | None:
     """A choice of A and B with few buckets that keeps the right side of (1) below ``limit``; None if none does."""
     ready, tails, last = jobs.ready, jobs.tails, len(jobs.sizes) - 1
-    states, suffix = [_State(last, last, 0, None)], 0
+    states, suffix = [_WindowState(last, last, 0, None)], 0
 
-    def fits(state: _State, sent: float) -> bool:
+    def fits(state: _WindowState, sent: float) -> bool:
         return ready[state.start] + tails[state.end] + line.first + line.startup * state.added + sent < limit
 
     for j in reversed(range(len(jobs.sizes))):
@@ -167,11 +167,11 @@ def below(jobs: Jobs, line: Line, limit: float) -> Windows | None:
             for state in states:
                 if not fits(state, sent):
                     left, right = (
-                        _State(j, state.end, state.added + 1, state),
-                        _State(state.start, j, state.added + 1, state),
+                        _WindowState(j, state.end, state.added + 1, state),
+                        _WindowState(state.start, j, state.added + 1, state),
                     )
                     able = [added for added in (left, right) if fits(added, sent)]
-                    both = _State(j, j, state.added + 2, state)
+                    both = _WindowState(j, j, state.added + 2, state)
                     kept += able or ([both] if fits(both, sent) else [])
             states = _undominated(kept)
             if not states:
@@ -181,16 +181,16 @@ def below(jobs: Jobs, line: Line, limit: float) -> Windows | None:
     return _timed(jobs, line, starts, ends)
 
 
-def _undominated(states: Sequence[_State]) -> list[_State]:
+def _undominated(states: Sequence[_WindowState]) -> list[_WindowState]:
     """Those of which no other has start, end and added no larger."""
-    kept: list[_State] = []
+    kept: list[_WindowState] = []
     for state in sorted(states, key=lambda state: state[:3]):
         if not any(other.end <= state.end and other.added <= state.added for other in kept):
             kept.append(state)
     return kept
 
 
-def _trace(state: _State) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _trace(state: _WindowState) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """A and B, decreasing."""
     starts, ends = [], []
     while state.before is not None:
@@ -203,7 +203,7 @@ def _trace(state: _State) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(reversed(starts)), tuple(reversed(ends))
 
 
-def _timed(jobs: Jobs, line: Line, starts: Sequence[int], ends: Sequence[int]) -> Windows:
+def _timed(jobs: Jobs, line: CostLine, starts: Sequence[int], ends: Sequence[int]) -> Windows:
     """The right side of (1), largest over j."""
     start = end = len(jobs.sizes) - 1
     count, suffix = 0, 0

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.pricing import Pricing
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.units import show_bytes
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import Limits
 from osfmodel.targets.target import UNPRICED, SizeKnob, Target, exact_or, require_plain
-from osfmodel.units import show_bytes
-from osfmodel.workload import Workload
 
 PAGE = 4096
 """Bytes of a page of memory, of whose multiples partitions are."""

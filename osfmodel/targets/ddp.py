@@ -18,17 +18,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.compression import hook_of
 from osfmodel.cost import Cost
-from osfmodel.errors import PlanError
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.compression import hook_of
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.units import MIB, show_bytes
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
-from osfmodel.solve.contiguous import allowed, finish
+from osfmodel.solve.solution import allowed, finish
 from osfmodel.targets.target import SizeKnob, Target, require_plain, whatever_it_costs
-from osfmodel.units import MIB, show_bytes
-from osfmodel.workload import Workload
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """By what a limit is changed in the search for lists that serve several dtypes."""

@@ -1,20 +1,22 @@
-"""Hugging Face Accelerate, and the Trainer on it: DistributedDataParallel, whose arguments they pass on.
+"""Wrappers of DistributedDataParallel that pass its arguments on: Hugging Face Accelerate and Trainer, Lightning.
 
 DistributedDataParallelKwargs of accelerate 1.15.0 has ``bucket_cap_mb`` and no field for a list, but what its
 ``to_kwargs`` returns is given to DDP as it is; so the handler is made to return the list there (a subclass is refused:
 handlers are looked up by their class). The Trainer of transformers 5.23.0 makes a handler of its own, which is replaced
 before it trains. Both run by tests/live/test_dialects_live.py.
+
+Lightning's DDPStrategy passes on all arguments that it does not know: run with lightning 2.6.6 by the same test.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from osfmodel.entities.workload import Workload
 from osfmodel.targets import ddp
-from osfmodel.workload import Workload
 
 
-def render(knobs: ddp.DdpKnobs, workload: Workload) -> str:
+def accelerate_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
     """Python to paste where the Accelerator is made."""
     return ddp.arguments(knobs, workload) + HANDLER + ddp.hook_beside(workload)
 
@@ -31,10 +33,33 @@ accelerator = Accelerator(kwargs_handlers=[handler])
 #     trainer.accelerator.ddp_handler = handler
 """
 
-TARGET = replace(
+ACCELERATE = replace(
     ddp.TARGET,
     meaning="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
-    render=render,
+    render=accelerate_lines,
+    dialect_of="ddp",
+    compared=False,
+)
+
+
+def lightning_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
+    """Python to paste where the Trainer is made."""
+    return ddp.arguments(knobs, workload) + STRATEGY + ddp.hook_beside(workload)
+
+
+STRATEGY = """
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import DDPStrategy
+
+strategy = DDPStrategy(**ddp_kwargs)  # other arguments of DDP as usual
+trainer = Trainer(strategy=strategy)  # add devices=..., num_nodes=... as usual
+"""
+
+
+LIGHTNING = replace(
+    ddp.TARGET,
+    meaning="PyTorch Lightning on PyTorch DDP: its default caps",
+    render=lightning_lines,
     dialect_of="ddp",
     compared=False,
 )

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.errors import PlanError
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
 from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain, whatever_it_costs
-from osfmodel.workload import Workload
 
 DEFAULT_ELEMENTS = 500_000_000
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from osfmodel.documents import document_of, encode
-from osfmodel.effects import EXECUTED
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.effects import EXECUTED
+from osfmodel.entities.files.documents import document_of, encode
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import Limits
 from osfmodel.targets import ddp
 from osfmodel.targets.target import Target
-from osfmodel.workload import Workload
 
 
 def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Plan:

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from osfmodel.effects import EXECUTED
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import DataError, PlanError
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
+from osfmodel.entities.effects import EXECUTED
+from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import Limits
 from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
-from osfmodel.workload import Workload
 
 RULES = Objective(forward_overlap=True, split=True)
 """Those under which it works, whatever is grouped."""

@@ -1,4 +1,4 @@
-"""Horovod: the settings of its background loop (``osfmodel.loop``), and groups of tensors for an exact plan.
+"""Horovod: the settings of its background loop (``engine.horovod_loop``), and groups of tensors for an exact plan.
 
 Two settings, fusion threshold and cycle time, cannot form every plan; ``groups=`` of DistributedOptimizer can form any
 of whole tensors, at the price of a line of code, so they are recommended where they win.
@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from osfmodel.compression import FP16
-from osfmodel.cost.curves import FREE
-from osfmodel.effects import HOROVOD
-from osfmodel.errors import PlanError
-from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
-from osfmodel.loop_settings import PREFIX, environment, milliseconds, name_of, named
-from osfmodel.notation import read
-from osfmodel.plan import Plan, grouped_plan, one_by_one
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
+from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
+from osfmodel.engine.horovod_settings import PREFIX, environment, milliseconds, name_of, named
+from osfmodel.entities.compression import FP16
+from osfmodel.entities.effects import HOROVOD
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.files.notation import read
+from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
+from osfmodel.entities.units import MIB, show_bytes, show_time
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, Case, Limits
-from osfmodel.solve.loops import best_settings
+from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import SizeKnob, Target, require_plain
-from osfmodel.units import MIB, show_bytes, show_time
-from osfmodel.workload import Workload
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
 """Cycle times tried with groups, seconds: the loop has nothing to wait for."""

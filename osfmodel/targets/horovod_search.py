@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from osfmodel.loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Followed, Loop, follow
+from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Followed, Loop, follow
+from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits
-from osfmodel.units import MIB
 
 CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1)
 """The grid, seconds: half the default up to the 100 ms at which Horovod's own tuner stops."""
@@ -33,7 +33,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BestSettings:
     """The best found. ``value``: its worst slow-down against the best of a case, as a factor.
 
     ``exhaustive``: whether all thresholds were tried at a cycle time.
@@ -44,9 +44,9 @@ class Settings:
     exhaustive: bool
 
 
-def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop = Loop()) -> Settings | None:
+def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop = Loop()) -> BestSettings | None:
     """The threshold and cycle whose worst case is best; all else as in ``start``. None where none keeps the limits."""
-    search = _Search(cases, limits, start)
+    search = _Grid(cases, limits, start)
     total = max(case.workload.gradient_bytes for case in cases)
     grid = [(search(threshold, cycle), threshold, cycle) for cycle in CYCLES for threshold in _coarse(total)]
     value, threshold, cycle = min(grid, key=lambda row: row[0])
@@ -58,7 +58,7 @@ def best_settings(cases: Sequence[Case], limits: Limits = Limits(), start: Loop 
     value = search(threshold, cycle)
     if value == inf:
         return None
-    return Settings(replace(start, threshold=threshold, cycle=cycle), value, exhaustive)
+    return BestSettings(replace(start, threshold=threshold, cycle=cycle), value, exhaustive)
 
 
 def _coarse(total: int) -> list[int]:
@@ -66,7 +66,7 @@ def _coarse(total: int) -> list[int]:
     return [0, *(1 << k for k in range(18, 30) if 1 << k < total), DEFAULT_THRESHOLD]
 
 
-class _Search:
+class _Grid:
     """Values by (threshold, cycle), each found once."""
 
     def __init__(self, cases: Sequence[Case], limits: Limits, start: Loop) -> None:

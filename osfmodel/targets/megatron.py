@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.errors import PlanError
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
 from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain
-from osfmodel.workload import Gradients, Workload
 
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
 ALIGNED = 64

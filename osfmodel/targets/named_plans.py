@@ -7,18 +7,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from osfmodel import loop_settings, osf_model, sparse
-from osfmodel.effects import EXECUTED
-from osfmodel.errors import UsageError
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan, in_one, one_by_one, require_density
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import horovod_settings, osf_model, sparse
+from osfmodel.entities.effects import EXECUTED
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
+from osfmodel.entities.units import parse_bytes, parse_part, show_bytes
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
 from osfmodel.solve.caps import best_cap
-from osfmodel.solve.loaded import plan_under_effects
+from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import STOCK_TARGETS, Target, ddp, horovod
-from osfmodel.units import parse_bytes, parse_part, show_bytes
-from osfmodel.workload import Workload
 
 Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
 
@@ -241,7 +240,7 @@ class Family(NamedTuple):
 
 FAMILIES: Mapping[str, Family] = {
     CAP: Family(_capped, (f"{CAP}25MiB", BEST_CAP)),
-    loop_settings.PREFIX: Family(_with_settings, (f"{loop_settings.PREFIX}64MiB,5ms", horovod.BEST)),
+    horovod_settings.PREFIX: Family(_with_settings, (f"{horovod_settings.PREFIX}64MiB,5ms", horovod.BEST)),
     osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
     SPARSE: Family(_sparse, (f"{SPARSE}1%,{CAP}25MiB",)),
 }

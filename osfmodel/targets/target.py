@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from osfmodel.cost import Cost
-from osfmodel.cost.curves import FREE
-from osfmodel.errors import PlanError
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import Case, Limits
-from osfmodel.workload import Workload
 
 Knobs = TypeVar("Knobs")
 

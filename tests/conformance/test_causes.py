@@ -9,11 +9,10 @@ from itertools import pairwise
 import pytest
 
 import osfmodel as osf
-from osfmodel.diagnosis import CAUSES, COMPUTE, words
-from osfmodel.diagnosis.replay import Seen
-from osfmodel.diagnosis.replays import Replays, StartupShare
-from osfmodel.explain import explain_trace
-from osfmodel.remedies import REMEDIES
+from osfmodel.diagnosis import CAUSES, COMPUTE, sentences
+from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare
+from osfmodel.planning.remedies import REMEDIES
 from tests.jobs import PLANTED, Job, trace_of
 
 GRAIN = 1e-9
@@ -53,7 +52,7 @@ def test_a_step_is_never_longer_without_a_cause(job):
     """As the replays have it, before anything is cut off at 0."""
     trace = trace_of(PLANTED[job])
     for steps in zip(*(rank.steps for rank in trace.ranks), strict=True):
-        times = replayed(Replays([Seen.of(step, True) for step in steps], _startup_share_of(PLANTED[job])))
+        times = replayed(Replays([SeenStep.of(step, True) for step in steps], _startup_share_of(PLANTED[job])))
         longer = [name for name, (before, after) in zip(CAUSES, pairwise(times), strict=True) if after > before + GRAIN]
         assert longer == [], times
 
@@ -64,7 +63,7 @@ def test_it_is_described(name):
     found = explain_trace(trace_of(PLANTED[name]))
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
     assert re.fullmatch(r"[a-z].*[^.]", cause.meaning)
-    cost = words.what_it_costs(found, found.gains[name])
+    cost = sentences.what_it_costs(found, found.gains[name])
     assert re.fullmatch(rf"[A-Z].* {re.escape(cost)}.*\.", cause.sentence(found, found.gains[name]))
     assert cause.remedy is None or all(cause.remedy)
 

@@ -20,9 +20,9 @@ from osfmodel import (
     UsageError,
     cost_of,
 )
-from osfmodel.cluster import COLLECTIVES
 from osfmodel.cost import Sample
-from osfmodel.network import Change, faster_network
+from osfmodel.cost.faster_network import Change, faster_network
+from osfmodel.entities.cluster import COLLECTIVES
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 32)
 SIZES = tuple(4**k for k in range(4, 15))

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from osfmodel import CONFIG_TARGETS, COST_MODELS, SOLVERS, formats
 from osfmodel.cli import main
 from osfmodel.formats import IMPORT_FORMATS
-from osfmodel.plans import NAMED_PLANS, by_solver
+from osfmodel.targets.named_plans import NAMED_PLANS, by_solver
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
 from tests.test_docs import blocks
@@ -96,7 +96,7 @@ def test_nothing_else_asks_for_a_cost_model_by_its_name():
         for path in (ROOT / "osfmodel").rglob("*.py")
         if asking.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"osfmodel/snippets/nccl_tuner.py", "osfmodel/runtime/findings.py"}
+    assert found == {"osfmodel/planning/launch/nccl_tuner.py", "osfmodel/runtime/bench/measured_cluster.py"}
 
 
 @pytest.mark.parametrize("example", ["add-a-solver"], indirect=True)

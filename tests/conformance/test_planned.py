@@ -10,15 +10,14 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import contiguous_plan
-from osfmodel.plans import make_plan, plans_for
-from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.entities.plan import Objective, contiguous_plan
+from osfmodel.entities.workload import element_bytes
 from osfmodel.solve import SCHEDULERS, Status
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.exhaustive import all_ends
-from osfmodel.workload import element_bytes
+from osfmodel.solve.exact.exhaustive import all_ends
+from osfmodel.targets.named_plans import make_plan, plans_for
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, coarse_table, tiny_workload
 
@@ -144,7 +143,7 @@ def test_free_communication():
 def test_effects_only_add_time(objective):
     """The bound holds with all effects on, and a launch latency counts in it where there is one channel."""
     rng = np.random.default_rng(74)
-    effects = osf.effects.Effects(0.5, 0.1, 0.01, 0.01, 0.01, 0.2, 0.1)
+    effects = osf.Effects(0.5, 0.1, 0.01, 0.01, 0.01, 0.2, 0.1)
     for _ in range(4):
         workload, costs = tiny_workload(rng, 20), Pricing.of(affine(rng)).costs
         solution = PLANNED(workload, Pricing(costs, workers=4, effects=effects), objective)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from osfmodel import SOLVERS, Layer, Status, Workload
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing
+from osfmodel.entities.plan import Objective
 from osfmodel.solve import SCHEDULERS
 from osfmodel.solve.bounds import objective_bound
 from tests.conftest import workload_of

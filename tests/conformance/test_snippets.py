@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel import CONFIG_TARGETS
 from osfmodel.cli import main
-from osfmodel.errors import UsageError
-from osfmodel.snippets import SNIPPETS
+from osfmodel.entities.errors import UsageError
+from osfmodel.planning.launch import SNIPPETS
 
 WORKLOAD = "googlenet-k80"
 CASES = [("v100-10gbe", 16), ("v100-10gbe", 4), ("v100-10gbe", 7), ("nccl-h100-node", 8)]

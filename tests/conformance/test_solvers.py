@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from osfmodel import SOLVERS, Effects, Limits, Status, engine
-from osfmodel.objective import Objective
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve import SCHEDULERS, exhaustive
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.plan import Objective
+from osfmodel.solve import SCHEDULERS
 from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.exact import exhaustive
+from osfmodel.targets.named_plans import make_plan
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, min_of_affine, random_problem
 

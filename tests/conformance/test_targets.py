@@ -13,13 +13,13 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel import CONFIG_TARGETS, PlanError, cost_of
 from osfmodel.cli import main
-from osfmodel.cost.curves import FREE
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
-from osfmodel.plan import Block, Bucket, Plan, in_one, one_by_one
-from osfmodel.plans import FAMILIES, NAMED_PLANS, named_plan
-from osfmodel.pricing import Pricing
+from osfmodel.entities.plan import Block, Bucket, Plan, in_one, one_by_one
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.targets import STOCK_TARGETS
+from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, named_plan
 
 CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import DataError, OsfError
 from osfmodel.cli import main
-from osfmodel.formats import IMPORT_FORMATS, Hints, csv_layers, csv_table, import_file, recognise
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
+from osfmodel.formats.collectives import csv_table
+from osfmodel.formats.layers import tables
 from osfmodel.formats.source_text import Text
 from tests.conftest import ROOT
 from tests.formats import samples
@@ -257,7 +259,7 @@ def test_what_cannot_be_fitted_is_refused(tmp_path):
 
 def test_the_reference_names_every_column():
     text = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
-    names = [*csv_table.SIZES, *csv_table.WORKERS, *csv_table.TIMES, *csv_layers.NAMES, *csv_layers.BYTES]
+    names = [*csv_table.SIZES, *csv_table.WORKERS, *csv_table.TIMES, *tables.NAMES, *tables.BYTES]
     assert [name for name in names if f"`{name}`" not in text] == []
 
 

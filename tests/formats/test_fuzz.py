@@ -14,11 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from osfmodel import OsfError, Workload, profiles, units
-from osfmodel.errors import DataError
+from osfmodel import OsfError, Workload
+from osfmodel.entities import units
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files import profiles
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
-from osfmodel.formats.json_text import LARGEST_JSON
-from osfmodel.formats.source_text import LARGEST_TABLE, Text, silent
+from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
 from tests.formats import samples
 
 HINTS = Hints("mine", workers=4)

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Workload
 from osfmodel.cli import main
-from osfmodel.formats import Hints, horovod_autotune, horovod_timeline
+from osfmodel.entities.measurement import Measurement
+from osfmodel.formats import Hints
+from osfmodel.formats.horovod import autotune
+from osfmodel.formats.horovod import timeline as horovod_timeline
 from osfmodel.formats.source_text import Text
-from osfmodel.measurement import Measurement
 from tests.formats import samples
 
 SIZES = {"fc.bias": 40, "fc.weight": 163840, "conv3.weight": 589824, "conv2.weight": 147456, "conv1.bias": 256,
@@ -377,7 +379,7 @@ def test_too_few_iterations_are_refused():
 
 
 def test_the_autotune_log():
-    found = horovod_autotune.autotune(Text("file.csv", samples.HOROVOD_AUTOTUNE))
+    found = autotune.autotune(Text("file.csv", samples.HOROVOD_AUTOTUNE))
     assert len(found.tried) == 16
     assert found.converged == found.best == found.tried[11]
     assert found.best.plan == "horovod:8MiB,10ms"
@@ -386,13 +388,13 @@ def test_the_autotune_log():
     assert not dict(found.tried[0].switches)["cache_enabled"]
     assert found.steps(steps_per_sample=2, warm_ups=1) == 17 * 5 * 2
     stopped = samples.HOROVOD_AUTOTUNE[: samples.HOROVOD_AUTOTUNE.rindex("0,0,0, 1,10")]
-    assert horovod_autotune.autotune(Text("file.csv", stopped)) == replace(found, converged=None)
+    assert autotune.autotune(Text("file.csv", stopped)) == replace(found, converged=None)
 
 
 def test_an_older_log_and_fractions():
     """Fewer switches; a threshold of which six digits are written."""
     content = "cache_enabled,cycle_time_ms,tensor_fusion_threshold,score\n1,2.5,32,100\n1,17.3456,23.4567,7.5\n"
-    found = horovod_autotune.autotune(Text("file.csv", content))
+    found = autotune.autotune(Text("file.csv", content))
     assert [setting.plan for setting in found.tried] == ["horovod:32MiB,2.5ms", "horovod:24596132B,17.3456ms"]
     assert found.converged is None
 
@@ -401,7 +403,7 @@ def test_switches_of_the_tuner_in_the_names_of_plans(tmp_path):
     """One that names cannot say makes no plan; the message names it."""
     header = "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
     content = f"{header}cycle_time_ms,tensor_fusion_threshold,score\n1,1,0,0,1.2345678,32,100\n0,0,1,1,5,64,200\n"
-    over_nodes, torus = horovod_autotune.autotune(Text("file.csv", content)).tried
+    over_nodes, torus = autotune.autotune(Text("file.csv", content)).tried
     assert over_nodes.plan == "horovod:32MiB,1.2345678ms,cache=0,hierarchical"
     with pytest.raises(DataError, match="torus_allreduce is on, which the name of a plan cannot state"):
         assert torus.plan

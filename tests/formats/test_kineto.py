@@ -15,24 +15,23 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Cluster, predict, profiles
-from osfmodel.check import check
+from osfmodel import Cluster, predict
 from osfmodel.cli import main
-from osfmodel.errors import DataError, OsfError
-from osfmodel.explain import explain_trace
+from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement, load_measurements, save_measurements
+from osfmodel.entities.trace import keys_of
+from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, shared_stem, silent
-from osfmodel.formats.traces import found_in
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import load_measurements, save_measurements
-from osfmodel.outputs.results import summary
-from osfmodel.trace.buckets import carried
-from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
-from osfmodel.trace.own_step import doubts, own_step
-from osfmodel.trace.record import keys_of
-from osfmodel.trace.usual import unsteady, usual_steps
-from osfmodel.trace.wires import rising_means
-from osfmodel.workload import Layer, Workload
+from osfmodel.formats.traces.buckets import carried
+from osfmodel.formats.traces.cautions import doubts, found_in, own_step
+from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.usual import unsteady, usual_steps
+from osfmodel.formats.traces.wires import rising_means
+from osfmodel.ledger.check import check
+from osfmodel.show.documents.results import summary
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.formats.traces import Job, expected

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osfmodel.explain import explain_trace
+from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.formats import load_trace
-from osfmodel.formats.kineto_collectives import Found
-from osfmodel.formats.kineto_ends import Needs
-from osfmodel.trace import workload_of
+from osfmodel.formats.kineto.collectives import Found
+from osfmodel.formats.kineto.windows import Needs
+from osfmodel.formats.traces import workload_of
 from tests.live.explained import paths_of
 
 COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"

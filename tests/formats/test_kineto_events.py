@@ -19,23 +19,14 @@ from hypothesis import strategies as st
 
 from osfmodel import explain
 from osfmodel.cli import main
-from osfmodel.errors import DataError, OsfError
-from osfmodel.formats import (
-    IMPORT_FORMATS,
-    Hints,
-    holds_traces,
-    import_content,
-    import_file,
-    json_stream,
-    load_trace,
-    of_traces,
-    trace_files,
-)
-from osfmodel.formats.kineto_events import COUNTS, SPELLINGS, Args, is_trace, read_events
-from osfmodel.formats.packed import streamed
+from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.files.profiles import load_workload
+from osfmodel.formats import IMPORT_FORMATS, Hints, holds_traces, import_content, import_file, load_trace, of_traces
+from osfmodel.formats.kineto.events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.source_text import Text
-from osfmodel.profiles import load_workload
-from osfmodel.trace import RankTrace, Step, Trace
+from osfmodel.formats.streams import json_stream, trace_files
+from osfmodel.formats.streams.gzip_stream import streamed
+from osfmodel.formats.traces import RankTrace, Step, Trace
 from tests.formats import samples, traces
 
 NCCL = {
@@ -166,7 +157,7 @@ def slowly(content):
     """Value by value, whatever it is."""
     stream = pytest.MonkeyPatch()
     with stream.context() as patch:
-        patch.setattr("osfmodel.formats.kineto_events._decoded", lambda content: None)
+        patch.setattr("osfmodel.formats.kineto.events._decoded", lambda content: None)
         return read(content)
 
 
@@ -178,7 +169,7 @@ def test_the_fast_and_the_slow_way_agree_wherever_chunks_end(monkeypatch, size):
     assert slowly(content) == expected
     monkeypatch.setattr(json_stream, "CHUNK", max(size, 16))
     pieces = [content.encode()[start : start + size] for start in range(0, len(content.encode()), size)]
-    monkeypatch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known, endings: [("x", iter(pieces))])
+    monkeypatch.setattr("osfmodel.formats.kineto.events.opened", lambda files, known, endings: [("x", iter(pieces))])
     assert read(content) == expected
     assert slowly(content) == expected
 
@@ -384,7 +375,7 @@ def test_characters_of_several_bytes_at_the_ends_of_pieces(monkeypatch):
     for size in (1, 2, 3, 5):
         pieces = [content[start : start + size] for start in range(0, len(content), size)]
         monkeypatch.setattr(
-            "osfmodel.formats.kineto_events.opened", lambda files, known, endings, p=pieces: [("x", iter(p))]
+            "osfmodel.formats.kineto.events.opened", lambda files, known, endings, p=pieces: [("x", iter(p))]
         )
         assert {event.name for event in read("")[1]} == {"é\u20ac\U0001f600"}
 
@@ -564,7 +555,7 @@ def test_damaged_archives(tmp_path, content, message, packed):
 
 
 def test_archives_of_very_many_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr("osfmodel.formats.tar_stream.MOST_ENTRIES", 50)
+    monkeypatch.setattr("osfmodel.formats.streams.tar_stream.MOST_ENTRIES", 50)
     path = tmp_path / "job.tar"
     path.write_bytes(tar([(f"{number}.json", rank(0).encode()) for number in range(51)]))
     assert "more than 50 entries" in disk_fault(path)
@@ -635,7 +626,7 @@ def test_bombs_take_little_memory(tmp_path, monkeypatch, unit, message):
 
 
 def test_what_is_packed_more_tightly_than_any_trace_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("osfmodel.formats.packed.SUSPECT", 2**20)
+    monkeypatch.setattr("osfmodel.formats.streams.gzip_stream.SUSPECT", 2**20)
     path = tmp_path / "bomb.json.gz"
     bomb(path, json.dumps(EVENTS[1]).encode() + b",", 4)
     assert "unpacks to more than 200 times its size" in disk_fault(path)
@@ -657,7 +648,7 @@ def test_events_of_megabytes_are_not_parsed_over_and_over(tmp_path):
     pieces = (content[start : start + 1000] for start in range(0, len(content), 1000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "DECODER", Counting(strict=False))
-        patch.setattr("osfmodel.formats.kineto_events.opened", lambda files, known, endings: [("x", pieces)])
+        patch.setattr("osfmodel.formats.kineto.events.opened", lambda files, known, endings: [("x", pieces)])
         (_, events) = read("")
     assert [len(events[0].args.input_dims[0]), events[1].cat] == [100_000, "kernel"]
     assert sum(given) < 8 * len(content)
@@ -666,7 +657,7 @@ def test_events_of_megabytes_are_not_parsed_over_and_over(tmp_path):
 def test_a_long_trace_takes_no_more_memory_than_a_short_one(tmp_path):
     """In a process of its own: what it takes beyond the interpreter, for 3 and for 60 MB of which little is kept."""
     code = (
-        "import resource, sys\nfrom pathlib import Path\nfrom osfmodel.formats.kineto_events import read_events\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom osfmodel.formats.kineto.events import read_events\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "traces = read_events([Path(sys.argv[1])], lambda cat, name: cat == 'kernel')\n"
         "kept = [event for one in traces for event in one.events]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osfmodel.formats.kineto_windows import _filled
+from osfmodel.formats.kineto.windows import _filled
 
 
 def naive(rows, submitted):

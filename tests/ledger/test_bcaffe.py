@@ -8,9 +8,10 @@ from statistics import median
 import pytest
 
 import osfmodel as osf
-from osfmodel import profiles
-from osfmodel.ledger import bcaffe
-from osfmodel.measurements import load_measurements
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.sources import bcaffe
 from tests.ledger.test_leaks import leaks
 
 RUNS = load_measurements("bcaffe")
@@ -68,10 +69,10 @@ def test_at_two_nodes_all_communication_but_the_last_message_is_hidden(rows):
 
 
 def test_the_log_is_priced_as_it_stands():
-    two = osf.cost_of(profiles.load_cluster(bcaffe.LOG), 2)
+    two = osf.cost_of(load_cluster(bcaffe.LOG), 2)
     assert two(4 * 2_097_152) == pytest.approx((14441e-6 + 14563e-6) / 2)
     assert two(4 * 9408) == pytest.approx(298e-6)
-    assert osf.cost_of(profiles.load_cluster(bcaffe.LOG), 8)(4 * (9408 + 64)) == pytest.approx(1169e-6)
+    assert osf.cost_of(load_cluster(bcaffe.LOG), 8)(4 * (9408 + 64)) == pytest.approx(1169e-6)
 
 
 def test_forward_is_what_backward_leaves():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from osfmodel import profiles
-from osfmodel.ledger import counted
+from osfmodel.entities.files import profiles
+from osfmodel.ledger.sources import counted
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osfmodel import DataError, Effects, Source, profiles
-from osfmodel.ledger import emulated_ddp
+from osfmodel import DataError, Effects, Source
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.engine.simulator import simulate
+from osfmodel.entities.files import profiles
+from osfmodel.entities.files.notation import written
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.ledger.recipe import UNSTEADY, cell_of
-from osfmodel.measurements import load_measurements
-from osfmodel.notation import written
-from osfmodel.objective import Objective
-from osfmodel.plan import contiguous_plan
-from osfmodel.pricing import pricing_of
-from osfmodel.side_by_side import side_by_side
-from osfmodel.simulator import simulate
+from osfmodel.ledger.side_by_side import side_by_side
+from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT
 from tests.live.cluster import local
 
@@ -79,7 +80,7 @@ def test_what_the_executor_carried_out_is_predicted_from_the_plan_that_it_states
     own = (("executor", "runtime"), ("sent", written(plan, workload)))
     run = replace(first, plan="runtime:own", conditions=first.conditions + own)
     (row,) = emulated_ddp.judge([run]).rows
-    cluster = profiles.load_cluster(first.cluster)
+    cluster = load_cluster(first.cluster)
     pricing = pricing_of(replace(cluster, in_flight=1, effects=Effects()), first.workers)
     assert row.predicted == simulate(workload, plan, pricing).iteration_time
     with pytest.raises(DataError, match="does not state its sent"):

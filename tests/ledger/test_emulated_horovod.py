@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 
 from benchmarks import live_horovod
-from osfmodel.ledger import emulated_ddp
-from osfmodel.measurements import load_measurements
-from osfmodel.side_by_side import side_by_side
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.side_by_side import side_by_side
+from osfmodel.ledger.sources import emulated_ddp
 
 NOISE = 0.01
 

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from osfmodel.ledger import emulated_ddp
-from osfmodel.measurements import load_measurements
-from osfmodel.side_by_side import side_by_side
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.side_by_side import side_by_side
+from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from osfmodel.entities.measurement import load_measurements
 from osfmodel.ledger import LEDGER, Row, Verdict
-from osfmodel.measurements import load_measurements
 
 
 def slower(run, factor):

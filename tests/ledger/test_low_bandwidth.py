@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osfmodel import profiles
-from osfmodel.compression import compressed
-from osfmodel.ledger import low_bandwidth
-from osfmodel.measurements import load_measurements
+from osfmodel.entities.compression import compressed
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.sources import low_bandwidth
 
 RUNS = load_measurements("horovod-lowbandwidth")
 

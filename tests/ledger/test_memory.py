@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel import profiles
-from osfmodel.ledger import memory
-from osfmodel.ledger.memory import judge
-from osfmodel.measurements import load_measurements
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.sources import peak_memory
+from osfmodel.ledger.sources.peak_memory import judge
 from tests.conftest import ROOT
 
 benchmark = pytest.importorskip(
@@ -90,7 +90,7 @@ def test_what_does_not_grow_with_the_batch_matters(monkeypatch):
         return replace(found, layers=tuple(replace(layer, steady_bytes=None) for layer in found.layers))
 
     monkeypatch.setattr(profiles, "load_workload", all_growing)
-    cached = (memory._profile, memory._workload)
+    cached = (peak_memory._profile, peak_memory._workload)
     for one in cached:
         one.cache_clear()
     worst = max(abs(row.error) for row in judge(RUNS).rows if row.error is not None)

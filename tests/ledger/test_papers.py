@@ -9,9 +9,9 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
-from osfmodel.effects import CITED_SLOWDOWN, Effects
-from osfmodel.ledger import papers
-from osfmodel.measurements import load_measurements
+from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.sources import papers
 
 RUNS = load_measurements("papers")
 ROWS = papers.judge(RUNS).rows

@@ -8,17 +8,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from osfmodel import Layer, Workload, profiles
-from osfmodel.cost.curves import FREE, AffineCost
-from osfmodel.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
-from osfmodel.ledger import pollux
-from osfmodel.ledger.common import from_input, with_compute_time
-from osfmodel.measurements import load_measurements
-from osfmodel.plan import in_one, one_by_one
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
-from osfmodel.units import MIB
+from osfmodel import Layer, Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE, AffineCost
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.plan import in_one, one_by_one
+from osfmodel.entities.units import MIB
+from osfmodel.ledger.sources import pollux
+from osfmodel.ledger.sources.common import from_input, with_compute_time
+from osfmodel.targets.named_plans import make_plan
 from tests.ledger.test_leaks import leaks
 
 IMAGENET = load_measurements("pollux-imagenet")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel.ledger import pytorch_ddp
-from osfmodel.measurements import load_measurements
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.sources import pytorch_ddp
 from tests.ledger.test_leaks import leaks
 
 RUNS = load_measurements("pytorch-ddp")

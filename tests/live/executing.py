@@ -19,9 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from osfmodel import Layer, Plan, Workload
-from osfmodel.errors import OsfError
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, contiguous_plan, grouped_plan
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.plan import Block, Bucket, Objective, contiguous_plan, grouped_plan
 from osfmodel.runtime.executor import execute
 from osfmodel.solve.caps import bucket_layout
 from osfmodel.targets.ddp import DDP_LIMITS

@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from osfmodel.plan import contiguous_plan
-from osfmodel.runtime import recompute
-from osfmodel.runtime.executor import execute
-from osfmodel.runtime.messages import Message, SparseMessage
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.runtime.executor import execute, recompute
+from osfmodel.runtime.executor.messages import Message, SparseMessage
 from tests.live.executing import (
     SHORT,
     Small,

@@ -9,7 +9,7 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
-from osfmodel.plan import contiguous_plan
+from osfmodel.entities.plan import contiguous_plan
 from osfmodel.targets import ddp
 from tests.conftest import gradients
 

@@ -11,8 +11,8 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
-from osfmodel.plan import contiguous_plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import contiguous_plan
 from osfmodel.solve import Limits
 from tests.conftest import workload_of
 

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from osfmodel import Layer, Workload
-from osfmodel.cost.curves import FREE
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
 from osfmodel.targets import fsdp2
 from osfmodel.targets.fsdp2 import FsdpKnobs
 

@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel import profiles
-from osfmodel.check import check
 from osfmodel.cli import main
-from osfmodel.formats import horovod_timeline
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.formats.horovod import timeline
 from osfmodel.formats.source_text import Text
-from osfmodel.measurements import load_measurements
-from osfmodel.plan import contiguous_plan
-from osfmodel.plans import make_plan
-from osfmodel.pricing import pricing_of
+from osfmodel.ledger.check import check
 from osfmodel.runtime import horovod as turns_under_horovod
+from osfmodel.targets.named_plans import make_plan
 from tests.live import cluster
 from tests.live.launching import finish, start, tiny_workload
 
@@ -98,7 +98,7 @@ def formed(path):
 
     Horovod does not wait for the end of its timeline to be written, so that the last may not be whole.
     """
-    found = horovod_timeline.timeline(Text(path.name, path.read_text()))
+    found = timeline.timeline(Text(path.name, path.read_text()))
     assert found.training in (tuple(range(1, 12)), tuple(range(1, 13)))
     return [[group.names for group in found.iterations[place]] for place in found.training]
 

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from osfmodel.cost.curves import FREE
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
 from osfmodel.solve.caps import in_elements
 from osfmodel.targets import megatron
 from tests.conftest import workload_of

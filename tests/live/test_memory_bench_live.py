@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from osfmodel.batches import at_batch
 from osfmodel.engine import predict_timeline
-from osfmodel.memory import LOCAL, RUNTIME, memory_of
-from osfmodel.plan import in_one
-from osfmodel.runtime.driving import Driving, measure
-from osfmodel.runtime.recompute import Recomputation
-from osfmodel.runtime.subjects import Training
+from osfmodel.engine.memory import LOCAL, RUNTIME, memory_of
+from osfmodel.entities.batches import at_batch
+from osfmodel.entities.plan import in_one
+from osfmodel.runtime.executor.recompute import Recomputation
+from osfmodel.runtime.profiler.driving import Driving, measure
+from osfmodel.runtime.training.factories import Training
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
@@ -21,7 +21,7 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 from benchmarks import memory
-from osfmodel.ledger.memory import PRICING
+from osfmodel.ledger.sources.peak_memory import PRICING
 from tests.live.test_memory_live import Block
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]

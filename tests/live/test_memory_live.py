@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.batches import at_batch
 from osfmodel.cli import main
-from osfmodel.memory import DDP, KEEPERS, VIEW
-from osfmodel.runtime.segments import blocks
-from osfmodel.runtime.steps import INPUT, LOSS
+from osfmodel.engine.memory import DDP, KEEPERS, VIEW
+from osfmodel.entities.batches import at_batch
+from osfmodel.runtime.profiler.segments import blocks
+from osfmodel.runtime.profiler.steps import INPUT, LOSS
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -16,10 +16,11 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.entities.units import show_time
 from osfmodel.runtime.callbacks import lightning_callback, transformers_callback
-from osfmodel.runtime.conditions import AGREEMENT
-from osfmodel.runtime.driving import default_device
-from osfmodel.runtime.steps import INPUT, LOSS, alike
+from osfmodel.runtime.profiler.conditions import AGREEMENT
+from osfmodel.runtime.profiler.driving import default_device
+from osfmodel.runtime.profiler.steps import INPUT, LOSS, alike
 from tests.conftest import ROOT
 from tests.live.launching import on_a_terminal
 from tests.test_docs import blocks
@@ -191,7 +192,7 @@ def test_steps_go_with_hooks_and_without_by_turns_and_the_file_says_by_how_much_
     bare = median(step.total for step in watched.steps if not step.hooked)
     difference = watched.workload.compute_time / bare - 1
     text = watched.workload.source.conditions
-    assert f"with hooks {osf.units.show_time(watched.workload.compute_time)}, {difference:+.1%}" in text
+    assert f"with hooks {show_time(watched.workload.compute_time)}, {difference:+.1%}" in text
     assert ("nothing was scaled" in text) == (abs(difference) > AGREEMENT) == bool(watched.warnings)
     assert "after 2 warm-ups" in text
     assert "no step removed" in text

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel import notation
-from osfmodel.check import check
 from osfmodel.cli import main
-from osfmodel.measurements import load_measurements
-from osfmodel.plan import contiguous_plan
-from osfmodel.pricing import pricing_of
-from osfmodel.schedule import schedule
-from osfmodel.simulator import simulate
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.engine.operations import schedule
+from osfmodel.engine.simulator import simulate
+from osfmodel.entities.files import notation
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.ledger.check import check
 from tests.live.launching import ranks, tiny_workload
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
@@ -25,9 +25,9 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-from osfmodel.runtime.replay import SleepingPace
-from osfmodel.runtime.trainees import replayed
 from osfmodel.runtime.training import executed
+from osfmodel.runtime.training.replayed_model import SleepingPace
+from osfmodel.runtime.training.trainees import replayed
 from tests.live import models
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]

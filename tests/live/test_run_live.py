@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.measurements import load_measurements
-from osfmodel.plan import contiguous_plan
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.plan import contiguous_plan
 from tests.conftest import ROOT
 from tests.live.launching import finish, on_a_terminal, ranks, start, tiny_workload
 
@@ -27,12 +27,12 @@ else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
 from osfmodel.runtime import training
-from osfmodel.runtime.buckets import carried
-from osfmodel.runtime.ranks import NEEDED, Place
-from osfmodel.runtime.replay import replay_layers, replay_model, replay_step
-from osfmodel.runtime.surroundings import threads_of
-from osfmodel.runtime.trainees import trained
+from osfmodel.runtime.job.collective_job import threads_of
+from osfmodel.runtime.job.ranks import NEEDED, Place
 from osfmodel.runtime.training import apart, furthest
+from osfmodel.runtime.training.ddp_buckets import carried
+from osfmodel.runtime.training.replayed_model import replay_layers, replay_model, replay_step
+from osfmodel.runtime.training.trainees import trained
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--timeout", "20s"]

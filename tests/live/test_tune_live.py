@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import osfmodel as osf
-from osfmodel.check import check
 from osfmodel.cli import main
-from osfmodel.measurements import load_measurements
-from osfmodel.runtime.choice import Choice
-from osfmodel.runtime.ranks import NEEDED
+from osfmodel.entities.measurement import load_measurements
+from osfmodel.ledger.check import check
+from osfmodel.runtime.job.ranks import NEEDED
+from osfmodel.runtime.live.choice import Choice
 from tests.conftest import ROOT
 from tests.live.launching import finish, ranks, start
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from osfmodel.errors import UsageError
-from osfmodel.runtime.clocks import Mark, clock_of, seconds, settle
+from osfmodel.entities.errors import UsageError
+from osfmodel.runtime.profiler.clocks import Mark, clock_of, seconds, settle
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from osfmodel import Layer, Source, Workload
-from osfmodel.runtime.conditions import machine, other_threads
+from osfmodel.runtime.profiler.conditions import machine, other_threads
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -11,15 +11,23 @@ import pytest
 
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Layer, Link, Plan, Table, Workload
-from osfmodel.cluster import Contention
-from osfmodel.contention import time_together, together
+from osfmodel.cost.pricing import pricing_of, time_together, together
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import UsageError
-from osfmodel.plan import Block, Bucket
-from osfmodel.pricing import pricing_of
-from osfmodel.runtime.copies import Copies
-from osfmodel.runtime.findings import Findings, Sample, Surroundings, cluster_of, gain, in_flight, startup, updated
-from osfmodel.runtime.sizes import SPACING, powers, sizes_for
+from osfmodel.entities.cluster import Contention
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import Block, Bucket
+from osfmodel.runtime.bench.copies import Copies
+from osfmodel.runtime.bench.measured_cluster import (
+    Findings,
+    Surroundings,
+    TimedSize,
+    cluster_of,
+    gain,
+    in_flight,
+    startup,
+    updated,
+)
+from osfmodel.runtime.bench.sizes import SPACING, powers, sizes_for
 
 SURROUNDINGS = Surroundings(4, 1, "gloo", "interface eth0", "torch 2.13.0")
 
@@ -33,7 +41,7 @@ def queue(width, count, startup, transfer):
 def found(**changes):
     sizes = (1024, 65536, 1 << 20, 1 << 22)
     alone = {1024: 0.005, 65536: 0.006, 1 << 20: 0.02, 1 << 22: 0.07}
-    tables = {kind: {size: Sample(alone[size], 0.02, 20) for size in sizes} for kind in ("all_reduce", "all_gather")}
+    tables = {kind: {size: TimedSize(alone[size], 0.02, 20) for size in sizes} for kind in ("all_reduce", "all_gather")}
     together = {
         size: {count: time_together(alone[size], 0.005, 1.5, count) for count in (1, 2, 4)} for size in (1024, 1 << 22)
     }
@@ -131,7 +139,7 @@ def test_start_ups_from_pairs_predict_four_at_once_over_gloo(data_folder):
     alone = {row["bytes"]: row["seconds"] for row in measured["all_reduce_seconds"]}
     pairs = {row["bytes_each"]: row["seconds"] for row in measured["two_at_once_seconds"]}
     fours = {row["bytes_each"]: row["seconds"] for row in measured["four_at_once_seconds"]}
-    tables = {"all_reduce": {size: Sample(alone[size], 0.0, 1) for size in pairs}}
+    tables = {"all_reduce": {size: TimedSize(alone[size], 0.0, 1) for size in pairs}}
     together = {size: {1: alone[size], 2: pairs[size]} for size in pairs}
     cluster = cluster_of(Findings(tables, together, {1024: tuple(queue(2, 4, 1.0, 0.0))}), SURROUNDINGS, "gloo")
     blind = replace(cluster, tables=(replace(cluster.tables[0], startups=()),))
@@ -155,8 +163,8 @@ def test_no_gain_without_several_at_once_or_without_transfer():
 
 
 def test_samples_are_medians_with_their_quartiles():
-    assert Sample.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Sample(3.0, 2 / 3, 5)
-    assert Sample.of([2.0]) == Sample(2.0, 0.0, 1)
+    assert TimedSize.of([1.0, 2.0, 3.0, 4.0, 100.0]) == TimedSize(3.0, 2 / 3, 5)
+    assert TimedSize.of([2.0]) == TimedSize(2.0, 0.0, 1)
 
 
 def test_a_cluster_holds_what_was_measured(tmp_path):
@@ -197,7 +205,7 @@ def test_a_cluster_says_what_was_not_measured():
 
 def test_too_little_is_no_cluster():
     with pytest.raises(DataError, match="two sizes"):
-        cluster_of(Findings({"all_reduce": {1024: Sample(1.0, 0.0, 1)}}), SURROUNDINGS, "mine")
+        cluster_of(Findings({"all_reduce": {1024: TimedSize(1.0, 0.0, 1)}}), SURROUNDINGS, "mine")
 
 
 def test_merging_adds_a_worker_count_or_replaces_it():
@@ -240,7 +248,7 @@ def test_a_gain_without_an_end_is_not_fitted():
 
 def test_samples_that_do_not_repeat_are_told():
     assert found().doubts == []
-    tables = {"all_reduce": {size: Sample(0.01, spread, 20) for size, spread in ((1, 0.1), (2, 0.38), (4, 2.66))}}
+    tables = {"all_reduce": {size: TimedSize(0.01, spread, 20) for size, spread in ((1, 0.1), (2, 0.38), (4, 2.66))}}
     (doubt,) = found(tables=tables).doubts
     assert doubt.startswith("times spread by 38% (interquartile range over median; 266% at 4 B)")
 
@@ -275,7 +283,10 @@ def test_sizes_are_powers_or_those_of_a_workload():
 def test_tables_of_two_sizes_are_enough():
     cluster = cluster_of(
         Findings(
-            {"all_reduce": {1: Sample(1.0, 0.0, 1), 2: Sample(2.0, 0.0, 1)}, "all_gather": {1: Sample(1.0, 0.0, 1)}}
+            {
+                "all_reduce": {1: TimedSize(1.0, 0.0, 1), 2: TimedSize(2.0, 0.0, 1)},
+                "all_gather": {1: TimedSize(1.0, 0.0, 1)},
+            }
         ),
         SURROUNDINGS,
         "two",

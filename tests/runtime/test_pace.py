@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osfmodel.runtime import pace as pace_module
+from osfmodel.runtime.training import pace as pace_module
 
 
 @pytest.fixture

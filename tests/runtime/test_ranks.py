@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from osfmodel.errors import JobError, StoppedError, UsageError
-from osfmodel.runtime import ranks
-from osfmodel.runtime.ranks import Place, Watch, explained, not_met, place_of
+from osfmodel.entities.errors import JobError, StoppedError, UsageError
+from osfmodel.runtime.job import ranks
+from osfmodel.runtime.job.ranks import Place, Watchdog, explained, not_met, place_of
 
 RANK = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
 PLACE = Place(0, 2, 0, "10.0.0.1:29500")
@@ -110,7 +110,7 @@ def test_torch_in_one_line(text, meaning):
 
 
 def test_what_there_is_is_saved_before_the_end_and_named_in_its_line(ends):
-    with Watch(3, 60) as watch:
+    with Watchdog(3, 60) as watch:
 
         def save():
             watch.kept = "; 2 are in a.json"
@@ -146,7 +146,7 @@ def test_a_torchrun_that_ended_before_the_watch_began_is_missed(ends, monkeypatc
     monkeypatch.setattr(threading, "excepthook", lambda found: None)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setattr(ranks, "PARENT", -1)
-    with Watch(2, 60) as watch:
+    with Watchdog(2, 60) as watch:
         watch._thread.join(10)
     assert ends == [(2, "torchrun ended without us starting", 1)]
 
@@ -159,7 +159,7 @@ def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeyp
         calls.append(1)
         raise OSError
 
-    with Watch(0, 60) as watch:
+    with Watchdog(0, 60) as watch:
         watch.saving = save
         for code in (1, 2):
             with pytest.raises(EndedError):
@@ -176,7 +176,7 @@ def test_a_second_signal_does_not_disturb_the_end(ends, number):
         signal.raise_signal(signal.SIGTERM)
         saved.append(1)
 
-    with Watch(0, 60) as watch:
+    with Watchdog(0, 60) as watch:
         watch.beat("in step 3")
         watch.saving = save
         with pytest.raises(StoppedError, match=f"stopped by {number.name} in step 3"):
@@ -191,7 +191,7 @@ def test_the_watching_thread_ends_what_stands_still(ends, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda found: None)  # the end that a process would have
     saved = []
     for stuck, message in ((JobError("nobody came"), "nobody came"), (None, "nothing went on for 10.00 ms in step 3")):
-        with Watch(0, 60) as watch:
+        with Watchdog(0, 60) as watch:
             watch.saving = lambda: saved.append(1)
             watch.beat("in step 3")
             with watch.allowing(0.01, stuck):

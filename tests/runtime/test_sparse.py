@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from osfmodel import Block, Bucket, Layer, Workload
-from osfmodel.errors import UsageError
-from osfmodel.sparse import Sparsity
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.errors import UsageError
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-from osfmodel.runtime.separate import Groups
-from osfmodel.runtime.sparse import Mirror, Packing, Residual, flat_of
+from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual, flat_of
+from osfmodel.runtime.executor.separate import Groups
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

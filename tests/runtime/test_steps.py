@@ -7,9 +7,19 @@ from fractions import Fraction
 import pytest
 
 from osfmodel import Layer, Workload
-from osfmodel.runtime.conditions import Finding, agreement, doubts
-from osfmodel.runtime.driving import batch_fit, with_fit
-from osfmodel.runtime.steps import INPUT, LOSS, Ready, Step, Tensor, alike, layers_of, spread, uneven
+from osfmodel.runtime.profiler.conditions import Finding, agreement, doubts
+from osfmodel.runtime.profiler.driving import batch_fit, with_fit
+from osfmodel.runtime.profiler.steps import (
+    INPUT,
+    LOSS,
+    ProfiledIteration,
+    Ready,
+    Tensor,
+    alike,
+    layers_of,
+    spread,
+    uneven,
+)
 
 TENSORS = {
     "a.weight": Tensor("a", 400, "float32"),
@@ -25,7 +35,7 @@ def step(scale=1, hooked=True, ready=READY, ends=ENDS):
     """A step whose forward takes 7, its backward 8 and its update 2, all times ``scale``."""
     times = tuple(Ready(name, scale * time, scale * time / 2) for name, time in ready) if hooked else ()
     marks = tuple((name, scale * time) for name, time in ends) if hooked else ()
-    return Step(hooked, marks, times, scale * 7, scale * 15, scale * 17)
+    return ProfiledIteration(hooked, marks, times, scale * 7, scale * 15, scale * 17)
 
 
 def by_name(steps, activations=None, device_clock=False):

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from osfmodel.errors import JobError, UsageError
-from osfmodel.runtime import horovod, under_horovod
+from osfmodel.entities.errors import JobError, UsageError
+from osfmodel.runtime import horovod
 from osfmodel.runtime.bench import LEAST, POINT_SECONDS, WARM_UPS, repeats
-from osfmodel.runtime.horovod import STARTING, Failure, Turns, error_of, require_even
-from osfmodel.runtime.ranks import Place, Watch
+from osfmodel.runtime.horovod import STARTING, Failure, HorovodTurns, error_of, process, require_even
+from osfmodel.runtime.job.ranks import Place, Watchdog
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_a_slow_network_gets_fewer_repeats(seconds, most, count):
 def test_every_message_is_told_and_takes_no_more_time_than_there_is(monkeypatch, task, other):
     """By a clock of one half of the time per message: least repeats, for each of which both kinds are heard of."""
     told = []
-    monkeypatch.setattr(under_horovod, "_tensors", lambda count, size: [size] * count)
-    monkeypatch.setattr(under_horovod, "_once", lambda hvd, tensors: POINT_SECONDS / 2)
-    monkeypatch.setattr(under_horovod, "_least", lambda hvd, count: count)
-    found = under_horovod.TASKS[task](None, lambda **words: told.append(words), [64, 128], 10)
+    monkeypatch.setattr(process, "_tensors", lambda count, size: [size] * count)
+    monkeypatch.setattr(process, "_once", lambda hvd, tensors: POINT_SECONDS / 2)
+    monkeypatch.setattr(process, "_least", lambda hvd, count: count)
+    found = process.TASKS[task](None, lambda **words: told.append(words), [64, 128], 10)
     assert found == [
         {"bytes": size, "alone": [POINT_SECONDS / 2] * LEAST, other: [POINT_SECONDS / 2] * LEAST} for size in (64, 128)
     ]
@@ -43,7 +43,7 @@ def test_every_message_is_told_and_takes_no_more_time_than_there_is(monkeypatch,
 
 
 def turns(place):
-    return Turns(place, 60.0, Watch(place.rank, 7.0))
+    return HorovodTurns(place, 60.0, Watchdog(place.rank, 7.0))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from osfmodel import CONFIG_TARGETS, Layer, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 
 FOLDER = Path(__file__).resolve().parent / "golden"

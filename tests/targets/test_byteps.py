@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
-from osfmodel.plan import in_one
-from osfmodel.pricing import Pricing
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import in_one
 from osfmodel.solve import Limits
 from osfmodel.targets import byteps
 from osfmodel.targets.byteps import PAGE, BytePsKnobs

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import osfmodel as osf
-from osfmodel import compression
-from osfmodel.compression import COMPRESSIONS, Compression, compressed
-from osfmodel.errors import DataError
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities import compression
+from osfmodel.entities.compression import COMPRESSIONS, Compression, compressed
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.workload import Layer, Workload
 
 WORKLOAD = Workload("w", (Layer("a", 1.0, 1.0, 4 * 2**20), Layer("b", 1.0, 1.0, 2**20)), update_time=1.0)
 CLUSTER = osf.load_cluster("v100-10gbe")

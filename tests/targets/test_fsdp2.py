@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from osfmodel import Layer, Workload, load_cluster, predict, tune
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import DataError, PlanError
-from osfmodel.plan import in_one, one_by_one
-from osfmodel.pricing import Pricing
+from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.targets import fsdp2
 from osfmodel.targets.fsdp2 import RULES, FsdpKnobs
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osfmodel.compression import compressed
 from osfmodel.cost import AffineCost
+from osfmodel.entities.compression import compressed
 from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_LEAST, AT_MOST, best_cap_elements, candidate_caps, cap_forming, in_elements
-from osfmodel.solve.contiguous import finish
+from osfmodel.solve.solution import finish
 from tests.conftest import gradients, workload_of
 
 COST = AffineCost(((0.4, 0.01),))

@@ -2,7 +2,7 @@
 
 It keeps no queues, counters or links between activities. At every instant all conditions are read afresh off the
 plan and off the set of what has ended; it lists every time at which something could end and goes to the least.
-It knows the rules from the reference, not from osfmodel.schedule: what computes and what is sent is built here from the
+It knows the rules from the reference, not from engine.operations: what computes and what is sent is built here from the
 layers and the plan, for as many consecutive periods as asked.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from osfmodel.plan import Bucket
+from osfmodel.entities.plan import Bucket
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 Written after horovod 0.28.1, horovod/common (operations.cc: RunLoopOnce; controller.cc: ComputeResponseList,
 FuseResponses, IncrementTensorCount; response_cache.cc; group_table.cc), name by name where that helps, and knows
-nothing of ``osfmodel.loop``. All times are rational and absolute.
+nothing of ``osfmodel.engine.horovod_loop``. All times are rational and absolute.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import communication_finish
-from osfmodel.solve import asc_wfbp
+from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.plan import Objective, contiguous_plan
+from osfmodel.solve.published import asc_wfbp
 from tests.conftest import gradients, workload_of
 
 A, B = 3.0, 0.5

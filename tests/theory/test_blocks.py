@@ -12,14 +12,15 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.effects import Effects
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, Plan, contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve import SCHEDULERS, Limits, Status, block_program, blocks, optimal, resize, tape
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan
+from osfmodel.entities.workload import element_bytes
+from osfmodel.solve import SCHEDULERS, Limits, Status
+from osfmodel.solve.blocks import programme, resize, search, tape
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.workload import element_bytes
+from osfmodel.solve.exact import optimal
 from tests.conftest import ROOT, workload_of
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -104,7 +105,7 @@ def test_a_plan_survives_its_tape():
         assert laid.total == workload.gradient_bytes
 
 
-def grid(problem: resize.Problem, laid: tape.Tape, cuts: list[tape.Cut]) -> float:
+def grid(problem: resize.SizingProblem, laid: tape.Tape, cuts: list[tape.Cut]) -> float:
     """The least time over all positions in whole elements, each cut in its place."""
     choices = []
     for cut in cuts:
@@ -156,18 +157,18 @@ def test_the_same_programme_serves_other_costs_and_other_times():
     rng = np.random.default_rng(6)
     workload, other = made(rng, 6), made(rng, 6)
     outcomes = []
-    block_program.program_for.cache_clear()
+    programme.program_for.cache_clear()
     for fresh in (False, True):
         for chosen, latency in ((workload, 0.2), (workload, 0.05), (other, 0.2)):
             if fresh:
-                block_program.program_for.cache_clear()
+                programme.program_for.cache_clear()
             problem = resize.problem_of(chosen, Pricing.of(line(chosen, latency)), OVERLAP)
             plan = contiguous_plan(chosen, [2, 4, 6])
             laid, cuts = tape.tape_of(plan)
             inside = [tape.Cut(cut.before, cut.before, cut.position) for cut in cuts]
             outcomes.append(resize.resized(problem, laid, inside).value)
         if not fresh:
-            misses = block_program.program_for.cache_info().misses
+            misses = programme.program_for.cache_info().misses
             assert len(set(outcomes)) == 3
     assert outcomes[:3] == pytest.approx(outcomes[3:], rel=1e-9)
     assert misses == 1
@@ -235,7 +236,7 @@ def test_certified_plans_are_valid_and_nothing_of_ours_beats_them(objective, kin
         assert timeline == predict_timeline(workload, plan, pricing)
         assert certificate.solution.lower_bound <= certificate.optimum * (1 + 1e-9)
         assert timeline.iteration_time == pytest.approx(certificate.optimum, rel=2e-3)  # whole elements
-        heuristic = blocks.solve(workload, pricing, objective)
+        heuristic = search.solve(workload, pricing, objective)
         if len(heuristic.plan.buckets) <= block_choice.COLLECTIVES:
             assert heuristic.timeline.iteration_time >= certificate.optimum * (1 - 1e-6)
 
@@ -248,7 +249,7 @@ def test_never_worse_than_the_seed_and_valid(objective, kind):
         workload = made(rng, 7, most=4000)
         pricing = Pricing.of(costs(workload)[kind])
         seed = random_plan(rng, workload, objective, 4)
-        solution = blocks.improved(workload, seed, pricing)
+        solution = search.improved(workload, seed, pricing)
         plan, timeline = solution.require()
         plan.require_valid(workload)
         assert plan.objective == objective
@@ -276,7 +277,7 @@ def test_types_never_share_a_message():
     workload = Workload("mixed", tuple(layers))
     pricing = Pricing.of(AffineCost(((0.01, 0.002),)))
     for objective in (Objective(), OVERLAP):
-        plan, _ = blocks.solve(workload, pricing, objective).require()
+        plan, _ = search.solve(workload, pricing, objective).require()
         plan.require_valid(workload)
     small = Workload("mixed", tuple(layers[:4]))
     plan, _ = block_choice.certified(small, pricing, OVERLAP, Limits(max_buckets=4)).solution.require()
@@ -285,7 +286,7 @@ def test_types_never_share_a_message():
 
 def test_sizes_that_are_no_whole_elements():
     workload = Workload("odd", (Layer("a", 1, 1, 401), Layer("b", 1, 1, 203), Layer("c", 1, 1, 7)))
-    plan, _ = blocks.solve(workload, Pricing.of(AffineCost(((0.01, 0.004),))), OVERLAP).require()
+    plan, _ = search.solve(workload, Pricing.of(AffineCost(((0.01, 0.004),))), OVERLAP).require()
     plan.require_valid(workload)
     assert all(block.offset % 4 == 0 for bucket in plan.buckets for block in bucket.blocks)
 
@@ -301,7 +302,7 @@ def test_cuts_are_between_elements_of_any_type(dtypes):
         ]
         workload = Workload("typed", tuple(layers))
         for objective in (Objective(), OVERLAP):
-            plan, _ = blocks.solve(workload, Pricing.of(line(workload)), objective).require()
+            plan, _ = search.solve(workload, Pricing.of(line(workload)), objective).require()
             plan.require_valid(workload)
             plan.require_whole_elements(workload)
         laid = tape.laid_out(workload, range(6))
@@ -346,7 +347,7 @@ def test_a_solver_that_stops_early_leaves_the_seed(status, expected, monkeypatch
     pricing = Pricing.of(line(workload))
     seed = contiguous_plan(workload, [2, 5]).under(OVERLAP)
     monkeypatch.setattr(cvxpy.Problem, "status", property(lambda self: status))
-    solution = blocks.improved(workload, seed, pricing)
+    solution = search.improved(workload, seed, pricing)
     assert solution.status is expected
     assert solution.plan == seed
     assert solution.timeline == predict_timeline(workload, seed, pricing)
@@ -364,12 +365,12 @@ def test_a_solver_that_raises_or_is_missing_leaves_the_seed(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(cvxpy.Problem, "solve", fail)
-        assert blocks.improved(workload, seed, pricing).status is Status.NOT_CONVERGED
-    block_program.program_for.cache_clear()
+        assert search.improved(workload, seed, pricing).status is Status.NOT_CONVERGED
+    programme.program_for.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(cvxpy, "installed_solvers", list)
-        solution = blocks.improved(workload, seed, pricing)
-    block_program.program_for.cache_clear()
+        solution = search.improved(workload, seed, pricing)
+    programme.program_for.cache_clear()
     assert solution.status is Status.NO_SOLVER
     assert solution.plan == seed
 
@@ -391,7 +392,7 @@ def test_a_choice_that_runs_out_of_time_is_a_status_and_no_false_bound():
 def test_what_is_not_linear_is_refused(objective, effects):
     workload = made(np.random.default_rng(15), 5)
     pricing = Pricing(Pricing.of(line(workload)).costs, 2, 1, effects)
-    solution = blocks.solve(workload, pricing, objective)
+    solution = search.solve(workload, pricing, objective)
     assert solution.status is Status.NOT_LINEAR
     plan, timeline = solution.require()
     assert timeline == predict_timeline(workload, plan, pricing)
@@ -402,7 +403,7 @@ def test_priorities_and_releases_are_left_alone():
     workload = made(np.random.default_rng(16), 4)
     pricing = Pricing.of(line(workload))
     seed = Plan(workload.name, contiguous_plan(workload, [2, 4]).buckets, forward_overlap=True, credit=100)
-    solution = blocks.improved(workload, seed, pricing)
+    solution = search.improved(workload, seed, pricing)
     assert (solution.plan, solution.status) == (seed, Status.NOT_LINEAR)
 
 
@@ -411,7 +412,7 @@ def test_large_instances_and_empty_ones():
     pricing = Pricing.of(line(workload))
     assert block_choice.certified(workload, pricing, OVERLAP).solution.status is Status.TOO_LARGE
     empty = workload_of([1.0], [0])
-    plan, timeline = blocks.solve(empty, pricing, OVERLAP).require()
+    plan, timeline = search.solve(empty, pricing, OVERLAP).require()
     assert (plan.buckets, timeline.iteration_time) == ((), 1.0)
 
 
@@ -423,5 +424,5 @@ def test_a_known_gain_of_cutting_a_tensor():
     pricing = Pricing.of(AffineCost(((Fraction(0), Fraction(1, 200)),)))
     whole = contiguous_plan(workload, [1, 2]).under(OVERLAP)
     assert predict_timeline(workload, whole, pricing).iteration_time == 10
-    found = blocks.solve(workload, pricing, OVERLAP)
+    found = search.solve(workload, pricing, OVERLAP)
     assert found.timeline.iteration_time == pytest.approx(9, rel=1e-9)

@@ -11,13 +11,13 @@ import pytest
 
 from osfmodel import Effects, Layer, Plan, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline as carry_out
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve import bounds, merge
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.plan import Block, Bucket, Objective
+from osfmodel.solve import bounds
 from osfmodel.solve.bounds import bound_under, communication_bound, iteration_bound, objective_bound
+from osfmodel.solve.exact import merge
 from tests.conftest import gradients, workload_of
 from tests.problems import COST_MAKERS, affine, jumping, random_problem
 

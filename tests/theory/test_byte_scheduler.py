@@ -6,11 +6,11 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import OsfError
-from osfmodel.pricing import Pricing
-from osfmodel.simulator import without_priority
-from osfmodel.solve import byte_scheduler
+from osfmodel.engine.simulator import without_priority
+from osfmodel.entities.errors import OsfError
+from osfmodel.solve.published import byte_scheduler
 
 NO_START_UP = Pricing.of(AffineCost(((0.0, 1.0),)))
 

@@ -10,12 +10,11 @@ from statistics import median
 import pytest
 
 from osfmodel import Cluster, CostError, Layer, Link, Plan, Workload, load_cluster
-from osfmodel.cluster import Contention
-from osfmodel.contention import fit_gain, time_together, together
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.plan import Block, Bucket
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.simulator import simulate
+from osfmodel.cost.pricing import Pricing, fit_gain, pricing_of, time_together, together
+from osfmodel.engine.simulator import simulate
+from osfmodel.entities.cluster import Contention
+from osfmodel.entities.plan import Block, Bucket
 
 FILE = "papers/simultaneous_allreduce_100MiB_10GbE.csv"
 

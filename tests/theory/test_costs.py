@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from osfmodel import Cluster, CostError, Link, cost_of
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.cost.collectives import FORMULAS
+from osfmodel.cost.textbook import FORMULAS
 from tests.conftest import ROOT
 
 ALPHA, BETA, GAMMA = 3e-5, 1e-9, 2e-10

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import AlphaBeta, Cluster, Effects, Layer, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.effects import EFFECTS, effects_of, expected_maximum
-from osfmodel.errors import DataError, UsageError
-from osfmodel.plan import contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
-from osfmodel.solve.loaded import as_timed
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.effects import EFFECTS, effects_of, expected_maximum
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.solve.under_effects import as_timed
 
 
 def simulate(workload, plan, cost, effects):

@@ -9,16 +9,16 @@ import pytest
 
 from osfmodel import Cluster, DataError, Layer, Link, Workload, predict
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import contiguous_plan
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.recursion import predict_timeline as closed_form
-from osfmodel.simulator import simulate
-from osfmodel.solve import SCHEDULERS, Limits, blocks
+from osfmodel.engine.recursion import predict_timeline as closed_form
+from osfmodel.engine.simulator import simulate
+from osfmodel.entities.plan import Objective, contiguous_plan
+from osfmodel.planning.tuning import tune
+from osfmodel.solve import SCHEDULERS, Limits
+from osfmodel.solve.blocks import search
 from osfmodel.solve.bounds import objective_bound, windows_bound
-from osfmodel.tune import tune
+from osfmodel.targets.named_plans import make_plan
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, random_problem
 from tests.theory.test_bounds import any_schedule
@@ -126,5 +126,5 @@ def test_planners_use_it():
     assert found.plan.channels == 1
     assert found.timeline.iteration_time < alone.timeline.iteration_time
     assert found.timeline.iteration_time >= found.lower_bound
-    assert not blocks.linear(pricing, Objective())
-    assert blocks.linear(replace(pricing, in_flight=1), Objective())
+    assert not search.linear(pricing, Objective())
+    assert search.linear(replace(pricing, in_flight=1), Objective())

@@ -10,12 +10,12 @@ import pytest
 
 from osfmodel import Workload
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing
+from osfmodel.entities.plan import Objective
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.jobs import Chunk, Jobs, blocks_plan, chunks_in, plan_of
-from osfmodel.solve.local_search import Filling, Meter, improve, moves
+from osfmodel.solve.scheduling import Chunk, Jobs, blocks_plan, chunks_in, plan_of
+from osfmodel.solve.search.local_search import Filling, Meter, improve, moves
 from tests.problems import tiny_workload
 
 RULES = [Objective(*rule) for rule in product((1, 2, 3), (False, True), (False, True))]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.effects import Effects
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.loop import ATOMIC_UNIT, PADDING, Followed, Loop, carry_out, follow, fuse
-from osfmodel.pricing import Pricing
+from osfmodel.engine.horovod_loop import ATOMIC_UNIT, PADDING, Followed, Loop, carry_out, follow, fuse
+from osfmodel.entities.effects import Effects
 from tests.theory.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job
 
 SIZES = (8, 340, 340, 512, 600, 1024, 1500, 5000)

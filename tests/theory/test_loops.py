@@ -9,12 +9,13 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.effects import Effects
-from osfmodel.loop import DEFAULT_THRESHOLD, Loop, follow
-from osfmodel.pricing import Pricing
-from osfmodel.solve import Case, Limits, loops
-from osfmodel.solve.loops import CYCLES, FOLLOWED, best_settings
-from osfmodel.units import MIB
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.horovod_loop import DEFAULT_THRESHOLD, Loop, follow
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.units import MIB
+from osfmodel.solve import Case, Limits
+from osfmodel.targets import horovod_search
+from osfmodel.targets.horovod_search import CYCLES, FOLLOWED, best_settings
 
 
 def case_of(rng: random.Random, largest: int, most: int = 9) -> Case:
@@ -52,17 +53,19 @@ def test_the_walk_over_thresholds_misses_none(seed):
     cases = [case_of(rng, 3000) for _ in range(rng.randint(1, 3))]
     cycle = rng.choice(CYCLES)
     total = max(case.workload.gradient_bytes for case in cases)
-    search = loops._Search(cases, Limits(), Loop())
+    search = horovod_search._Grid(cases, Limits(), Loop())
     threshold, exhaustive = search.walk(cycle, total)
     values = [worst(cases, each, cycle) for each in range(0, total + 200, 256)]
     assert exhaustive
     assert worst(cases, threshold, cycle) == pytest.approx(min(values), rel=2e-9)
 
 
-@pytest.mark.parametrize(("seed", "walked"), [*((seed, loops.WALKED) for seed in range(8)), (14, 2), (20, 2), (33, 2)])
+@pytest.mark.parametrize(
+    ("seed", "walked"), [*((seed, horovod_search.WALKED) for seed in range(8)), (14, 2), (20, 2), (33, 2)]
+)
 def test_the_best_settings_are_no_worse_than_any_of_the_grid(seed, walked, monkeypatch):
     """Even where so many thresholds are passed over that the walk misses the good ones."""
-    monkeypatch.setattr(loops, "WALKED", walked)
+    monkeypatch.setattr(horovod_search, "WALKED", walked)
     rng = random.Random(seed)
     cases = [case_of(rng, 4 * MIB, 12) for _ in range(rng.randint(1, 2))]
     found = best_settings(cases)

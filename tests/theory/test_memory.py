@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from osfmodel import Block, Bucket, DataError, Layer, Plan, Segment, UsageError, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.cost.curves import FREE
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
-from osfmodel.memory import (
+from osfmodel.engine.memory import (
     ACTIVATIONS,
     BUCKETS,
     DDP,
@@ -27,9 +28,8 @@ from osfmodel.memory import (
     activation_levels,
     memory_of,
 )
-from osfmodel.optimizers import state_bytes
-from osfmodel.plan import contiguous_plan, grouped_plan
-from osfmodel.pricing import Pricing
+from osfmodel.engine.optimizers import state_bytes
+from osfmodel.entities.plan import contiguous_plan, grouped_plan
 
 LINE = AffineCost(((0.5, 0.01),))
 LAYERS = (

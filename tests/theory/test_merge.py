@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel.cost import AffineCost, Cost, TableCost
-from osfmodel.solve import Limits, Status, exhaustive, merge, mixed, optimal
-from osfmodel.solve.contiguous import allowed, alternate, finish, groups_of
-from osfmodel.workload import Gradients
+from osfmodel.entities.workload import Gradients
+from osfmodel.solve import Limits, Status
+from osfmodel.solve.exact import exhaustive, merge, optimal
+from osfmodel.solve.solution import allowed, alternate, finish, groups_of
 from tests.conftest import gradients, workload_of
 from tests.problems import COST_MAKERS, affine, jumping, min_of_affine, random_problem
 
@@ -29,7 +30,7 @@ def solved(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
         chains = [
             [i for i, kind in enumerate(problem.dtypes) if kind == dtype] for dtype in dict.fromkeys(problem.dtypes)
         ]
-        groups = mixed.two_chains(problem, chains, cost, limits)
+        groups = optimal.two_chains(problem, chains, cost, limits)
     else:
         ends = merge.optimal_ends(problem, cost, limits)
         groups = None if ends is None else groups_of(ends)
@@ -164,7 +165,7 @@ def test_alternating_dtypes_are_merged_across_each_other():
 def test_many_dtypes_or_states_are_a_heuristic_that_says_so(monkeypatch):
     rng = np.random.default_rng(17)
     for kinds in (["a", "b", "c"], ["a", "b"]):
-        monkeypatch.setattr(mixed, "MOST_STATES", 10)
+        monkeypatch.setattr(optimal, "MOST_STATES", 10)
         count = 9
         dtypes = [kinds[i % len(kinds)] for i in range(count)]
         workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 100, count).tolist(), dtypes)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from osfmodel.cost import AffineCost
-from osfmodel.solve import merge, mg_wfbp
-from osfmodel.solve.contiguous import finish, groups_of
+from osfmodel.solve.exact import merge
+from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.solution import finish, groups_of
 from tests.conftest import gradients
 
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from osfmodel import Cluster, CostError, NcclShape, cost_of, load_cluster
 from osfmodel.cost import AffineCost, Sample, nccl, nccl_fit
-from osfmodel.cost.layout import Layout, layout_of
 from osfmodel.cost.nccl import CORRECTED, GRID, TUNER, Corrections, Way, lines, ways
 from osfmodel.cost.nccl_constants import DEVICES, PROTOCOLS
+from osfmodel.cost.placement import Placement, layout_of
 from tests.conftest import ROOT
 
 US, GB = 1e-6, 1e9
 A100 = NcclShape("ampere", "nvswitch", 240 * GB)
 H100 = NcclShape("hopper", "nvswitch", 370 * GB, 50 * GB, nvls=True)
-ONE_NODE, FOUR_NODES = Layout(8, 1, 8, 8), Layout(32, 4, 8, 8)
+ONE_NODE, FOUR_NODES = Placement(8, 1, 8, 8), Placement(32, 4, 8, 8)
 
 
 def price(shape, place, corrections, only=None, collective="all_reduce"):
@@ -63,7 +63,7 @@ def test_four_nodes_of_h100_by_hand(way, latency, seconds_per_gb):
 def test_a_slow_network_is_the_bus():
     slow = replace(H100, nic_bandwidth=2 * GB)
     assert nccl.bus(slow, FOUR_NODES) == 16 * GB
-    assert nccl.bus(slow, Layout(4, 2, 3, 1)) == 2 * GB
+    assert nccl.bus(slow, Placement(4, 2, 3, 1)) == 2 * GB
     assert nccl.bus(slow, ONE_NODE) == 370 * GB
 
 
@@ -84,12 +84,12 @@ def test_rings_of_the_mesh():
     for gpus in (3, 4, 5, 6):
         assert max(2 * cycles(links, gpus), 1) == nccl.known.MESH_RINGS[gpus]
     shape = NcclShape("volta", "nvlink-mesh", 120 * GB)
-    assert [nccl.bus(shape, Layout(n, 1, n, n)) / GB for n in (2, 3, 4, 6, 8)] == [20, 40, 80, 40, 120]
+    assert [nccl.bus(shape, Placement(n, 1, n, n)) / GB for n in (2, 3, 4, 6, 8)] == [20, 40, 80, 40, 120]
 
 
 def test_one_gpu_per_node_shows_the_whole_network_latency():
     """TUNING: with nothing inside the node the tree's latency of the network counts for rings too."""
-    pair = ways(replace(H100, nvls=False), Layout(2, 2, 1, 1))
+    pair = ways(replace(H100, nvls=False), Placement(2, 2, 1, 1))
     assert pair["ring", "LL"].latency == pytest.approx((6.6 + 2 * 5.0) * US)
 
 
@@ -100,7 +100,7 @@ def test_nvls_by_the_tuner_and_by_bytes_through_a_link():
     assert tuner.latency == corrected.latency == 25 * US
     assert tuner.seconds_per_byte == pytest.approx(14 / 8 / (370 * GB * 0.85 * 2 * 15 / 16))
     assert corrected.seconds_per_byte == pytest.approx((8 + 1) / 8 / (370 * GB * 0.85))
-    assert ("NVLS", "Simple") not in ways(H100, Layout(2, 1, 2, 2))
+    assert ("NVLS", "Simple") not in ways(H100, Placement(2, 1, 2, 2))
     assert ("NVLS", "Simple") not in ways(replace(H100, nvls=False), ONE_NODE)
 
 

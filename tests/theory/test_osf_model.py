@@ -22,15 +22,14 @@ from osfmodel import (
     Workload,
     load_cluster,
     load_workload,
-    osf_model,
     predict,
 )
 from osfmodel.cost import AffineCost
-from osfmodel.engine import predict_timeline
-from osfmodel.osf_model import ADAPTIVE_PLAN, CONSTANT_PLAN, Fusion, fused, idle_flush, rule_of
-from osfmodel.plan import in_one, one_by_one
-from osfmodel.pricing import Pricing
-from osfmodel.solve import optimal
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import osf_model, predict_timeline
+from osfmodel.engine.osf_model import ADAPTIVE_PLAN, CONSTANT_PLAN, Fusion, fused, idle_flush, rule_of
+from osfmodel.entities.plan import in_one, one_by_one
+from osfmodel.solve.exact import optimal
 
 HUGE = 10**12
 times = st.fractions(0, 5, max_denominator=4)

@@ -10,13 +10,12 @@ import pytest
 
 from osfmodel import Limits
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve import merge, pareto
-from osfmodel.solve.exhaustive import all_ends
-from osfmodel.solve.merge import Problem
+from osfmodel.entities.plan import Objective, contiguous_plan
+from osfmodel.solve.exact import merge, pareto
+from osfmodel.solve.exact.exhaustive import all_ends
+from osfmodel.solve.exact.merge import MergeProblem
 from tests.conftest import gradients, workload_of
 from tests.problems import random_problem
 
@@ -31,7 +30,7 @@ def pricing_of(rng: np.random.Generator) -> Pricing:
     return Pricing.of(AffineCost(tuple((Fraction(a), Fraction(b, 4)) for a, b in pairs)))
 
 
-def finish(problem: Problem, pricing: Pricing, channels: int, ends: tuple[int, ...]):
+def finish(problem: MergeProblem, pricing: Pricing, channels: int, ends: tuple[int, ...]):
     """Straight from the definition."""
     before = [Fraction(0)] * channels
     for start, end in pairwise([0, *ends]):
@@ -45,7 +44,7 @@ def finish(problem: Problem, pricing: Pricing, channels: int, ends: tuple[int, .
 def test_equals_all_runs(channels):
     rng = np.random.default_rng(51)
     for _ in range(25):
-        problem, pricing = Problem.of(made(rng, int(rng.integers(1, 9))), Limits()), pricing_of(rng)
+        problem, pricing = MergeProblem.of(made(rng, int(rng.integers(1, 9))), Limits()), pricing_of(rng)
         found = pareto.runs(problem, pricing, channels)
         count = len(problem.prefix) - 1
         assert found.exact
@@ -56,7 +55,7 @@ def test_equals_all_runs(channels):
 def test_one_channel_is_merging():
     rng = np.random.default_rng(52)
     for _ in range(25):
-        problem, pricing = Problem.of(made(rng, 8), Limits()), pricing_of(rng)
+        problem, pricing = MergeProblem.of(made(rng, 8), Limits()), pricing_of(rng)
         assert pareto.runs(problem, pricing, 1).finish == merge.sweep(problem, pricing.cost()).finish[-1]
 
 
@@ -64,7 +63,7 @@ def test_many_channels_that_one_flow_fills_need_no_merging():
     """Model.md section 5.5: start-ups side by side, so f = max(f, r + a) + b s, and its value is the bound."""
     rng = np.random.default_rng(53)
     for _ in range(10):
-        problem = Problem.of(made(rng, 7), Limits())
+        problem = MergeProblem.of(made(rng, 7), Limits())
         pricing = Pricing.of(AffineCost(((Fraction(3), Fraction(1, 2)),)))
         end = Fraction(0)
         for i, ready in enumerate(problem.ready):
@@ -75,7 +74,7 @@ def test_many_channels_that_one_flow_fills_need_no_merging():
 def test_the_simulator_agrees_where_transfers_do_not_meet():
     """One bucket per start-up time or slower: service in turn and sharing are the same."""
     made_gradients = gradients([Fraction(0), Fraction(20), Fraction(40)], [4, 4, 4])
-    problem = Problem.of(made_gradients, Limits())
+    problem = MergeProblem.of(made_gradients, Limits())
     pricing = Pricing.of(AffineCost(((Fraction(2), Fraction(1)),)))
     found = pareto.runs(problem, pricing, 2)
     workload = workload_of(list(made_gradients.ready_times), made_gradients.sizes)
@@ -86,10 +85,10 @@ def test_the_simulator_agrees_where_transfers_do_not_meet():
 def test_dtypes_and_many_gradients():
     rng = np.random.default_rng(54)
     for _ in range(10):
-        problem = Problem.of(random_problem(rng), Limits())
+        problem = MergeProblem.of(random_problem(rng), Limits())
         for start, end in pairwise([0, *pareto.runs(problem, pricing_of(rng), 2).ends]):
             assert problem.earliest[end] <= start
-    long = Problem.of(gradients([float(i) for i in range(300)], [1 + i % 7 for i in range(300)]), Limits())
+    long = MergeProblem.of(gradients([float(i) for i in range(300)], [1 + i % 7 for i in range(300)]), Limits())
     pricing = Pricing.of(AffineCost(((2.0, 0.5),)))
     found = pareto.runs(long, pricing, 2)
     assert not found.exact

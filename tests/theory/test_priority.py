@@ -10,14 +10,13 @@ import pytest
 
 from osfmodel import Workload
 from osfmodel.cost import AffineCost, TableCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import grouped_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve import priority
-from osfmodel.solve.contiguous import groups_of
-from osfmodel.solve.exhaustive import all_ends
-from osfmodel.solve.jobs import Jobs
+from osfmodel.entities.plan import Objective, grouped_plan
+from osfmodel.solve.exact.exhaustive import all_ends
+from osfmodel.solve.scheduling import Jobs
+from osfmodel.solve.search import priority
+from osfmodel.solve.solution import groups_of
 from tests.problems import COST_MAKERS, tiny_workload
 
 OVERLAP = Objective(forward_overlap=True)
@@ -82,7 +81,7 @@ def test_fusion_across_tensors_after_backward():
 
 def test_a_launch_is_paid_for():
     """With a launch of each message, fewer are sent."""
-    from osfmodel.effects import Effects
+    from osfmodel.entities.effects import Effects
 
     workload = tiny_workload(np.random.default_rng(44), 40)
     cheap = Pricing({"all_reduce": TableCost((1, 100), (Fraction(0), Fraction(99)))})

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from osfmodel import Layer, Plan, PlanError, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.plan import Block, Bucket, contiguous_plan
-from osfmodel.recursion import predict_timeline
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.plan import Block, Bucket, contiguous_plan
 
 times = st.fractions(0, 5, max_denominator=50)
 

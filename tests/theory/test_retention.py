@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from osfmodel import Effects, Layer, Segment, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.memory import memory_of
-from osfmodel.plan import Bucket, Plan, contiguous_plan
-from osfmodel.pricing import Pricing
+from osfmodel.engine.memory import memory_of
+from osfmodel.entities.plan import Bucket, Plan, contiguous_plan
 from osfmodel.solve import Status
 from osfmodel.solve.retention import Room, choose
 

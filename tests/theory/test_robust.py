@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from osfmodel.cost import AffineCost
-from osfmodel.solve import Limits, exhaustive, merge
-from osfmodel.solve.contiguous import allowed, finish, groups_of
-from osfmodel.solve.robust import robust_ends
+from osfmodel.solve import Limits
+from osfmodel.solve.exact import exhaustive, merge
+from osfmodel.solve.search.robust import robust_ends
+from osfmodel.solve.solution import allowed, finish, groups_of
 from tests.conftest import workload_of
 
 

@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import osfmodel.simulator
+import osfmodel.engine.simulator
 from osfmodel import Effects, Layer, Plan, Workload, engine
-from osfmodel.contention import together
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.errors import OsfError
-from osfmodel.plan import Block, Bucket
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
-from osfmodel.simulator import simulate
+from osfmodel.cost.pricing import Pricing, together
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.engine.simulator import simulate
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.plan import Block, Bucket
+from osfmodel.entities.workload import Segment
 from osfmodel.solve.bounds import plan_bound
-from osfmodel.sparse import Sparsity
-from osfmodel.workload import Segment
 from tests.theory import events
 
 DENSITIES = [None, 0.25, 0.5, 1.0]
@@ -357,15 +356,15 @@ def forgetful(unblock):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("steps", unshared(osfmodel.simulator._Network.steps)),
-        ("__init__", generous(osfmodel.simulator._Network.__init__)),
-        ("_unblock", forgetful(osfmodel.simulator._Network._unblock)),
+        ("steps", unshared(osfmodel.engine.simulator._Network.steps)),
+        ("__init__", generous(osfmodel.engine.simulator._Network.__init__)),
+        ("_unblock", forgetful(osfmodel.engine.simulator._Network._unblock)),
     ],
     ids=["bandwidth-not-shared", "a-channel-too-many", "priority-forgotten"],
 )
 def test_the_second_simulator_notices(monkeypatch, name, change):
     """The oracle shown failing: three wrong simulators disagree with it."""
-    assert disagreements(monkeypatch, osfmodel.simulator._Network, name, change, cases()) > 0
+    assert disagreements(monkeypatch, osfmodel.engine.simulator._Network, name, change, cases()) > 0
 
 
 def never_early(following):
@@ -386,7 +385,7 @@ def gathered_once(received):
 @pytest.mark.parametrize(
     ("changed", "name", "change"),
     [
-        (osfmodel.simulator._Compute, "_next", never_early(osfmodel.simulator._Compute._next)),
+        (osfmodel.engine.simulator._Compute, "_next", never_early(osfmodel.engine.simulator._Compute._next)),
         (Sparsity, "gathered_bytes", gathered_once(Sparsity.gathered_bytes)),
         (Sparsity, "select", lambda sparsity, block, density: 0),
         (Workload, "recomputing", lambda workload, segments: workload),
@@ -398,7 +397,7 @@ def test_the_second_simulator_notices_what_is_beyond_dense(monkeypatch, changed,
 
 
 def test_the_recursion_notices(monkeypatch):
-    original = osfmodel.simulator.schedule
+    original = osfmodel.engine.simulator.schedule
 
     def without_hooks(workload, plan, pricing):
         return original(workload, plan, replace(pricing, effects=replace(pricing.effects, hook_time=0)))
@@ -406,7 +405,7 @@ def test_the_recursion_notices(monkeypatch):
     pricing = priced(1, 2, hook_time=Fraction(1))
     expected = predict_timeline(TWO, Plan("w", APART), pricing.cost(), pricing.effects).iteration_time
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time == expected
-    monkeypatch.setattr(osfmodel.simulator, "schedule", without_hooks)
+    monkeypatch.setattr(osfmodel.engine.simulator, "schedule", without_hooks)
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time != expected
 
 

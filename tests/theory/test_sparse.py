@@ -9,13 +9,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.sparse_cost import Exchange, break_even, gathered_time
 from osfmodel import Effects, Layer, Link, Workload, engine
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.errors import DataError, PlanError
-from osfmodel.plan import contiguous_plan, entries, one_by_one
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.sparse import Sparsity, falling_back, part_bytes, sparsely
+from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.plan import contiguous_plan, entries, one_by_one
 from osfmodel.solve.bounds import plan_bound
-from osfmodel.sparse import Exchange, Sparsity, break_even, falling_back, gathered_time, part_bytes, sparsely
 
 LINK = Link(3e-5, 8e-10)
 

@@ -7,11 +7,11 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.solve import us_byte
-from osfmodel.solve.us_byte import Problem
+from osfmodel.entities.plan import Objective
+from osfmodel.solve.published import us_byte
+from osfmodel.solve.published.us_byte import UsByteProblem
 from tests.problems import random_problem
 
 OVERLAP = Objective(forward_overlap=True)
@@ -20,7 +20,7 @@ OVERLAP = Objective(forward_overlap=True)
 def problem(ready, sizes, tails=None, startup=1.0, per_byte=1.0, base=1):
     """From the input on: so ready times fall."""
     names = tuple(f"t{i}" for i in range(len(sizes)))
-    return Problem(names, tuple(ready), tuple(tails or [0] * len(sizes)), tuple(sizes), startup, per_byte, base)
+    return UsByteProblem(names, tuple(ready), tuple(tails or [0] * len(sizes)), tuple(sizes), startup, per_byte, base)
 
 
 def test_phase_one_sends_until_just_after_the_next_gradient():

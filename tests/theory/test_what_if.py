@@ -29,16 +29,16 @@ from osfmodel import (
     predict,
     tune,
 )
-from osfmodel.compression import COMPRESSIONS, compressed
+from osfmodel.cost.faster_network import Change, Network, faster_network
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import DataError
-from osfmodel.network import Change, Network, faster_network
-from osfmodel.objective import PLAIN, Objective
-from osfmodel.plan import contiguous_plan
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.entities.batches import accumulating
+from osfmodel.entities.compression import COMPRESSIONS, compressed
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.plan import PLAIN, Objective, contiguous_plan
+from osfmodel.planning.what_if import WhatIf, faster_device
 from osfmodel.targets import ddp
-from osfmodel.what_if import WhatIf, accumulating, faster_device
+from osfmodel.targets.named_plans import make_plan
 from tests.problems import affine, tiny_workload
 
 RING = Cluster("ring", "ring", between_nodes=Link(5e-5, 1e-9))

@@ -13,12 +13,12 @@ import pytest
 
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing
+from osfmodel.entities.plan import Objective
 from osfmodel.solve.bounds import bound_under, objective_bound
-from osfmodel.solve.jobs import Jobs, blocks_plan, plan_of
-from osfmodel.solve.windows import Line, below, chunks_of, minorants, optimum
+from osfmodel.solve.scheduling import Jobs, blocks_plan, plan_of
+from osfmodel.solve.windows import CostLine, below, chunks_of, minorants, optimum
 from tests.problems import COST_MAKERS, tiny_workload
 
 OVERLAP = Objective(forward_overlap=True)
@@ -54,7 +54,7 @@ def test_equals_every_schedule_tried_exactly(objective):
         workload, cost = tiny_workload(rng), line_of(rng)
         jobs, (startup, per_byte) = Jobs.of(workload, objective), cost.pieces[0]
         best = least_time(jobs, startup, per_byte)
-        line = Line(startup, per_byte, startup)
+        line = CostLine(startup, per_byte, startup)
         found = optimum(jobs, line)
         assert max(jobs.least, found.time) == best
         if objective.forward_overlap:
@@ -70,7 +70,7 @@ def test_a_test_below_the_optimum_fails():
     """An oracle shown failing: no choice is below the optimum, and one is above."""
     rng = np.random.default_rng(32)
     jobs = Jobs.of(tiny_workload(rng), OVERLAP)
-    line = Line(Fraction(1), Fraction(1), Fraction(1))
+    line = CostLine(Fraction(1), Fraction(1), Fraction(1))
     best = optimum(jobs, line).time
     assert below(jobs, line, max(best, jobs.least)) is None or best < jobs.least
     assert below(jobs, line, best + 1) is not None

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from osfmodel import profiles
 from osfmodel.cli.app import PLAN, OneOf
-from osfmodel.plan import Plan
-from osfmodel.plans import NAMED_PLANS, named_plan
+from osfmodel.entities.files import profiles
+from osfmodel.entities.plan import Plan
 from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -10,16 +10,17 @@ from typing import Any
 
 import click
 
-from osfmodel import profiles
 from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
-from osfmodel.cluster import Cluster
 from osfmodel.cost import COST_MODELS
-from osfmodel.effects import EFFECTS, Effects, effects_of
-from osfmodel.errors import UsageError
-from osfmodel.network import SAME, Change, faster_network
-from osfmodel.units import parse_bandwidth, parse_part, parse_time
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Workload
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.faster_network import SAME, Change, faster_network
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.effects import EFFECTS, Effects, effects_of
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.units import parse_bandwidth, parse_part, parse_time
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.what_if import WhatIf
 
 MOST = 2.0
 """A fraction above this is most likely meant as percent."""
@@ -144,7 +145,7 @@ def _effect_value(text: str) -> float | None:
 
 def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
     """The workload as it was profiled, and the cluster with its effects and as ``subject.what_if`` changes it."""
-    workload, cluster = profiles.load_workload(subject.workload_name), profiles.load_cluster(str(subject.cluster_name))
+    workload, cluster = profiles.load_workload(subject.workload_name), load_cluster(str(subject.cluster_name))
     if subject.cost_model is not None:
         cluster = replace(cluster, cost_model=subject.cost_model)
     chosen = parse_effects(subject.effects)

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from osfmodel import profiles
 from osfmodel.cli.app import WORKLOAD, warn
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.trace import Trace
 from osfmodel.formats import Hints, load_trace
-from osfmodel.formats.packed import unpacked
 from osfmodel.formats.source_text import Text
-from osfmodel.screens.progress import progress_bar
-from osfmodel.trace.record import Trace
+from osfmodel.formats.streams.gzip_stream import unpacked
+from osfmodel.show.terminal.progress import progress_bar
 
 STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 OPTIONS = (

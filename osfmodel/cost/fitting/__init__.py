@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from osfmodel.checks import require_count, require_time
-from osfmodel.cluster import FittedRange, Table
-from osfmodel.cost import jumps
-from osfmodel.cost.curves import Array, TableCost
-from osfmodel.errors import CostError
-from osfmodel.units import show_bytes
+from osfmodel.cost.fitting import jumps
+from osfmodel.cost.shapes import Array, TableCost
+from osfmodel.entities.checks import require_count, require_time
+from osfmodel.entities.cluster import FittedRange, Table
+from osfmodel.entities.errors import CostError
+from osfmodel.entities.units import show_bytes
 
 OUTLIER = 0.05
 """Relative error beyond which a sample counts by its error and no longer by the square of it (soft L1).
@@ -48,7 +48,7 @@ class Sample:
 class Fit:
     """What a fit found. :meth:`of` also says what was fitted.
 
-    parameters: the fields to set on a :class:`~osfmodel.cluster.Cluster`, as for ``dataclasses.replace``
+    parameters: the fields to set on a :class:`~osfmodel.entities.cluster.Cluster`, as for ``dataclasses.replace``
     residuals:  fitted / measured - 1 of every sample, in the order given
     span:       smallest and largest size that was fitted; beyond it the fit is an extrapolation
     workers:    the worker counts that were fitted

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.units import show_bytes, show_time
+from osfmodel.entities.units import show_bytes, show_time
 
 LEAST_STEP = 0.10
 """A smaller step is no jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.cost.curves import Array
 from osfmodel.cost.fitting import Regressors, Sample, design, soft_l1, solve_nonnegative
+from osfmodel.cost.shapes import Array
 
 MOST_PIECES = 4
 SAMPLES_PER_PIECE = 3

@@ -19,11 +19,11 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from osfmodel.cluster import Cluster
-from osfmodel.effects import EFFECTS
-from osfmodel.errors import DataError, OsfError
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.workload import Workload
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.effects import EFFECTS
+from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.workload import Workload
 
 SCHEMA_VERSION = 1
 KINDS = {

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from osfmodel.errors import DataError, PlanError
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.workload import Workload
+from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.workload import Workload
 
 LINE = re.compile(
     r"([1-9]\d{0,5}) channels?(, forward overlap)?(, split)?(, release)?(, mirror)?(?:, recompute (\d[+\d]*))?: "

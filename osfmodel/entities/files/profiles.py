@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from osfmodel import documents
-from osfmodel.cluster import Cluster
-from osfmodel.cost import COST_MODELS
-from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.plan import Plan
-from osfmodel.workload import Workload
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.files import documents
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Workload
 
 Decoded = TypeVar("Decoded")
 FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "measurements"}
@@ -51,27 +50,6 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     Raises UsageError for an unknown name, DataError for a file that cannot be used.
     """
     return read_own(locate(name_or_path, "workload"), documents.decode_workload, "workload")
-
-
-def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
-    """A bundled cluster by name, one from a JSON file, or one in words.
-
-    In words: ``"ring:50us,10Gbps"``, a textbook algorithm with the latency and the bandwidth of the one link between
-    all workers; or ``"hierarchical:8,5us,200GB/s,50us,25Gbps"``, GPUs per node, the link inside a node, the link
-    between nodes, and optionally how many such links (NICs) a node has, 1 if left out; or ``"nccl:h100x8,400Gbps"``,
-    kind of GPU, GPUs per node, and the network bandwidth of each GPU, left out for a single node. Raises UsageError for
-    an unknown name or a bad quantity, DataError for a file that cannot be used.
-    """
-    model, separator, words = str(name_or_path).partition(":")
-    if separator and model in COST_MODELS:
-        in_words = COST_MODELS[model].in_words
-        if in_words is None:
-            said = ", ".join(name for name, entry in COST_MODELS.items() if entry.in_words is not None)
-            raise UsageError(
-                f"a cluster of {model!r} cannot be said in words, it has figures from a file: those that can are {said}"
-            )
-        return in_words(f"{model}:{words}", words.split(","))
-    return read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -228,9 +206,9 @@ def _folders() -> list[Path]:
 
 
 def _bundled() -> list[Path]:
-    here = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[2]
     # Installed, the profiles lie inside the package; in a source tree beside it.
-    return [here / "_profiles", here.parent / "profiles"]
+    return [package / "_profiles", package.parent / "profiles"]
 
 
 def bundled_file(name: str) -> Path | None:

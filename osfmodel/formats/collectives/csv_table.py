@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osfmodel.cluster import AlphaBeta, Cluster
-from osfmodel.errors import DataError
+from osfmodel.entities.cluster import AlphaBeta, Cluster
+from osfmodel.entities.errors import DataError
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, columns_of, pick, require_workers
 
 SIZES = ("bytes", "size_bytes", "bytes_pow2", "msg_size", "size")

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from osfmodel.cluster import COLLECTIVES
-from osfmodel.errors import DataError
+from osfmodel.entities.cluster import COLLECTIVES
+from osfmodel.entities.errors import DataError
 from osfmodel.formats.source_text import Hints, Text
 
 PARTS = ("reduce_scatter", "all_gather", "alltoall", "gather", "scatter", "hypercube")
@@ -24,7 +24,7 @@ ROUNDING = 0.005
 """Half of the last digit that nccl-tests prints of a bandwidth, in GB/s; also the relative error that is let pass."""
 
 
-class Seen(NamedTuple):
+class NamedCollective(NamedTuple):
     """What a run says of its collective.
 
     stated:     the name that nccl-tests itself prints; "" where it prints none
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     place: str
 
 
-def collective_of(text: Text, seen: Seen, workers: int, hints: Hints) -> str:
+def collective_of(text: Text, seen: NamedCollective, workers: int, hints: Hints) -> str:
     """The collective, one of COLLECTIVES. Raises DataError for another, for a contradiction, and in doubt."""
     if seen.stated and hints.collective not in (None, seen.stated):
         raise DataError(f"{seen.place}: says {seen.stated}, --collective {hints.collective}: leave the option out")
@@ -67,7 +67,7 @@ def factor(name: str, workers: int) -> float:
     return 2 * part if name == "all_reduce" else part if name in PARTS else 1.0
 
 
-def _guessed(seen: Seen, workers: int) -> str:
+def _guessed(seen: NamedCollective, workers: int) -> str:
     """The only collective that columns and bandwidths allow."""
     likely = [name for name in _by_columns(seen) if _agrees(seen, name, workers)]
     _require_read(seen, likely)
@@ -77,7 +77,7 @@ def _guessed(seen: Seen, workers: int) -> str:
     return likely[0]
 
 
-def _by_columns(seen: Seen) -> Sequence[str]:
+def _by_columns(seen: NamedCollective) -> Sequence[str]:
     if seen.root.isdigit():
         return ("broadcast", "gather", "scatter") if seen.redop == "none" else ("reduce",)
     if seen.redop == "none":
@@ -86,23 +86,23 @@ def _by_columns(seen: Seen) -> Sequence[str]:
     return ("all_reduce", "reduce_scatter", "sendrecv") if seen.root else ("all_reduce", "reduce_scatter")
 
 
-def _require_read(seen: Seen, names: Sequence[str]) -> None:
+def _require_read(seen: NamedCollective, names: Sequence[str]) -> None:
     """Raise DataError where none of ``names`` is a collective that gradients travel by."""
     if names and not set(names) & set(COLLECTIVES):
         raise DataError(f"{seen.place}: is a test of {' or '.join(names)}; read are only {', '.join(COLLECTIVES)}")
 
 
-def _largest(seen: Seen) -> tuple[float, float]:
+def _largest(seen: NamedCollective) -> tuple[float, float]:
     """The bandwidths that say most: printed with two decimals, small ones say nothing."""
     return max(seen.bandwidths, default=(0.0, 0.0))
 
 
-def _ratio(seen: Seen) -> float:
+def _ratio(seen: NamedCollective) -> float:
     alg, bus = _largest(seen)
     return bus / alg if alg else float("nan")
 
 
-def _agrees(seen: Seen, name: str, workers: int) -> bool:
+def _agrees(seen: NamedCollective, name: str, workers: int) -> bool:
     """Whether the bandwidths may be those of ``name``, rounding considered; where there are none, yes."""
     alg, bus = _largest(seen)
     expected = factor(name, workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from osfmodel.formats.collective import PROGRAM
+from osfmodel.formats.collectives.naming import PROGRAM
 from osfmodel.formats.source_text import Text
 
 PREFIX = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
@@ -17,7 +17,7 @@ FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|OS )?\s?failure\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class Run:
+class LoggedTest:
     """One test. ``line`` is where it begins; ``names`` are the columns of its table, ``last`` the last line of it."""
 
     line: int
@@ -41,22 +41,22 @@ class Log:
     """The runs found so far, what is being read, and the program last named on a command line."""
 
     text: Text
-    runs: list[Run] = field(default_factory=list)
+    runs: list[LoggedTest] = field(default_factory=list)
     mentioned: str = ""
     rows: int = 0
     failed: set[int] = field(default_factory=set)
 
-    def fresh(self, line: int) -> Run:
+    def fresh(self, line: int) -> LoggedTest:
         """The run whose preamble is being read: a new one below a table."""
         return self.begun(line) if not self.runs or self.runs[-1].names else self.runs[-1]
 
-    def begun(self, line: int) -> Run:
+    def begun(self, line: int) -> LoggedTest:
         """A new run."""
-        self.runs.append(Run(line, mentioned=self.mentioned))
+        self.runs.append(LoggedTest(line, mentioned=self.mentioned))
         return self.runs[-1]
 
 
-def runs_of(text: Text) -> list[Run]:
+def runs_of(text: Text) -> list[LoggedTest]:
     """The runs with rows, in the order of the log. Raises DataError for a row that is cut or garbled."""
     log = Log(text)
     for number, raw in text.lines():
@@ -120,7 +120,7 @@ def _header(log: Log, number: int, line: str) -> None:
         raise log.text.fault(number, line, "has times of the CPU, not of the collective: run it without -C")
 
 
-def _is_row(run: Run, line: str) -> bool:
+def _is_row(run: LoggedTest, line: str) -> bool:
     """Whether a line belongs to the table: it begins with a digit and is no sentence ("2 processes killed")."""
     if not run.names or run.ended or not line.lstrip()[:1].isdigit() or "NCCL" in line:
         return False
@@ -139,7 +139,7 @@ def _add_row(log: Log, number: int, line: str) -> None:
     log.text.limit(number, log.rows * expected)
 
 
-def _tell_how_it_ended(text: Text, run: Run) -> None:
+def _tell_how_it_ended(text: Text, run: LoggedTest) -> None:
     """A remark where a test did not end: no closing line, and the size that was asked for not reached."""
     if not run.rows:
         if run.ranks or run.names:

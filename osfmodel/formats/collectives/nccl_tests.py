@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osfmodel.cluster import Cluster
-from osfmodel.errors import DataError
-from osfmodel.formats.collective import Seen, collective_of
-from osfmodel.formats.layout import Layout, layout_of, told_gpus_per_node
-from osfmodel.formats.nccl_log import Run, runs_of
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.formats.collectives.naming import NamedCollective, collective_of
+from osfmodel.formats.collectives.nccl_log import LoggedTest, runs_of
+from osfmodel.formats.collectives.one_cluster import RunLayout, layout_of, told_gpus_per_node
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, require_workers
 
 TABLE = re.compile(r"(?:\A|[\r\n])(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:[ \t]?)?#[ \t]+size[ \t]+count[ \t]+type[ \t]")
@@ -32,7 +32,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
     if not runs:
         raise DataError("has the header of nccl-tests but no rows")
     points: list[Point] = []
-    layouts: list[Layout] = []
+    layouts: list[RunLayout] = []
     told: list[str] = []
     for run in runs:
         if len(run.ranks) == 1:
@@ -55,12 +55,12 @@ def _counted(told: Sequence[str]) -> list[str]:
     return [words if count == 1 else f"{words} (median of {count} runs)" for words, count in counts.items()]
 
 
-def _column(run: Run, fields: Sequence[str], name: str) -> list[str]:
+def _column(run: LoggedTest, fields: Sequence[str], name: str) -> list[str]:
     """What stands in the columns of that name, out of place and in place."""
     return [fields[place] for place, found in enumerate(run.names) if found == name]
 
 
-def _seen(text: Text, run: Run) -> Seen:
+def _seen(text: Text, run: LoggedTest) -> NamedCollective:
     number, fields = run.rows[0]
     pairs = [
         pair
@@ -69,14 +69,14 @@ def _seen(text: Text, run: Run) -> Seen:
     ]
     bandwidths = [(float(alg), float(bus)) for alg, bus in pairs if _is_figure(alg) and _is_figure(bus)]
     redop, root = (next(iter(_column(run, fields, name)), other) for name, other in (("redop", "none"), ("root", "")))
-    return Seen(run.stated, run.mentioned, redop, root, bandwidths, f"line {number}")
+    return NamedCollective(run.stated, run.mentioned, redop, root, bandwidths, f"line {number}")
 
 
 def _is_figure(word: str) -> bool:
     return re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{0,9})?(?:e[+-]?[0-9]{1,2})?", word) is not None
 
 
-def _points(text: Text, run: Run, workers: int, collective: str) -> list[Point]:
+def _points(text: Text, run: LoggedTest, workers: int, collective: str) -> list[Point]:
     points = []
     for number, fields in run.rows:
         wrong = [word for word in _column(run, fields, "#wrong") if word not in ("0", "N/A") and _is_figure(word)]
@@ -89,7 +89,7 @@ def _points(text: Text, run: Run, workers: int, collective: str) -> list[Point]:
     return points
 
 
-def _point(text: Text, run: Run, row: tuple[int, list[str]], what: tuple[int, str]) -> Point:
+def _point(text: Text, run: LoggedTest, row: tuple[int, list[str]], what: tuple[int, str]) -> Point:
     number, fields = row
     measured = [text.number(number, time) for time in _column(run, fields, "time") if time != "N/A"]
     if not measured:

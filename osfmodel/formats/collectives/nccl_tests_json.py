@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from osfmodel.cluster import Cluster
-from osfmodel.errors import DataError
-from osfmodel.formats.collective import PROGRAM, Seen, collective_of
-from osfmodel.formats.json_text import parse, require
-from osfmodel.formats.layout import layout_of, told_gpus_per_node
-from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, require_workers
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.formats.collectives.naming import PROGRAM, NamedCollective, collective_of
+from osfmodel.formats.collectives.one_cluster import layout_of, told_gpus_per_node
+from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, parse, require, require_workers
 
 SIDES = ("out_of_place", "in_place")
 
@@ -65,7 +64,7 @@ def _figure(value: Any) -> float:
     return number if 0 < number < float("inf") else 0.0
 
 
-def _seen(document: dict[str, Any], results: list[Any]) -> Seen:
+def _seen(document: dict[str, Any], results: list[Any]) -> NamedCollective:
     args = document.get("args")
     program = PROGRAM.search(str(args[0])[-200:]) if isinstance(args, list) and args else None
     first = results[0] if results and isinstance(results[0], dict) else {}
@@ -73,7 +72,7 @@ def _seen(document: dict[str, Any], results: list[Any]) -> Seen:
     bandwidths = [(_figure(half.get("alg_bw")), _figure(half.get("bus_bw"))) for half in halves]
     pairs = [(alg, bus) for alg, bus in bandwidths if alg and bus]
     redop, root = str(first.get("redop", "none")), str(first.get("root", "")).strip()
-    return Seen(program[1] if program else "", "", redop, root, pairs, "results[0]")
+    return NamedCollective(program[1] if program else "", "", redop, root, pairs, "results[0]")
 
 
 def _right(text: Text, place: int, result: Any) -> bool:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from osfmodel.cluster import Cluster
-from osfmodel.errors import DataError
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.source import Source
 from osfmodel.formats.source_text import Hints, Noun, Text
-from osfmodel.source import Source
 
 
-class Layout(NamedTuple):
+class RunLayout(NamedTuple):
     """How the workers of a run lay on nodes; 0 where it is not said. ``place`` names the run for a person."""
 
     place: str
@@ -20,13 +20,13 @@ class Layout(NamedTuple):
     nodes: int = 0
 
 
-def layout_of(place: str, hosts: Iterable[str]) -> Layout:
+def layout_of(place: str, hosts: Iterable[str]) -> RunLayout:
     """From the host of each worker: the most on one node, and how many nodes."""
     counts = Counter(hosts)
-    return Layout(place, max(counts.values(), default=0), len(counts))
+    return RunLayout(place, max(counts.values(), default=0), len(counts))
 
 
-def shared_gpus_per_node(layouts: Sequence[Layout]) -> int | None:
+def shared_gpus_per_node(layouts: Sequence[RunLayout]) -> int | None:
     """The GPUs of a node; a run on one node may use fewer of them. None where no run says it.
 
     Raises DataError, naming both, where runs on several nodes have them filled differently.
@@ -42,7 +42,7 @@ def shared_gpus_per_node(layouts: Sequence[Layout]) -> int | None:
     return max((layout.gpus_per_node for layout in known), default=None)
 
 
-def told_gpus_per_node(text: Text, layouts: Sequence[Layout], hints: Hints) -> int | None:
+def told_gpus_per_node(text: Text, layouts: Sequence[RunLayout], hints: Hints) -> int | None:
     """What the user says, who knows that pods share a node, or what the runs share."""
     if hints.gpus_per_node is None:
         return shared_gpus_per_node(layouts)
@@ -69,7 +69,7 @@ def as_one_cluster(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cl
             if other != file:
                 what = f"{table.collective} with {table.workers} workers"
                 raise DataError(f"{other} and {file} both hold {what}: keep one, or join repeats of it in one file")
-    layouts = [Layout(file, cluster.gpus_per_node, cluster.nodes or 0) for file, cluster in clusters]
+    layouts = [RunLayout(file, cluster.gpus_per_node, cluster.nodes or 0) for file, cluster in clusters]
     gpus_per_node = shared_gpus_per_node(layouts) or 1
     tables = sorted(
         (table for _, cluster in clusters for table in cluster.tables), key=lambda t: (t.collective, t.workers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from osfmodel.cluster import Cluster
-from osfmodel.errors import DataError
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, require_workers
 
 TITLE = re.compile(r"^#\s*OSU\b.*\b(Allreduce|Reduce_scatter|Allgather)\b", re.IGNORECASE | re.MULTILINE)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NoReturn
 
-from osfmodel.errors import DataError
+from osfmodel.engine.horovod_loop import Loop
+from osfmodel.engine.horovod_settings import PREFIX, name_of, switched
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.units import MIB
 from osfmodel.formats.source_text import Hints, Text, columns_of
-from osfmodel.loop import Loop
-from osfmodel.loop_settings import PREFIX, name_of, switched
-from osfmodel.units import MIB
 
 KNOBS = ("cycle_time_ms", "tensor_fusion_threshold", "score")
 """Columns that are figures; all others are switches."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
 from osfmodel.formats.source_text import Text
 
 BETWEEN = re.compile(r"[\s,]*")
@@ -51,7 +51,7 @@ class Activity:
 
 
 @dataclass(slots=True)
-class Asked:
+class TensorWait:
     """When the loop of a worker first ``found`` a tensor, how long it may have lain there by then, in seconds.
 
     ``unseen_since`` is the start of the cycle before, None where cycles are not marked; ``agreed`` is when all workers
@@ -65,13 +65,13 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Span:
+class TensorSpan:
     """One all-reduce of one tensor, from the event with the number ``first`` on; ``size`` in bytes once it ended."""
 
     name: str
     first: int
     start: float
-    asked: Asked
+    asked: TensorWait
     activities: list[Activity] = field(default_factory=list)
     end: float = 0.0
     size: int | None = None
@@ -167,18 +167,18 @@ def element_bytes(text: Text, number: int, dtype: str) -> int:
     return ELEMENT_BYTES[dtype]
 
 
-class Recorder:
+class EventReader:
     """Takes the events one after the other: ``spans`` of all-reduces in the order in which they began, ``cycles``."""
 
     def __init__(self, text: Text) -> None:
         self.text = replace(text, unit="event")
-        self.spans: list[Span] = []
+        self.spans: list[TensorSpan] = []
         self.cycles: list[Cycle] = []
         self._names: dict[Any, str] = {}
         self._taken: set[str] = set()
         self._open: dict[Any, list[str]] = {}
-        self._asked: dict[Any, Asked] = {}
-        self._running: dict[Any, Span] = {}
+        self._asked: dict[Any, TensorWait] = {}
+        self._running: dict[Any, TensorSpan] = {}
 
     def record(self) -> None:
         """All events of the text. Raises DataError with number and text for one that is wrong."""
@@ -234,16 +234,16 @@ class Recorder:
             if name == "ALLREDUCE":
                 self.text.limit(number, 6 * len(self.spans))
                 asked = self._asked.pop(pid, None) or self._found(time)
-                self._running[pid] = Span(self._names[pid], number, time, asked)
+                self._running[pid] = TensorSpan(self._names[pid], number, time, asked)
                 self.spans.append(self._running[pid])
         elif len(stack) == 1 and pid in self._running:
             self._running[pid].activities.append(Activity(name, number, time))
         stack.append(name)
 
-    def _found(self, time: float) -> Asked:
+    def _found(self, time: float) -> TensorWait:
         """Found by the cycle that runs now, at whose start the loop looked."""
         last = self.cycles[-2:]
-        return Asked(last[-1].start if last else time, last[0].start if len(last) > 1 else None)
+        return TensorWait(last[-1].start if last else time, last[0].start if len(last) > 1 else None)
 
     def _busy(self, first: float | None = None) -> None:
         if self.cycles:

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from osfmodel.cluster import LIBRARIES, Cluster
-from osfmodel.effects import Effects
-from osfmodel.errors import DataError
-from osfmodel.formats.horovod_events import Activity, Cycle, Recorder, Span
+from osfmodel.entities.cluster import LIBRARIES, Cluster
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.source import Source
+from osfmodel.entities.units import how_many, show_time
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.formats.horovod.events import Activity, Cycle, EventReader, TensorSpan
 from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, require_workers
-from osfmodel.measurement import Measurement
-from osfmodel.source import Source
-from osfmodel.units import how_many, show_time
-from osfmodel.workload import Layer, Workload
 
 SIGN = re.compile(r'"(?:NEGOTIATE_[A-Z]|CYCLE_START"|start_time_since_epoch_in_micros")')
 COARSE = 0.1
@@ -155,7 +155,7 @@ class HorovodTimeline:
 
 def timeline(text: Text) -> HorovodTimeline:
     """What the timeline says. Raises DataError with the number of the event for one that is wrong, and for none."""
-    recorder = Recorder(text)
+    recorder = EventReader(text)
     recorder.record()
     failed = sum(bool(span.end) and span.size is None for span in recorder.spans)
     if failed:
@@ -177,8 +177,8 @@ def timeline(text: Text) -> HorovodTimeline:
     )
 
 
-def _grouped(spans: Sequence[Span]) -> list[list[Span]]:
-    groups: list[list[Span]] = []
+def _grouped(spans: Sequence[TensorSpan]) -> list[list[TensorSpan]]:
+    groups: list[list[TensorSpan]] = []
     for span in spans:
         if groups and _together(groups[-1][0], groups[-1][-1], span):
             groups[-1].append(span)
@@ -187,7 +187,7 @@ def _grouped(spans: Sequence[Span]) -> list[list[Span]]:
     return groups
 
 
-def _together(first: Span, last: Span, span: Span) -> bool:
+def _together(first: TensorSpan, last: TensorSpan, span: TensorSpan) -> bool:
     """Whether ``span`` went with the group from ``first`` to ``last``, which begins before it."""
     if (span.dtype and first.dtype and span.dtype != first.dtype) or span.first > first.inside:
         return False
@@ -195,9 +195,9 @@ def _together(first: Span, last: Span, span: Span) -> bool:
     return bool(fused) and last.collective[0].first < span.collective[0].first < first.collective[0].last
 
 
-def _iterations(groups: Iterable[list[Span]]) -> list[list[list[Span]]]:
+def _iterations(groups: Iterable[list[TensorSpan]]) -> list[list[list[TensorSpan]]]:
     """Cut where a tensor comes again."""
-    iterations: list[list[list[Span]]] = []
+    iterations: list[list[list[TensorSpan]]] = []
     seen: set[str] = set()
     for group in groups:
         names = {span.name for span in group}
@@ -209,7 +209,7 @@ def _iterations(groups: Iterable[list[Span]]) -> list[list[list[Span]]]:
     return iterations
 
 
-def _group(spans: Sequence[Span]) -> Group:
+def _group(spans: Sequence[TensorSpan]) -> Group:
     steps = [entry for span in spans for entry in span.collective if entry.last]
     start, end = spans[0].start, max(span.end for span in spans)
     return Group(
@@ -223,7 +223,7 @@ def _group(spans: Sequence[Span]) -> Group:
     )
 
 
-def _reduced(span: Span) -> Reduced:
+def _reduced(span: TensorSpan) -> Reduced:
     waited = span.activity("WAIT_FOR_DATA")
     ready = waited.end if waited and waited.last else None
     return Reduced(span.name, span.size or 0, span.dtype, span.asked.found, span.asked.unseen_since, ready)

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.errors import DataError
-from osfmodel.formats.kineto_collectives import Found, collectives, groups
-from osfmodel.formats.kineto_events import ENDINGS, TraceFile, is_trace, read_events
-from osfmodel.formats.kineto_recorded import Recorded, record, wanted, wanted_of_host
-from osfmodel.formats.kineto_steps import steps_of
-from osfmodel.formats.kineto_windows import PROFILER_STEP
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.trace import RankTrace, Step, Trace
+from osfmodel.formats.kineto.collectives import Found, collectives, groups
+from osfmodel.formats.kineto.events import ENDINGS, TraceFile, is_trace, read_events
+from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
+from osfmodel.formats.kineto.steps import steps_of
+from osfmodel.formats.kineto.windows import PROFILER_STEP
 from osfmodel.formats.source_text import Files, Hints, silent
-from osfmodel.formats.trace_cycles import Writer, continued, cycles_of, places_of, require_different
-from osfmodel.formats.trace_ranks import joined, numbered_alike
-from osfmodel.formats.trace_sizes import sized
-from osfmodel.trace.record import RankTrace, Step, Trace
-from osfmodel.trace.usual import with_shared_steps, with_steps
+from osfmodel.formats.traces.cycles import Writer, continued, cycles_of, places_of, require_different
+from osfmodel.formats.traces.ranks import joined, numbered_alike
+from osfmodel.formats.traces.sizes import sized
+from osfmodel.formats.traces.usual import with_shared_steps, with_steps
 
 __all__ = ["ENDINGS", "sniff", "trace_of"]
 

@@ -13,8 +13,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from osfmodel.formats.kineto_recorded import LARGEST, Recorded, Span, launch_times
-from osfmodel.trace.record import places
+from osfmodel.entities.trace import places
+from osfmodel.formats.kineto.recorded import LARGEST, HostSpan, Recorded, launch_times
 
 KINDS = {
     "allreduce": "all_reduce",
@@ -149,11 +149,11 @@ def collectives(kept: Recorded) -> list[Found]:
 class Host:
     """What the host says of collectives, looked up by time of submission."""
 
-    def __init__(self, issues: Sequence[Span]) -> None:
+    def __init__(self, issues: Sequence[HostSpan]) -> None:
         self.spans = sorted(issues, key=lambda span: span.start)
         self.starts = [span.start for span in self.spans]
 
-    def around(self, time: float) -> list[Span]:
+    def around(self, time: float) -> list[HostSpan]:
         """The spans that hold ``time``, the innermost first."""
         place = bisect_right(self.starts, time)
         return [span for span in reversed(self.spans[max(0, place - LONGEST_LOOK) : place]) if span.holds(time)]
@@ -161,7 +161,7 @@ class Host:
 
 def _of_kernels(kept: Recorded) -> list[Found]:
     submitted, host = launch_times(kept), Host(kept.issues)
-    around: list[list[Span]] = []
+    around: list[list[HostSpan]] = []
     issued: list[float | None] = []
     for kernel in kept.kernels:
         time = submitted.get(kernel.args.correlation)
@@ -174,7 +174,9 @@ def _of_kernels(kept: Recorded) -> list[Found]:
     return [_collective(*row) for row in rows if row[1] != BEFORE]
 
 
-def _before_the_trace(kernels: Sequence[Span], issued: list[float | None], around: Sequence[Sequence[Span]]) -> None:
+def _before_the_trace(
+    kernels: Sequence[HostSpan], issued: list[float | None], around: Sequence[Sequence[HostSpan]]
+) -> None:
     """Mark those that nothing on the record submitted, ahead of all others: they were submitted before it began."""
     known = [kernel.start for kernel, time in zip(kernels, issued, strict=True) if time is not None]
     for place, kernel in enumerate(kernels):
@@ -182,7 +184,7 @@ def _before_the_trace(kernels: Sequence[Span], issued: list[float | None], aroun
             issued[place] = BEFORE
 
 
-def _by_external_id(kept: Recorded, around: list[list[Span]]) -> None:
+def _by_external_id(kept: Recorded, around: list[list[HostSpan]]) -> None:
     """Where a launch is not on the record: the host's span of the same external id."""
     known = {span.args.external_id: span for span in kept.issues if span.args.external_id is not None}
     for place, kernel in enumerate(kept.kernels):
@@ -191,11 +193,11 @@ def _by_external_id(kept: Recorded, around: list[list[Span]]) -> None:
             around[place] = [span]
 
 
-def _agree(span: Span, kernel: Span) -> bool:
+def _agree(span: HostSpan, kernel: HostSpan) -> bool:
     return span.start <= kernel.start and kind_of(kernel.name) in (None, kind_of(span.name), "send_recv")
 
 
-def _by_order(kept: Recorded, around: list[list[Span]]) -> None:
+def _by_order(kept: Recorded, around: list[list[HostSpan]]) -> None:
     """Where no launch is on the record at all: the host's annotations of a kind, if they are as many as its kernels."""
     if any(around):
         return
@@ -209,7 +211,7 @@ def _by_order(kept: Recorded, around: list[list[Span]]) -> None:
                 around[place] = [span]
 
 
-def _collective(kernel: Span, issued: float | None, around: Sequence[Span]) -> Found:
+def _collective(kernel: HostSpan, issued: float | None, around: Sequence[HostSpan]) -> Found:
     told = [kernel, *around]
     size = _size(kernel, around)
     sequence = _said(told, lambda args: args.seq)
@@ -227,11 +229,11 @@ def _collective(kernel: Span, issued: float | None, around: Sequence[Span]) -> F
     )
 
 
-def _said(told: Sequence[Span], what: Callable[[Any], Any]) -> Any:
+def _said(told: Sequence[HostSpan], what: Callable[[Any], Any]) -> Any:
     return next((what(span.args) for span in told if what(span.args) is not None), None)
 
 
-def _kind(kernel: Span, around: Sequence[Span]) -> str:
+def _kind(kernel: HostSpan, around: Sequence[HostSpan]) -> str:
     """What arguments and annotations say before the kernel's name, which is SendRecv for an all-to-all."""
     named = [span.args.collective for span in (kernel, *around) if span.args.collective]
     named += [span.name for span in around if span.name != "record_param_comms"]
@@ -239,7 +241,7 @@ def _kind(kernel: Span, around: Sequence[Span]) -> str:
     return kinds[0] if kinds else kind_of(kernel.name) or "collective"
 
 
-def _size(kernel: Span, around: Sequence[Span]) -> Size | None:
+def _size(kernel: HostSpan, around: Sequence[HostSpan]) -> Size | None:
     for span, by in ((kernel, "kernel"), *((span, "host") for span in around)):
         if span.args.in_elements is not None:
             return Size(span.args.in_elements, dtype_of(span.args.dtype), by)
@@ -260,12 +262,12 @@ def _of_threads(kept: Recorded) -> list[Found]:
     return found
 
 
-def _paired(runs: Sequence[Span], calls: Sequence[Span]) -> list[tuple[Span, Span | None]]:
+def _paired(runs: Sequence[HostSpan], calls: Sequence[HostSpan]) -> list[tuple[HostSpan, HostSpan | None]]:
     """The k-th call with the k-th run of its size, as threads may begin in another order; of all, if sizes differ."""
     if len(calls) != len(runs):
         return [(run, None) for run in runs]
 
-    def keys(spans: Sequence[Span]) -> list[tuple[int | None, int]]:
+    def keys(spans: Sequence[HostSpan]) -> list[tuple[int | None, int]]:
         sizes = [tensors_of(span.args)[0] for span in spans]
         return list(zip(sizes, places(sizes), strict=True))
 
@@ -274,7 +276,7 @@ def _paired(runs: Sequence[Span], calls: Sequence[Span]) -> list[tuple[Span, Spa
     return list(zip(runs, [by_size[key] for key in ran] if by_size.keys() == set(ran) else calls, strict=True))
 
 
-def _calls(kept: Recorded, kind: str) -> list[Span]:
+def _calls(kept: Recorded, kind: str) -> list[HostSpan]:
     for prefix in ("c10d::", "_c10d_functional::"):
         calls = [span for span in kept.issues if span.name.startswith(prefix) and kind_of(span.name) == kind]
         if calls:
@@ -282,7 +284,7 @@ def _calls(kept: Recorded, kind: str) -> list[Span]:
     return []
 
 
-def _run(kind: str, run: Span, call: Span | None) -> Found:
+def _run(kind: str, run: HostSpan, call: HostSpan | None) -> Found:
     told = [run] if call is None else [run, call]
     read = tensors_of if kind == "all_reduce" else tensor_of
     elements, dtype = next((found for span in told if (found := read(span.args))[0] is not None), (None, None))

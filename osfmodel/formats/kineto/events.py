@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from osfmodel.errors import DataError
-from osfmodel.formats.json_stream import DECODER, ArrayStream
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.source import TELLING, checksum_of
 from osfmodel.formats.source_text import Files, Progress, Text, silent
-from osfmodel.formats.trace_files import opened, peeked
-from osfmodel.source import TELLING, checksum_of
+from osfmodel.formats.streams.json_stream import DECODER, ArrayStream
+from osfmodel.formats.streams.trace_files import opened, peeked
 
 SPELLINGS: Mapping[str, str] = {
     "external_id": "External id", "older_external_id": "external id", "correlation": "correlation", "stream": "stream",
@@ -84,7 +84,7 @@ class Event(msgspec.Struct, gc=False):
     id: str | None = None
 
 
-class Entry(msgspec.Struct, gc=False):
+class RawEvent(msgspec.Struct, gc=False):
     """An event of which ``args`` are not decoded yet, or by the slow way already parsed."""
 
     name: str = ""
@@ -98,7 +98,7 @@ class Entry(msgspec.Struct, gc=False):
     args: msgspec.Raw = NO_RAW
 
 
-class ParsedEntry(Entry):
+class ParsedEntry(RawEvent):
     """One that msgspec refused, or whose neighbours it refused: what its args hold is parsed, but not checked."""
 
     parsed: Any = None
@@ -143,7 +143,7 @@ def read_events(
         yield _begun(name, pieces, _Choice(keep))
 
 
-Batches = Iterator[tuple[int, list[Entry]]]
+Batches = Iterator[tuple[int, list[RawEvent]]]
 
 
 def _begun(name: str, pieces: Iterator[bytes], choice: _Choice) -> TraceFile:
@@ -183,7 +183,7 @@ class _Choice:
     keep: Callable[[str, str], bool] | None
     names: dict[tuple[str, str], _Chosen] = field(default_factory=dict)
 
-    def of(self, entry: Entry) -> _Chosen:
+    def of(self, entry: RawEvent) -> _Chosen:
         """What is to be done with events such as this."""
         if len(self.names) >= MOST_NAMES:
             self.names.clear()
@@ -193,18 +193,18 @@ class _Choice:
 
 
 NO_ARGS = Args()
-_ENTRIES = msgspec.json.Decoder(list[Entry])
+_ENTRIES = msgspec.json.Decoder(list[RawEvent])
 _ARGS = msgspec.json.Decoder(Args)
 
 
-def _decoded(content: bytes) -> list[Entry] | None:
+def _decoded(content: bytes) -> list[RawEvent] | None:
     try:
         return _ENTRIES.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def event_of(number: int, entry: Entry, chosen: _Chosen) -> Event:
+def event_of(number: int, entry: RawEvent, chosen: _Chosen) -> Event:
     """The event with all that is kept of it. Raises DataError with its number for times or counts that cannot be."""
     start, duration = entry.ts, entry.dur
     if start is None and entry.ph == METADATA:
@@ -223,7 +223,7 @@ def event_of(number: int, entry: Entry, chosen: _Chosen) -> Event:
     return Event(entry.ph, chosen.cat, chosen.name, start, duration, str(entry.pid), str(entry.tid), args, flow)
 
 
-def args_of(entry: Entry) -> Args:
+def args_of(entry: RawEvent) -> Args:
     """What is kept of the args. Raises DataError for a count of a collective that is none."""
     if isinstance(entry, ParsedEntry):
         return _converted(entry.parsed)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osfmodel.formats.kineto_events import NO_ARGS, Event
+from osfmodel.formats.kineto.events import NO_ARGS, Event
 
 CATEGORIES = {
     "kernel": "kernel",
@@ -51,7 +51,7 @@ MOST_INTERVALS = 400_000
 """Intervals of the host's operators that are held before they are united."""
 
 
-class Span(NamedTuple):
+class HostSpan(NamedTuple):
     """A piece of the host's record: ``args`` are the event's."""
 
     name: str
@@ -147,10 +147,10 @@ class Recorded:
     launches: Columns = field(default_factory=lambda: Columns(3))
     backward: Columns = field(default_factory=lambda: Columns(4))
     hooked: Columns = field(default_factory=lambda: Columns(2))
-    kernels: list[Span] = field(default_factory=list)
-    issues: list[Span] = field(default_factory=list)
-    gradients: list[Span] = field(default_factory=list)
-    notes: list[Span] = field(default_factory=list)
+    kernels: list[HostSpan] = field(default_factory=list)
+    issues: list[HostSpan] = field(default_factory=list)
+    gradients: list[HostSpan] = field(default_factory=list)
+    notes: list[HostSpan] = field(default_factory=list)
     operators: Union = field(default_factory=Union)
     copied: Columns = field(default_factory=lambda: Columns(2))
     waits: Union = field(default_factory=Union)
@@ -168,8 +168,8 @@ class Recorded:
 Handler = Callable[[Recorded, Event], None]
 
 
-def _span(event: Event) -> Span:
-    return Span(event.name, event.ts, event.ts + event.dur, event.tid, event.args)
+def _span(event: Event) -> HostSpan:
+    return HostSpan(event.name, event.ts, event.ts + event.dur, event.tid, event.args)
 
 
 def _row(event: Event) -> tuple[float, float, float, float]:

@@ -15,13 +15,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from osfmodel.errors import DataError
-from osfmodel.formats.kineto_collectives import Found, tensor_of
-from osfmodel.formats.kineto_ends import Needs
-from osfmodel.formats.kineto_recorded import DDP, Recorded, Span, unite
-from osfmodel.formats.kineto_windows import OPTIMIZER_STEP, Device, Window, bounds_of, device_of, windows_of
-from osfmodel.intervals import Interval
-from osfmodel.trace.record import Collective, GradientReady, Step
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.intervals import Interval
+from osfmodel.entities.trace import Collective, GradientReady, Step
+from osfmodel.formats.kineto.collectives import Found, tensor_of
+from osfmodel.formats.kineto.recorded import DDP, HostSpan, Recorded, unite
+from osfmodel.formats.kineto.windows import (
+    OPTIMIZER_STEP,
+    DeviceActivity,
+    Needs,
+    Window,
+    bounds_of,
+    device_of,
+    windows_of,
+)
 
 LOADER = "enumerate(DataLoader)"
 
@@ -31,14 +38,14 @@ class _Host:
     """What the host did, sorted by start; ``starts`` are those of ``gradients``, ``hooks`` and ``copied`` rows
     (start, end)."""
 
-    device: Device
+    device: DeviceActivity
     backward: np.ndarray
-    gradients: Sequence[Span]
+    gradients: Sequence[HostSpan]
     starts: np.ndarray
     hooks: np.ndarray
     copied: np.ndarray
-    updates: Sequence[Span]
-    loads: Sequence[Span]
+    updates: Sequence[HostSpan]
+    loads: Sequence[HostSpan]
     ddp: bool
 
 
@@ -73,7 +80,7 @@ def steps_of(kept: Recorded, found: Sequence[Found], origin: float) -> tuple[lis
     return steps, said
 
 
-def _host(kept: Recorded, device: Device) -> _Host:
+def _host(kept: Recorded, device: DeviceActivity) -> _Host:
     gradients = sorted(kept.gradients, key=lambda span: span.start)
     backward, hooks, copied = kept.backward.rows(), kept.hooked.rows(), kept.copied.rows()
     return _Host(
@@ -230,14 +237,14 @@ class _Reader:
         done = np.searchsorted(device.submitted[places], returned, "right")
         return np.asarray(np.append(-np.inf, reach)[done])
 
-    def _returned(self, span: Span) -> float:
+    def _returned(self, span: HostSpan) -> float:
         """When the node around an accumulation, and DDP's hook in it, returned."""
         hooks = self.host.hooks
         place = int(np.searchsorted(hooks[:, 0], span.start, "right")) - 1
         return float(hooks[place, 1]) if place >= 0 and hooks[place, 1] >= span.end else span.end
 
 
-def _undefined(span: Span) -> bool:
+def _undefined(span: HostSpan) -> bool:
     """Whether there was no gradient to accumulate, as for a parameter that backward did not reach."""
     types = span.args.input_types
     return isinstance(types, list) and bool(types) and types[0] == ""

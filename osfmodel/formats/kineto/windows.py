@@ -7,6 +7,11 @@ next step computes, a collective nobody waits for, does not count), and the next
 the host says so, if the device then was idle, which its first work shows by starting at once; else with that work, or
 where what was submitted before it ends.
 Steps so tile the time, and their mean is that of training. Where the host computes, steps are as it annotates them.
+
+A library that uses threads of the host, such as gloo, may close its note of a message late, when the thread that trains
+has already gone on with what came of it. DDP waits for its buckets in their order and copies the gradients of each
+back; the optimizer needs them all. So a message had ended when the pause before its copies was over; one that is in
+flight when the optimizer begins, when the longest pause before that was.
 """
 
 from __future__ import annotations
@@ -18,10 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from osfmodel.errors import DataError
-from osfmodel.formats.kineto_collectives import Found
-from osfmodel.formats.kineto_recorded import Recorded, Span, launched, unite, without
-from osfmodel.intervals import Interval
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.intervals import Interval
+from osfmodel.entities.workload import holds_gradients
+from osfmodel.formats.kineto.collectives import Found
+from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite, without
 
 AT_ONCE = 1000.0
 """Microseconds within which a device that was idle starts what is submitted."""
@@ -42,7 +48,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceActivity:
     """What computes, sorted by when it was submitted; times in microseconds as in the file.
 
     rows:      (start, end), and ``submitted``, when the host submitted it: on a CPU when it starts
@@ -69,11 +75,11 @@ class Device:
         return (float(rows[:, 0].min()), float(rows[:, 1].max())) if len(rows) else None
 
 
-def device_of(kept: Recorded) -> Device:
+def device_of(kept: Recorded) -> DeviceActivity:
     """Of the GPU where one worked, else of the host's threads."""
     if not kept.on_device:
         busy = without(kept.operators.rows(), kept.waits.rows())
-        return Device(busy, busy[:, 0], busy, np.zeros((0, 2)), busy * 0, True)
+        return DeviceActivity(busy, busy[:, 0], busy, np.zeros((0, 2)), busy * 0, True)
     rows, copies = kept.work.rows(), kept.copies.rows()
     both = np.concatenate((rows, copies))
     calls = launched(kept, both)
@@ -82,7 +88,7 @@ def device_of(kept: Recorded) -> Device:
     delays = delays[np.argsort(submitted, kind="stable")]
     submitted = submitted[: len(rows)]
     order = np.argsort(submitted, kind="stable")
-    return Device(rows[order, :2], submitted[order], unite(rows[:, :2]), unite(copies[:, :2]), delays, False)
+    return DeviceActivity(rows[order, :2], submitted[order], unite(rows[:, :2]), unite(copies[:, :2]), delays, False)
 
 
 def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
@@ -101,7 +107,7 @@ def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
     return filled
 
 
-def windows_of(kept: Recorded, device: Device) -> tuple[list[Window], str]:
+def windows_of(kept: Recorded, device: DeviceActivity) -> tuple[list[Window], str]:
     """The steps on the host and, where they are not annotated, a sentence on how they were found."""
     marked = sorted((note for note in kept.notes if note.name.startswith(PROFILER_STEP)), key=lambda n: n.start)
     updates = sorted((note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)), key=lambda n: n.start)
@@ -114,7 +120,7 @@ def windows_of(kept: Recorded, device: Device) -> tuple[list[Window], str]:
     return _by_optimizer(kept, device, updates) if updates else _whole_trace(kept, device)
 
 
-def _by_updates(windows: list[Window], updates: Sequence[Span]) -> tuple[list[Window], str]:
+def _by_updates(windows: list[Window], updates: Sequence[HostSpan]) -> tuple[list[Window], str]:
     """Windows that are micro-batches, most of them without a step of the optimizer, as steps up to each of those.
 
     What follows the last is no whole step; nor is the first, where it has fewer than most.
@@ -138,14 +144,14 @@ def _number(name: str, place: int) -> int:
     return int(digits) if digits.isdecimal() and len(digits) < 16 else place
 
 
-def _whole_trace(kept: Recorded, device: Device) -> tuple[list[Window], str]:
+def _whole_trace(kept: Recorded, device: DeviceActivity) -> tuple[list[Window], str]:
     if not len(device.submitted):
         raise DataError("has no work of a device and no operators: record some steps of training")
     window = Window(0, kept.first, math.nextafter(float(device.submitted[-1]), math.inf))
     return [window], f"neither steps nor the optimizer's are annotated: the trace is taken as one step; {REMEDY}"
 
 
-def _by_optimizer(kept: Recorded, device: Device, updates: Sequence[Span]) -> tuple[list[Window], str]:
+def _by_optimizer(kept: Recorded, device: DeviceActivity, updates: Sequence[HostSpan]) -> tuple[list[Window], str]:
     """From the end of an optimizer's step to that of the next; optimizers without backward between them are of one."""
     accumulated = np.sort(np.array([span.end for span in kept.gradients]))
     ends = []
@@ -165,18 +171,20 @@ def _between(times: np.ndarray, start: float, end: float) -> bool:
     return bool(last > first)
 
 
-def _is_whole(windows: Sequence[Window], device: Device) -> bool:
+def _is_whole(windows: Sequence[Window], device: DeviceActivity) -> bool:
     """Whether the first has about as much work as the others; on a CPU, as much time in it."""
     work = [_work(device, window) for window in windows]
     return work[0] >= WHOLE * float(np.median(work[1:]))
 
 
-def _work(device: Device, window: Window) -> float:
+def _work(device: DeviceActivity, window: Window) -> float:
     rows = device.rows[device.places(window.start, window.end)]
     return float((rows[:, 1] - rows[:, 0]).sum()) if device.host else float(len(rows))
 
 
-def bounds_of(windows: Sequence[Window], device: Device, found: Sequence[Sequence[Found]]) -> list[Interval | None]:
+def bounds_of(
+    windows: Sequence[Window], device: DeviceActivity, found: Sequence[Sequence[Found]]
+) -> list[Interval | None]:
     """When each step began and ended on the device, given the collectives of each; None for one without work."""
     if device.host:
         return [(window.start, window.end) for window in windows]
@@ -195,10 +203,65 @@ def bounds_of(windows: Sequence[Window], device: Device, found: Sequence[Sequenc
     return bounds
 
 
-def _first(window: Window, span: Interval, device: Device) -> float:
+def _first(window: Window, span: Interval, device: DeviceActivity) -> float:
     """Where the first step begins: after the work before it, or on the host if the device was idle then."""
     earlier = device.rows[: device.places(window.start, window.end).start, 1]
     if len(earlier) and earlier.max() > window.start:
         return min(float(earlier.max()), span[1])
     delay = device.delays[np.searchsorted(device.delays[:, 0], window.start), 1]
     return span[0] if delay > AT_ONCE else min(window.start, span[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the host did in a step that needs its gradients, microseconds; all ascending.
+
+    backward:    from when to when it evaluated nodes of the last backward
+    accumulated: when it had accumulated each gradient
+    copies:      rows (start, end) of DDP's copies of gradients out of their buckets, after backward
+    updates:     when steps of optimizers began
+    busy:        rows (start, end): when it computed
+    """
+
+    backward: tuple[float, float]
+    accumulated: np.ndarray
+    copies: np.ndarray
+    updates: np.ndarray
+    busy: np.ndarray
+
+    def ended(self, found: Sequence[Found]) -> list[Found]:
+        """The collectives of the step in the order in which they were submitted, none of gradients ending too late."""
+        ended = []
+        before = reached = -math.inf
+        for one in found:
+            if one.kind != "all_reduce" or not holds_gradients(one.dtype) or one.submitted < self.backward[0]:
+                ended.append(one)
+                continue
+            latest = min(self._copied(before), self._updated(one, max(one.submitted, reached)))
+            ended.append(one._replace(end=latest) if one.start < latest < one.end else one)
+            before, reached = one.submitted, ended[-1].end
+        return ended
+
+    def _updated(self, one: Found, since: float) -> float:
+        """When the wait ended, later than ``since``, after which the optimizer began, for a message in flight then."""
+        begin = float(np.append(self.updates, math.inf)[np.searchsorted(self.updates, one.submitted)])
+        return math.inf if one.end <= begin else self._went_on(min(max(since, self.backward[1]), begin), begin)
+
+    def _copied(self, before: float) -> float:
+        """When the wait ended after which a message was copied, given when that before it was submitted.
+
+        Of no more gradients than were there then are copies in the buckets before it.
+        """
+        place = int(np.searchsorted(self.accumulated, before, "right"))
+        if place >= len(self.copies) or (place and len(self.copies) != len(self.accumulated)):
+            return math.inf
+        since = float(self.copies[place - 1, 1]) if place else self.backward[1]
+        return self._went_on(since, float(self.copies[place, 0]))
+
+    def _went_on(self, since: float, until: float) -> float:
+        """The end of the longest pause between two times; the second where there is none."""
+        first, last = np.searchsorted(self.busy[:, 1], since, "right"), np.searchsorted(self.busy[:, 0], until)
+        rows = np.clip(self.busy[first:last], since, until)
+        starts, ends = np.append(since, rows[:, 1]), np.append(rows[:, 0], until)
+        longest = int(np.argmax(ends - starts))
+        return float(ends[longest]) if ends[longest] > starts[longest] else until

@@ -6,10 +6,9 @@ spread over the buckets by their bytes. Good enough to price other networks and 
 
 from __future__ import annotations
 
-from osfmodel.errors import DataError
-from osfmodel.formats.json_text import parse, require
-from osfmodel.formats.source_text import Hints, Text
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.formats.source_text import Hints, Text, parse, require
 
 
 def sniff(head: str) -> bool:

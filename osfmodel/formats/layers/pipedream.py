@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.source_text import Hints, Text
-from osfmodel.workload import Layer, Workload
 
 FIGURES = " -- forward_compute_time="
 NODE = re.compile(r"(node\d+) -- (.*)")

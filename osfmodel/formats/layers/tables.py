@@ -1,4 +1,6 @@
-"""A CSV of layers, the simplest hand-made profile: name, bytes, forward and backward times, from input to output.
+"""Tables of layers, the simplest hand-made profiles: name, bytes, forward and backward times, from input to output.
+
+A CSV, or a JSON list of objects with the same names.
 
 Columns: ``name`` (or layer, tensor); ``gradient_bytes`` (or bytes, parameter_bytes), or ``params`` of 4 bytes;
 ``forward_ms`` and ``backward_ms`` (or fwd_, bwd_, and _us or _s); optionally ``dtype`` and ``activation_bytes``.
@@ -6,11 +8,13 @@ Columns: ``name`` (or layer, tensor); ``gradient_bytes`` (or bytes, parameter_by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
-from osfmodel.errors import DataError
-from osfmodel.formats.source_text import Hints, Text, columns_of, pick
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.formats.source_text import Hints, Text, columns_of, parse_list, pick
 
 NAMES = ("name", "layer", "tensor", "node")
 BYTES = ("gradient_bytes", "parameter_bytes", "bytes", "params", "elements")
@@ -56,3 +60,31 @@ def _layer(text: Text, number: int, row: dict[str, str]) -> Layer:
         if str(error).startswith(f"{text.unit} "):
             raise
         raise text.fault(number, row[name], str(error)) from None
+
+
+def sniff_json(head: str) -> bool:
+    """A JSON list of objects that have a name, bytes, and a forward and a backward time."""
+    start = head.lstrip()
+    listed = start.startswith("[") and start[1:].lstrip().startswith("{")
+    first = start.partition("}")[0]
+    return listed and all(any(f'"{name}"' in first for name in names) for names in (NAMES, BYTES, FORWARD, BACKWARD))
+
+
+def read_json(text: Text, hints: Hints) -> list[Workload]:
+    """One workload. Raises DataError that counts the entries, the first being 1."""
+    entries = replace(text, unit="entry")
+    return [workload_of(entries, _rows(entries, parse_list(text)), hints)]
+
+
+def _rows(text: Text, entries: list[Any]) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict):
+            raise text.fault(number, repr(entry), "is no object")
+        yield number, {key: _cell(text, number, value) for key, value in entry.items()}
+
+
+def _cell(text: Text, number: int, value: Any) -> str:
+    """What a CSV would say."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+        raise text.fault(number, repr(value), "is neither text nor a number")
+    return "" if value is None else str(value)

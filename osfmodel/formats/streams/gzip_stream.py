@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 
-from osfmodel.errors import DataError
-from osfmodel.profiles import LARGEST_FILE
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files.profiles import LARGEST_FILE
 
 MAGIC = b"\x1f\x8b"
 GZIP = 31

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
 
 Item = TypeVar("Item")
 CHUNK = 2**16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from osfmodel.errors import DataError
+from osfmodel.entities.errors import DataError
 
 BLOCK = 512
 NAME, SIZE, CHECKSUM, KIND, MARK, PREFIX = (
@@ -70,7 +70,7 @@ class Body:
 
 
 @dataclass(slots=True)
-class Entry:
+class TarHeader:
     """What the header of a file says, and what extended headers before it said."""
 
     kind: bytes = b""
@@ -115,7 +115,7 @@ def shown(name: bytes) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text[-LONGEST_NAME:])
 
 
-def _unread(entry: Entry) -> str:
+def _unread(entry: TarHeader) -> str:
     """Why an entry is not read; empty for files and folders."""
     parts = entry.name.split(b"/")
     if entry.kind in FILES and (b".." in parts or entry.name.startswith(b"/")):
@@ -125,9 +125,9 @@ def _unread(entry: Entry) -> str:
     return f"it is {SPECIAL.get(entry.kind, 'of a kind that is not read')}"
 
 
-def _entries(archive: Bytes) -> Iterator[Entry]:
+def _entries(archive: Bytes) -> Iterator[TarHeader]:
     """The entries that stand for a file, with their full names."""
-    entry, number = Entry(), 0
+    entry, number = TarHeader(), 0
     while header := _header(archive):
         number += 1
         if number > 4 * MOST_ENTRIES:
@@ -140,7 +140,7 @@ def _entries(archive: Bytes) -> Iterator[Entry]:
         entry.size = _decimal(entry.said["size"]) if "size" in entry.said else entry.size
         entry.kind = b"S" if SPARSE in entry.said else entry.kind
         yield entry
-        entry = Entry()
+        entry = TarHeader()
 
 
 def _header(archive: Bytes) -> bytes:
@@ -188,7 +188,7 @@ def _decimal(text: bytes) -> int:
     return int(text)
 
 
-def _extended(archive: Bytes, entry: Entry) -> dict[str, bytes]:
+def _extended(archive: Bytes, entry: TarHeader) -> dict[str, bytes]:
     """What an extended header says of the next file: ``path``, ``size``, and whether it is sparse."""
     if entry.size > LARGEST_HEADER:
         raise DataError(f"is a tar archive with a header of {entry.size:,} bytes, which none has")

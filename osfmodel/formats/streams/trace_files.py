@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from osfmodel.errors import DataError
-from osfmodel.formats import tar_stream
-from osfmodel.formats.packed import STEP, limited, streamed
+from osfmodel.entities.errors import DataError
 from osfmodel.formats.source_text import Files, Progress, Text, silent
+from osfmodel.formats.streams import tar_stream
+from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
 
 HEAD = 65_536
 LARGEST_TRACE = 2**35
@@ -26,7 +26,7 @@ Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
 
 
-class Meter:
+class ByteCounter:
     """Counts the bytes read of all files, as they are on disk, and tells of each."""
 
     def __init__(self, paths: Iterable[Path], progress: Progress | None) -> None:
@@ -41,7 +41,7 @@ class Meter:
 
 
 @dataclass(slots=True)
-class LeftOut:
+class Skipped:
     """Tells of the first few files that are left out, and at the end how many more there were."""
 
     tell: Callable[[str], None]
@@ -60,12 +60,12 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Sifting:
+class Filter:
     """What of archives and folders is wanted (``known``, by its beginning), who hears of the rest, who counts bytes."""
 
     known: Callable[[str], bool]
     tell: Callable[[str], None]
-    meter: Meter
+    meter: ByteCounter
 
 
 def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -> Opened:
@@ -76,13 +76,13 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
     Raises DataError, with the path, for what cannot be read, and where there is no trace.
     """
     listed = [(path, [] if isinstance(path, Text) else _listed(path, endings)) for path in files.paths]
-    meter = Meter((file for _, inside in listed for file, _ in inside), files.progress)
-    left = LeftOut(files.tell)
+    meter = ByteCounter((file for _, inside in listed for file, _ in inside), files.progress)
+    left = Skipped(files.tell)
     for path, inside in listed:
         if isinstance(path, Text):
             yield path.file, iter((path.content.encode("utf-8", "surrogatepass"),))
         for file, found in inside:
-            yield from _checked(file, _in_file(file, found, Sifting(known, left.add, meter)))
+            yield from _checked(file, _in_file(file, found, Filter(known, left.add, meter)))
     left.end()
 
 
@@ -92,7 +92,7 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
     None for a file that none knows. Raises DataError, with the path, for what cannot be read, and for an archive or a
     folder that holds nothing they know.
     """
-    sifting = Sifting(lambda head: any(sniff(head) for sniff in formats.values()), silent, Meter((), None))
+    sifting = Filter(lambda head: any(sniff(head) for sniff in formats.values()), silent, ByteCounter((), None))
     for file, _ in _listed(path, endings):
         for _, pieces in _checked(file, _in_file(file, True, sifting)):
             head = _text(peeked(pieces, HEAD)[0])
@@ -105,7 +105,7 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
 def head_of(path: Path) -> bytes:
     """What a file begins with, unpacked. Raises DataError for what cannot be read."""
     with _open(path) as file:
-        return peeked(streamed(_read(file, Meter((), None))), HEAD)[0]
+        return peeked(streamed(_read(file, ByteCounter((), None))), HEAD)[0]
 
 
 def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
@@ -124,7 +124,7 @@ def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
     return [(file, True) for file in inside]
 
 
-def _in_file(path: Path, found: bool, sifting: Sifting) -> Opened:
+def _in_file(path: Path, found: bool, sifting: Filter) -> Opened:
     """The traces in a file: itself, or those of an archive. One that was ``found`` in a folder may be none."""
     with _open(path) as file:
         start, pieces = peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
@@ -136,7 +136,7 @@ def _in_file(path: Path, found: bool, sifting: Sifting) -> Opened:
             yield str(path), limited(pieces, LARGEST_TRACE, TOO_LARGE)
 
 
-def _in_archive(path: Path, pieces: Pieces, sifting: Sifting) -> Opened:
+def _in_archive(path: Path, pieces: Pieces, sifting: Filter) -> Opened:
     none = True
     for name, body in tar_stream.files(pieces, lambda message: sifting.tell(f"{path}: {message}")):
         for trace in _if_known(f"{path}:{name}", streamed(body), sifting):
@@ -146,7 +146,7 @@ def _in_archive(path: Path, pieces: Pieces, sifting: Sifting) -> Opened:
         raise DataError("is a tar archive without traces")
 
 
-def _if_known(name: str, pieces: Pieces, sifting: Sifting) -> Opened:
+def _if_known(name: str, pieces: Pieces, sifting: Filter) -> Opened:
     content, pieces = peeked(pieces, HEAD)
     if sifting.known(_text(content)):
         yield name, limited(pieces, LARGEST_TRACE, TOO_LARGE)
@@ -173,7 +173,7 @@ def _open(path: Path) -> BinaryIO:
         raise DataError(f"cannot be read: {error.strerror or error}") from None
 
 
-def _read(file: BinaryIO, meter: Meter) -> Pieces:
+def _read(file: BinaryIO, meter: ByteCounter) -> Pieces:
     while True:
         try:
             content = file.read(STEP)

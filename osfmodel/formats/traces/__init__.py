@@ -1,7 +1,7 @@
 """Jobs as a profiler saw them: what is on the record, and the workload, plan, cluster and times that it holds."""
 
-from osfmodel.trace.nouns import cluster_of, measurement_of, plan_of, workload_of
-from osfmodel.trace.record import Collective, GradientReady, RankTrace, Step, Trace
+from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
+from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
 
 __all__ = [
     "Collective",

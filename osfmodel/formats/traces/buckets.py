@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from osfmodel.intervals import common, length, without
-from osfmodel.trace.record import Collective, GradientReady, Step
+from osfmodel.entities.intervals import common, length, without
+from osfmodel.entities.trace import Collective, GradientReady, Step
 
 
 def carried(step: Step) -> list[list[GradientReady]] | None:

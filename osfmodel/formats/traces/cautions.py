@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from osfmodel.cluster import Cluster
-from osfmodel.errors import DataError
+from osfmodel.cost.pricing import pricing_of
+from osfmodel.engine import predict_timeline
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.trace import Trace
+from osfmodel.entities.units import how_many, show_time
+from osfmodel.entities.workload import Workload, idle
 from osfmodel.formats.source_text import Hints, Noun
-from osfmodel.trace.nouns import cluster_of, gpus_per_node, measurement_of, workload_of
-from osfmodel.trace.own_step import cautions
-from osfmodel.trace.record import Trace
-from osfmodel.trace.usual import usual_step
-from osfmodel.units import how_many, show_time
-from osfmodel.what_if import idle
-from osfmodel.workload import Workload
+from osfmodel.formats.traces.buckets import exposed_others
+from osfmodel.formats.traces.entities import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.usual import unsteady, usual_step
 
 MOST_SHOWN = 12
 ONE_SIZE = (
@@ -80,3 +81,50 @@ def found_in(trace: Trace) -> str:
     buckets = f", of gradients {len(sizes)}: {shown} elements" if sizes else ""
     time = show_time(measurement_of(trace).iteration_time)
     return f"{ranks}, {how_many(len(trace.pace.steps), 'step')} of {time}, {collectives}{buckets}"
+
+
+OFF = 0.05
+"""A step that is put together again is said to be off where it differs by a larger part."""
+
+
+OTHERS = 0.01
+"""Part of a step from which on collectives that a workload has as computation are told."""
+
+
+def own_step(trace: Trace) -> float | None:
+    """Seconds of an iteration of the parts of ``trace``; None where one of them is missing."""
+    try:
+        workload = workload_of(trace)
+        pricing = pricing_of(cluster_of(trace), trace.workers or 1)
+        return predict_timeline(workload, plan_of(trace, workload), pricing).iteration_time
+    except OsfError:
+        return None  # what is missing is said where that part is asked for
+
+
+def cautions(trace: Trace) -> tuple[str, ...]:
+    """A sentence on each reason to take what is made of ``trace`` with care, beside what it lacks (its remarks)."""
+    return *unsteady(trace), *doubts(trace), *_others(trace)
+
+
+def doubts(trace: Trace) -> tuple[str, ...]:
+    """A sentence where the parts give another step than was measured (the median), else none."""
+    again = own_step(trace)
+    measured = 0.0 if again is None else measurement_of(trace).iteration_time
+    if again is None or not measured or abs(again / measured - 1) <= OFF:
+        return ()
+    return (
+        f"put together again, the step is off by {again / measured - 1:+.0%}: take predictions from it as rough; "
+        "osf explain says where its time went",
+    )
+
+
+def _others(trace: Trace) -> tuple[str, ...]:
+    """A sentence where collectives of which a workload knows nothing keep the device waiting, else none."""
+    step = usual_step(trace)
+    other = exposed_others(step)
+    if other < OTHERS * step.time:
+        return ()
+    return (
+        f"{show_time(other)} of a step are spent in collectives that are no all-reduces of gradients, beside no "
+        "computation: the workload has them as such, whatever the network and the number of workers",
+    )

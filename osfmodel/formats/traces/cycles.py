@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from osfmodel.errors import DataError
-from osfmodel.trace.record import RankTrace, Step
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.trace import RankTrace, Step
 
 REMEDY = "give the files of one run by their names, of each rank as many: a folder may hold several jobs"
 

@@ -1,6 +1,6 @@
 """The nouns in a trace: the workload, the buckets that were sent, what collectives took, and how long steps took.
 
-All are of the rank that the others wait for, and of its usual steps (:mod:`osfmodel.trace.usual`), so that the parts of
+All are of the rank that the others wait for, and of its usual steps (:mod:`formats.traces.usual`), so that the parts of
 a step add up; times are medians over them. A gradient is ready for the job when the
 last rank on the record has it. What the device did is taken as it was: computation that collectives slow down is longer
 in the workload, and other collectives than those of gradients, which a plan cannot change, are part of its forward and
@@ -14,17 +14,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from osfmodel.cluster import LIBRARIES, AlphaBeta, Cluster, Table
-from osfmodel.errors import DataError, OsfError
-from osfmodel.measurement import UNKNOWN, Measurement
-from osfmodel.notation import written
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.source import Source, imported
-from osfmodel.trace.buckets import carried, filled
-from osfmodel.trace.record import GradientReady, Step, Trace
-from osfmodel.trace.usual import alike_steps, usual_steps
-from osfmodel.trace.wires import arrivals_known, rising_means, seconds_per_byte, several_sizes, wire_times_by_size
-from osfmodel.workload import Layer, Workload, element_bytes
+from osfmodel.entities.cluster import LIBRARIES, AlphaBeta, Cluster, Table
+from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.files.notation import written
+from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.source import Source, imported
+from osfmodel.entities.trace import GradientReady, Step, Trace
+from osfmodel.entities.workload import Layer, Workload, element_bytes
+from osfmodel.formats.traces.buckets import carried, filled
+from osfmodel.formats.traces.usual import alike_steps, usual_steps
+from osfmodel.formats.traces.wires import (
+    arrivals_known,
+    rising_means,
+    seconds_per_byte,
+    several_sizes,
+    wire_times_by_size,
+)
 
 SHAPES = "record with record_shapes=True"
 ONE_SIZE = "of about one size only, so that time is taken to be in proportion to bytes"
@@ -33,7 +39,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TracedLayer:
     """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it.
 
     ``held`` are its bytes in memory where it is cast before it is sent, as hooks do; ``dtype`` is what is sent.
@@ -90,7 +96,7 @@ def _barrier(step: Step) -> float:
     return max([_backward_end(step), *(one.end for one in step.reductions), *(one.ready for one in step.gradients)])
 
 
-def _pieces(step: Step, host_computes: bool) -> list[Piece]:
+def _pieces(step: Step, host_computes: bool) -> list[TracedLayer]:
     """What of the step becomes layers, in ready order."""
     sizes = [one.bytes for one in step.reductions]
     messages = carried(step)
@@ -103,7 +109,7 @@ def _pieces(step: Step, host_computes: bool) -> list[Piece]:
     return _in_order(found)
 
 
-def _pieces_of_job(trace: Trace, step: Step) -> list[Piece]:
+def _pieces_of_job(trace: Trace, step: Step) -> list[TracedLayer]:
     """The same, each ready when the last rank has it."""
     mine = _pieces(step, trace.pace.host_computes)
     for rank in trace.ranks:
@@ -115,7 +121,7 @@ def _pieces_of_job(trace: Trace, step: Step) -> list[Piece]:
     return mine
 
 
-def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[Piece]:
+def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[TracedLayer]:
     """One for each gradient; those that no message carries, where there are messages, have 0 bytes."""
     where = {id(one): place for place, message in enumerate(messages or ()) for one in message}
     found = []
@@ -124,44 +130,46 @@ def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None
         sent = one.bytes if bucket is not None or messages is None else 0
         ready = one.ready if bucket is None else min(one.ready, step.reductions[bucket].start)
         name, grain = (one.name, "") if one.name else (f"gradient{number}", "gradient")
-        piece = Piece(name, ready - step.start, sent or 0, one.dtype or "", bucket, grain=grain)
+        piece = TracedLayer(name, ready - step.start, sent or 0, one.dtype or "", bucket, grain=grain)
         found.append(piece if bucket is None else _cast(piece, one, step.reductions[bucket].dtype))
     return found
 
 
-def _cast(piece: Piece, one: GradientReady, dtype: str | None) -> Piece:
+def _cast(piece: TracedLayer, one: GradientReady, dtype: str | None) -> TracedLayer:
     """As the message has it."""
     if dtype is None or one.elements is None or dtype == one.dtype:
         return piece
     return replace(piece, bytes=one.elements * element_bytes(dtype), dtype=dtype, held=one.bytes)
 
 
-def _sent_as(pieces: Sequence[Piece]) -> str:
+def _sent_as(pieces: Sequence[TracedLayer]) -> str:
     """``fp16`` or ``bf16`` where all that is sent is cast to it."""
     casts = {piece.dtype if piece.held is not None else "" for piece in pieces if piece.bytes}
     return CASTS.get(casts.pop(), "") if len(casts) == 1 else ""
 
 
-def _of_buckets(step: Step, messages: Sequence[Sequence[GradientReady]] | None, host_computes: bool) -> list[Piece]:
+def _of_buckets(
+    step: Step, messages: Sequence[Sequence[GradientReady]] | None, host_computes: bool
+) -> list[TracedLayer]:
     """One for each bucket, ready with what is in it."""
     found = []
     for number, one in enumerate(step.reductions):
         ready = filled(one, messages[number] if messages else (), host_computes)
         name, size = f"bucket{number}", one.bytes or 0
-        found.append(Piece(name, ready - step.start, size, one.dtype or "", number, grain="bucket"))
+        found.append(TracedLayer(name, ready - step.start, size, one.dtype or "", number, grain="bucket"))
     return found
 
 
-def _in_order(pieces: Iterable[Piece]) -> list[Piece]:
+def _in_order(pieces: Iterable[TracedLayer]) -> list[TracedLayer]:
     """With ready times that never decrease."""
-    found: list[Piece] = []
+    found: list[TracedLayer] = []
     for piece in pieces:
         before = found[-1].ready if found else 0.0
         found.append(replace(piece, ready=max(piece.ready, before)))
     return found
 
 
-def _usual(rows: Sequence[list[Piece]]) -> list[Piece]:
+def _usual(rows: Sequence[list[TracedLayer]]) -> list[TracedLayer]:
     """The median of those steps that are cut into the same pieces as most."""
     shapes = [tuple(replace(piece, ready=0.0) for piece in row) for row in rows]
     usual = Counter(shapes).most_common(1)[0][0]
@@ -169,7 +177,7 @@ def _usual(rows: Sequence[list[Piece]]) -> list[Piece]:
     return [replace(row[0], ready=median(piece.ready for piece in row)) for row in zip(*alike, strict=True)]
 
 
-def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:
+def _layers(pieces: Sequence[TracedLayer], forward: float, end: float) -> list[Layer]:
     """From input to output; computation after the last gradient is a layer without one, at the input."""
     total = sum(piece.bytes for piece in pieces)
     layers, before = [], forward
@@ -183,7 +191,7 @@ def _layers(pieces: Sequence[Piece], forward: float, end: float) -> list[Layer]:
     return layers[::-1]
 
 
-def _grain(pieces: Sequence[Piece], step: Step) -> str:
+def _grain(pieces: Sequence[TracedLayer], step: Step) -> str:
     if not pieces:
         return f"one layer: sizes of gradients are not recorded, so that none are sent; {SHAPES}, or give --model"
     if pieces[0].grain != "bucket":
@@ -238,7 +246,7 @@ def cluster_of(trace: Trace) -> Cluster:
 
     That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
     time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
-    longer than a larger one (:func:`osfmodel.trace.wires.rising_means`). All-reduces of about one size are no table:
+    longer than a larger one (:func:`formats.traces.wires.rising_means`). All-reduces of about one size are no table:
     they become a line through them and through nothing, which its conditions say. Raises DataError where no size is
     known.
     """

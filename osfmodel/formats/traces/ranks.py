@@ -1,6 +1,6 @@
 """Several ranks of a job as one: one clock, and which collective of one rank is which of another.
 
-Collectives are matched by what :func:`~osfmodel.trace.record.keys_of` calls them: the library's number where all ranks
+Collectives are matched by what :func:`~entities.trace.keys_of` calls them: the library's number where all ranks
 have it, else the place in the step. A collective begins to transfer when the last rank arrives: before, the others
 wait. Clocks of hosts differ: where ranks are not known to share a host, a rank's clock is moved so that the collectives
 that it has in common with the first rank end together, by the median of the differences. Names of hosts may be the same
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from osfmodel.errors import DataError
-from osfmodel.intervals import Interval
-from osfmodel.trace.record import Collective, GradientReady, Key, RankTrace, Step, keys_of
-from osfmodel.units import show_time
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.intervals import Interval
+from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, Step, keys_of
+from osfmodel.entities.units import show_time
 
 TOLD = 1e-3
 """Seconds by which a clock may be moved without a word."""

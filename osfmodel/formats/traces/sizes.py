@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from osfmodel.errors import DataError
-from osfmodel.formats.json_text import parse, require
-from osfmodel.formats.source_text import Hints, Text
-from osfmodel.trace.buckets import carried
-from osfmodel.trace.record import Collective, GradientReady, Step, Trace
-from osfmodel.workload import Gradients, element_bytes
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.trace import Collective, GradientReady, Step, Trace
+from osfmodel.entities.workload import Gradients, element_bytes
+from osfmodel.formats.source_text import Hints, Text, parse, require
+from osfmodel.formats.traces.buckets import carried
 
 Sized = Callable[[Step], Step]
 

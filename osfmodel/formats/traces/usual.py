@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from osfmodel.errors import DataError
-from osfmodel.trace.record import Step, Trace
-from osfmodel.units import show_time
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.trace import Step, Trace
+from osfmodel.entities.units import show_time
 
 UNSTEADY = 0.1
 """Steps whose mean differs by a larger part from that of the usual ones, or usual ones that do, are told."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from osfmodel.cluster import COLLECTIVES
-from osfmodel.trace.buckets import wire_times
-from osfmodel.trace.record import Collective, RankTrace, Trace
-from osfmodel.trace.usual import usual_steps
+from osfmodel.entities.cluster import COLLECTIVES
+from osfmodel.entities.trace import Collective, RankTrace, Trace
+from osfmodel.formats.traces.buckets import wire_times
+from osfmodel.formats.traces.usual import usual_steps
 
 SEVERAL_SIZES = 2.0
 """Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""

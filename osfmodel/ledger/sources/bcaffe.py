@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osfmodel import profiles
 from osfmodel.cost import cost_of
-from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan, contiguous_plan, in_one
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
-from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan, contiguous_plan, in_one
-from osfmodel.pricing import Pricing
-from osfmodel.solve import mg_wfbp
-from osfmodel.workload import Workload
+from osfmodel.solve.published import mg_wfbp
 
 PROFILE = "googlenet-k80-tensors"
 LOG = "k80-10gbe-log"
@@ -56,7 +57,7 @@ def with_forward(workload: Workload, compute_time: float) -> Workload:
 def _row(run: Measurement, workload: Workload, effects: Effects) -> Row:
     if run.workload != PROFILE:
         return not_predicted(run, "no tensor profile of ResNet-50 on a K80")
-    cost = cost_of(profiles.load_cluster(LOG), run.workers)
+    cost = cost_of(load_cluster(LOG), run.workers)
     return row_of(run, workload, Pricing.of(cost, effects), _plan(run, workload), fitted=run.workers == 1)
 
 
@@ -67,6 +68,6 @@ def _plan(run: Measurement, workload: Workload) -> Plan:
     if run.plan == "wfbp" or run.workers == 1:
         step = 2 if run.workers >= PAIRED_FROM else 1
         return contiguous_plan(workload, range(step, len(gradients) + 1, step))
-    startup, per_byte = mg_wfbp.linear(cost_of(profiles.load_cluster(RULE), run.workers))
+    startup, per_byte = mg_wfbp.linear(cost_of(load_cluster(RULE), run.workers))
     ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
     return contiguous_plan(workload, ends)

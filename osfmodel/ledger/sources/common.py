@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osfmodel.plan import Plan, contiguous_plan
-from osfmodel.workload import Workload
+from osfmodel.entities.plan import Plan, contiguous_plan
+from osfmodel.entities.workload import Workload
 
 
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:

@@ -16,9 +16,9 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from osfmodel import profiles
-from osfmodel.source import Source
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities.files import profiles
+from osfmodel.entities.source import Source
+from osfmodel.entities.workload import Layer, Workload
 
 FLOAT32 = 4
 SECONDS_PER_FLOP, SECONDS_PER_BYTE, SECONDS_PER_NORMALISED_BYTE = 1 / 10.5e12, 1 / 829e9, 1 / 79e9

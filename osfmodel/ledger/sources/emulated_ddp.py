@@ -17,14 +17,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
-from osfmodel import profiles
-from osfmodel.batches import Variation, variation_of
-from osfmodel.errors import DataError
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.entities.batches import Variation, variation_of
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan, contiguous_plan
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import Row, Verdict, row_of, stated_plan, without_unsteady
-from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan, contiguous_plan
-from osfmodel.pricing import Pricing, pricing_of
-from osfmodel.workload import Workload
 
 
 def judge(
@@ -39,7 +40,7 @@ def judge(
 
 def _row(run: Measurement, change: Callable[[Pricing], Pricing]) -> Row:
     workload = _workload(run.workload, variation_of(dict(run.conditions)))
-    pricing = pricing_of(profiles.load_cluster(run.cluster), run.workers)
+    pricing = pricing_of(load_cluster(run.cluster), run.workers)
     pricing = change(pricing.under(dict(run.conditions)))
     return row_of(run, workload, pricing, carried_out(run, workload, pricing))
 

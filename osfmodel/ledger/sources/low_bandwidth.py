@@ -16,16 +16,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from osfmodel import profiles
-from osfmodel.compression import FP16, compressed
 from osfmodel.cost import Cost, cost_of
-from osfmodel.cost.curves import FREE
-from osfmodel.effects import NO_EFFECTS, Effects
-from osfmodel.ledger.common import with_compute_time
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
+from osfmodel.entities.compression import FP16, compressed
+from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement
 from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
-from osfmodel.measurement import Measurement
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing
+from osfmodel.ledger.sources.common import with_compute_time
+from osfmodel.targets.named_plans import make_plan
 
 STEP = "50us"
 """Assumed, after the 45.25 us that B-Caffe measured for a step over 10 GbE; the runs state none. Much hangs on it: the
@@ -62,7 +63,7 @@ def cost_between(workers: int, setup: str) -> Cost:
     """A ring over links of the bandwidth in ``setup``, such as "4x1 5 Gb/s fp16 all-reduce"."""
     if workers == 1:
         return FREE
-    return cost_of(profiles.load_cluster(f"ring:{STEP},{_bandwidth(setup)}Gbps"), workers)
+    return cost_of(load_cluster(f"ring:{STEP},{_bandwidth(setup)}Gbps"), workers)
 
 
 def _bandwidth(setup: str) -> str | None:

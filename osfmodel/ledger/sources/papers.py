@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from osfmodel.compression import FP16, compressed
 from osfmodel.cost import AffineCost, Cost, cost_of
-from osfmodel.effects import NO_EFFECTS, Effects
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.ledger.common import with_compute_time
+from osfmodel.entities.compression import FP16, compressed
+from osfmodel.entities.effects import NO_EFFECTS, Effects
+from osfmodel.entities.files.profiles import load_workload
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import Row, Verdict
-from osfmodel.measurement import Measurement
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing
-from osfmodel.profiles import load_cluster, load_workload
-from osfmodel.solve import asc_wfbp
-from osfmodel.workload import Workload
+from osfmodel.ledger.sources.common import with_compute_time
+from osfmodel.solve.published import asc_wfbp
+from osfmodel.targets.named_plans import make_plan
 
 PUBLISHED_32 = AffineCost(((4.04e-3, 8.64e-10),))
 """Seconds and seconds per byte of 32 GPUs over 10GbE, as in the same group's code (dear_pytorch)."""

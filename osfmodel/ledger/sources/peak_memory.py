@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from osfmodel import profiles
-from osfmodel.batches import at_batch
-from osfmodel.cost.curves import FREE
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
+from osfmodel.engine.memory import LOCAL, RUNTIME, memory_of
+from osfmodel.entities.batches import at_batch
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import in_one
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import Row, Verdict, label_of, stated_plan
-from osfmodel.measurement import Measurement
-from osfmodel.memory import LOCAL, RUNTIME, memory_of
-from osfmodel.plan import in_one
-from osfmodel.pricing import Pricing
-from osfmodel.workload import Workload
 
 PRICING = Pricing.of(FREE)
 

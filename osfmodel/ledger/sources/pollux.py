@@ -4,7 +4,7 @@ Taken from where:
 
 * compute time of each batch size: the run on one GPU, which is under DDP too, so that its hooks and copies are in it;
 * tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured on another GPU); the other three
-  models are reconstructed from their code (``osfmodel.ledger.counted``);
+  models are reconstructed from their code (``osfmodel.ledger.sources.counted``);
 * buckets: those of DDP's defaults. ResNet-50 and DeepSpeech2 have images of NVIDIA's PyTorch 20.10 (1.7), which
   rebuilds them in ready order, ResNet-18 and NCF of 20.03 (1.5), which does not;
 * how much slower computation is while a collective runs: 0.189, as published (arXiv 2507.03114).
@@ -18,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from osfmodel import profiles
-from osfmodel.cost.curves import FREE, AffineCost
-from osfmodel.effects import CITED_SLOWDOWN, Effects
-from osfmodel.ledger import counted
-from osfmodel.ledger.common import from_input, with_compute_time
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE, AffineCost
+from osfmodel.engine.recursion import predict_timeline
+from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan, one_by_one
+from osfmodel.entities.workload import Layer, Workload
 from osfmodel.ledger.recipe import Row, Verdict, row_of
-from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan, one_by_one
-from osfmodel.plans import make_plan
-from osfmodel.pricing import Pricing
-from osfmodel.recursion import predict_timeline
+from osfmodel.ledger.sources import counted
+from osfmodel.ledger.sources.common import from_input, with_compute_time
 from osfmodel.solve.caps import DDP_LIMITS
-from osfmodel.workload import Layer, Workload
+from osfmodel.targets.named_plans import make_plan
 
 EFFECTS = Effects(compute_slowdown=CITED_SLOWDOWN)
 ALONE = "1"

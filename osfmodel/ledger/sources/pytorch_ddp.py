@@ -22,16 +22,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from osfmodel import profiles
 from osfmodel.cost import cost_of
-from osfmodel.effects import CITED_SLOWDOWN, Effects
-from osfmodel.ledger.common import from_input, with_compute_time
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import Row, Verdict, row_of
-from osfmodel.measurement import Measurement
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.units import MIB
-from osfmodel.workload import Workload
+from osfmodel.ledger.sources.common import from_input, with_compute_time
 
 CLUSTER = "nccl-v100-dgx1"
 FIRST_LIMIT = MIB
@@ -79,6 +80,6 @@ def calibrated(runs: Sequence[Measurement]) -> Calibrated:
 
 
 def _row(run: Measurement, known: Calibrated, off: Sequence[str]) -> Row:
-    cost = cost_of(profiles.load_cluster(CLUSTER), run.workers)
+    cost = cost_of(load_cluster(CLUSTER), run.workers)
     effects = Effects() if run.plan == WITHOUT else replace(known.effects, **dict.fromkeys(off, 0.0))
     return row_of(run, known.workload, Pricing.of(cost, effects), known.plans[run.plan], fitted=run.workers == 1)

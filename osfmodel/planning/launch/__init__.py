@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from osfmodel.snippets import launch, nccl_tuner
-from osfmodel.tune import Tuning
+from osfmodel.planning.launch import nccl_tuner, torchrun
+from osfmodel.planning.tuning import Tuning
 
 __all__ = ["SNIPPETS", "Snippet"]
 
@@ -24,7 +24,7 @@ class Snippet(NamedTuple):
 
 
 SNIPPETS: Mapping[str, Snippet] = {
-    "torchrun": Snippet("the command that starts the workers on each node", launch.torchrun),
-    "slurm": Snippet("a batch script for sbatch that starts them", launch.slurm),
+    "torchrun": Snippet("the command that starts the workers on each node", torchrun.torchrun),
+    "slurm": Snippet("a batch script for sbatch that starts them", torchrun.slurm),
     "nccl-tuner": Snippet("NCCL's algorithm and protocol for the messages of the plan", nccl_tuner.write),
 }

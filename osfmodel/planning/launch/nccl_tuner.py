@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import groupby
 
 from osfmodel.cost import nccl
-from osfmodel.cost.layout import layout_of
-from osfmodel.errors import UsageError
-from osfmodel.tune import Tuning
+from osfmodel.cost.placement import layout_of
+from osfmodel.entities.errors import UsageError
+from osfmodel.planning.tuning import Tuning
 
 ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
 """From the names of the cost model to those of the file; protocols are written small."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from osfmodel.cost.layout import layout_of
-from osfmodel.errors import UsageError
+from osfmodel.cost.placement import layout_of
+from osfmodel.entities.errors import UsageError
+from osfmodel.planning.tuning import Tuning
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.tune import Tuning
 
 PORT = 29500
 """torchrun's own default for meeting."""

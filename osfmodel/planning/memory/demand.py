@@ -1,17 +1,17 @@
-"""What ``osf tune --memory`` is asked for, and what it finds: see :mod:`osfmodel.memory_tune`."""
+"""What ``osf tune --memory`` is asked for, and what it finds: see :mod:`osfmodel.planning.memory.search`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from osfmodel.checks import require_count
-from osfmodel.cluster import Cluster
-from osfmodel.errors import UsageError
-from osfmodel.memory import Memory, caveat
-from osfmodel.optimizers import require_mirrorable
-from osfmodel.plan import Plan, require_density
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
+from osfmodel.engine.memory import Memory, caveat
+from osfmodel.engine.optimizers import require_mirrorable
+from osfmodel.entities.checks import require_count
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import Plan, require_density
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
 
 WORTHWHILE = 0.005
 """Gains below half a percent are within what repeated runs differ by."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.pricing import Pricing
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, Limits
-from osfmodel.solve.loaded import plan_under_effects
 from osfmodel.solve.retention import Retention
-from osfmodel.sparse import Sparsity
-from osfmodel.workload import Workload
+from osfmodel.solve.under_effects import plan_under_effects
 
 SPARSE = "_sparse"
 """Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""

@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from osfmodel.batches import at_batch
-from osfmodel.cluster import Cluster
-from osfmodel.effects import EXECUTED
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import PlanError
-from osfmodel.memory import DDP, RUNTIME, memory_of, require_known
-from osfmodel.memory_tuning import Candidate, Demand, MemoryTuning
-from osfmodel.objective import PLAIN
-from osfmodel.optimizers import state_bytes
-from osfmodel.plan import Plan, one_by_one
-from osfmodel.predict import count_warnings, plan_extrapolation, require_nouns
-from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.engine.memory import DDP, RUNTIME, memory_of, require_known
+from osfmodel.engine.optimizers import state_bytes
+from osfmodel.entities.batches import at_batch
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.effects import EXECUTED
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import PLAIN, Plan, one_by_one
+from osfmodel.entities.units import show_bytes
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.memory.demand import Candidate, Demand, MemoryTuning
+from osfmodel.planning.memory.merging import plan_chosen
+from osfmodel.planning.predictions import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.solve import Limits
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.chosen import plan_chosen
 from osfmodel.solve.retention import Retention, Room, choose
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.units import show_bytes
-from osfmodel.workload import Workload
 
 GROWTH = 1.25
 """From one batch size that is tried to the next."""

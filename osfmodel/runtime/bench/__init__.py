@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.cluster import COLLECTIVES
-from osfmodel.runtime.channels import Channels
-from osfmodel.runtime.copies import copying
-from osfmodel.runtime.findings import Findings, Sample
-from osfmodel.runtime.job import Job
-from osfmodel.runtime.selecting import selecting
-from osfmodel.runtime.surroundings import threads_of
-from osfmodel.units import show_bytes, show_time
+from osfmodel.entities.cluster import COLLECTIVES
+from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.runtime.bench.copies import copying
+from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize
+from osfmodel.runtime.bench.sparse_compute import selecting
+from osfmodel.runtime.executor.channels import Channels
+from osfmodel.runtime.job.collective_job import CollectiveJob, threads_of
 
 FLOAT = 4
 """Bytes of the elements that are sent, float32."""
@@ -36,7 +35,7 @@ FLIGHT_EVERY = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MeasurementRequest:
     """What to measure: bytes, how many at once (1 included), repeats, and what computes beside collectives.
 
     ``compute``: ``busy`` (a loop of matrix products), ``sleep`` (a loop of short sleeps), or ``none``.
@@ -49,7 +48,7 @@ class Request:
     collectives: tuple[str, ...] = COLLECTIVES
 
 
-def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
+def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:
     """Fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
     findings.threads = threads_of(job.backend)
     offered = []
@@ -63,7 +62,7 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
     for collective in offered:
         for size in request.sizes:
             launch, sent = _alone(job, LAUNCHERS[collective], size)
-            sample = Sample.of([ends[-1] for ends in _sample(job, launch, request.repeat)])
+            sample = TimedSize.of([ends[-1] for ends in _sample(job, launch, request.repeat)])
             findings.tables.setdefault(collective, {})[sent] = sample
             told(f"{collective} {show_bytes(sent)}: {show_time(sample.time)} +- {sample.spread / 2:.0%}")
     if several:
@@ -77,7 +76,7 @@ def measure(job: Job, request: Request, findings: Findings, tell: Callable[[str]
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")
 
 
-def _several(job: Job, request: Request, findings: Findings, tell: Callable[[str], None]) -> None:
+def _several(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:
     """Several at every size, in one queue where the library runs some of a queue at once, and on channels at some.
 
     The queue is the process group that frameworks use; the channels are those of the executor.
@@ -113,7 +112,7 @@ def repeats(seconds: float, most: int, enough: float = POINT_SECONDS, least: int
 
 
 def _sample(
-    job: Job, launch: Launch, repeat: int, seconds: float = POINT_SECONDS, least: int = LEAST
+    job: CollectiveJob, launch: Launch, repeat: int, seconds: float = POINT_SECONDS, least: int = LEAST
 ) -> list[tuple[float, ...]]:
     """When each of the collectives that ``launch`` starts had ended on the slowest rank, repeat by repeat."""
     first = _slowest(job, [_once(job, launch) for _ in range(WARM_UPS)])
@@ -121,11 +120,11 @@ def _sample(
     return _slowest(job, [_once(job, launch) for _ in range(count)])
 
 
-def _slowest(job: Job, own: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+def _slowest(job: CollectiveJob, own: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
     return [tuple(map(max, zip(*row, strict=True))) for row in zip(*job.gather(own), strict=True)]
 
 
-def _once(job: Job, launch: Launch) -> tuple[float, ...]:
+def _once(job: CollectiveJob, launch: Launch) -> tuple[float, ...]:
     job.barrier()
     begin = time.perf_counter()
     works = launch()
@@ -140,14 +139,14 @@ def _once(job: Job, launch: Launch) -> tuple[float, ...]:
     return tuple(ends)
 
 
-def _alone(job: Job, launcher: Callable[..., Any], size: int) -> tuple[Launch, int]:
+def _alone(job: CollectiveJob, launcher: Callable[..., Any], size: int) -> tuple[Launch, int]:
     """A launch of one collective of ``size`` bytes, and how many it really sends: a whole number per rank."""
     part = None if launcher is _all_reduce else _buffer(job, -(-size // job.workers))
     whole = _buffer(job, size if part is None else part.numel() * FLOAT * job.workers)
     return lambda: [launcher(whole, part)], whole.numel() * FLOAT
 
 
-def _buffer(job: Job, size: int) -> Any:
+def _buffer(job: CollectiveJob, size: int) -> Any:
     import torch
 
     return torch.zeros(max(1, -(-size // FLOAT)), dtype=torch.float32, device=job.device)
@@ -176,7 +175,7 @@ def _all_gather(whole: Any, part: Any) -> Any:
 LAUNCHERS = {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_gather": _all_gather}
 
 
-def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
+def _offered(job: CollectiveJob, launcher: Callable[..., Any]) -> bool:
     """Whether this backend has that collective: the one question that torch answers by an exception."""
     try:
         launcher(_buffer(job, FLOAT * job.workers), _buffer(job, FLOAT)).wait()
@@ -187,26 +186,28 @@ def _offered(job: Job, launcher: Callable[..., Any]) -> bool:
     return True
 
 
-def _together(job: Job, request: Request, size: int, count: int, channels: Channels, findings: Findings) -> None:
+def _together(
+    job: CollectiveJob, request: MeasurementRequest, size: int, count: int, channels: Channels, findings: Findings
+) -> None:
     """``count`` all-reduces at once, one on each of as many channels; one alone is known already."""
     ends = _sample(job, _launch(job, size, count, channels.all_reduce), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     times = findings.together.setdefault(size, {1: findings.tables["all_reduce"][size].time})
-    times[count] = Sample.of([row[-1] for row in ends]).time
+    times[count] = TimedSize.of([row[-1] for row in ends]).time
 
 
-def _in_one_queue(job: Job, request: Request, size: int, count: int, findings: Findings) -> None:
+def _in_one_queue(job: CollectiveJob, request: MeasurementRequest, size: int, count: int, findings: Findings) -> None:
     """``count`` all-reduces in the default process group: when each of them had ended."""
     ends = _sample(job, _launch(job, size, count, _all_reduce), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
-    findings.queues[size] = tuple(Sample.of(column).time for column in zip(*ends, strict=True))
+    findings.queues[size] = tuple(TimedSize.of(column).time for column in zip(*ends, strict=True))
 
 
-def _launch(job: Job, size: int, count: int, start: Callable[[Any], Any]) -> Launch:
+def _launch(job: CollectiveJob, size: int, count: int, start: Callable[[Any], Any]) -> Launch:
     buffers = [_buffer(job, size) for _ in range(count)]
     return lambda: [start(buffer) for buffer in buffers]
 
 
-def _slowing(job: Job, request: Request, findings: Findings) -> None:
-    from osfmodel.runtime.beside import describe, slowdown
+def _slowing(job: CollectiveJob, request: MeasurementRequest, findings: Findings) -> None:
+    from osfmodel.runtime.bench.slowdown import describe, slowdown
 
     size = max((size for size in findings.tables["all_reduce"] if size <= 4 << 20), default=request.sizes[0])
     alone = findings.tables["all_reduce"][size].time

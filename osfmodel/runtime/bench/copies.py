@@ -12,7 +12,7 @@ from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
-from osfmodel.runtime.job import Job
+from osfmodel.runtime.job.collective_job import CollectiveJob
 
 TENSOR, TENSORS = 1 << 18, 64
 """Elements of each tensor (1 MiB), and how many: together more than caches hold."""
@@ -26,7 +26,7 @@ class Copies(NamedTuple):
     out: float
 
 
-def copying(job: Job) -> Copies:
+def copying(job: CollectiveJob) -> Copies:
     """The median over rounds of the slowest rank. Raises RuntimeError as torch does."""
     import torch
 
@@ -45,13 +45,13 @@ def copying(job: Job) -> Copies:
     return Copies(*(slowest(job, call) / size for call in (into, out)))
 
 
-def slowest(job: Job, call: Callable[[], Any]) -> float:
+def slowest(job: CollectiveJob, call: Callable[[], Any]) -> float:
     """Seconds of ``call`` on the slowest rank, all starting together; the first round is not counted."""
     own = [_once(job, call) for _ in range(ROUNDS + 1)][1:]
     return float(median(map(max, zip(*job.gather(own), strict=True))))
 
 
-def apart(job: Job, between: Callable[[], Any], call: Callable[[int], Any], count: int) -> float:
+def apart(job: CollectiveJob, between: Callable[[], Any], call: Callable[[int], Any], count: int) -> float:
     """Seconds of one of ``call(0)`` to ``call(count - 1)`` on the slowest rank, with ``between`` before each.
 
     All start together; the median over rounds of which the first is not counted.
@@ -66,7 +66,7 @@ def apart(job: Job, between: Callable[[], Any], call: Callable[[int], Any], coun
     return float(median(map(max, zip(*job.gather(rounds[1:]), strict=True))))
 
 
-def _once(job: Job, call: Callable[[], Any]) -> float:
+def _once(job: CollectiveJob, call: Callable[[], Any]) -> float:
     _finish(job)
     job.barrier()
     begin = time.perf_counter()
@@ -75,7 +75,7 @@ def _once(job: Job, call: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def _finish(job: Job) -> None:
+def _finish(job: CollectiveJob) -> None:
     """Wait for what the device was told to do, which is not of the call that follows."""
     if job.device.type == "cuda":
         import torch

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 
-from osfmodel import contention
-from osfmodel.cluster import Cluster, Contention, Table
-from osfmodel.effects import Effects
-from osfmodel.errors import DataError
-from osfmodel.measurement import WIDE
-from osfmodel.runtime.copies import Copies
-from osfmodel.source import Source
-from osfmodel.units import show_bytes
+from osfmodel.cost.pricing import UNBOUNDED, fit_gain, together
+from osfmodel.entities.cluster import Cluster, Contention, Table
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.measurement import WIDE
+from osfmodel.entities.source import Source
+from osfmodel.entities.units import show_bytes
+from osfmodel.runtime.bench.copies import Copies
 
 TRANSFER = 0.5
 """A gain is fitted at sizes whose time is transfer for this part or more: start-ups say nothing about the wires."""
@@ -25,7 +25,7 @@ OVERRULED = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimedSize:
     """Median seconds of the slowest rank, the interquartile range as a part of it, and of how many repeats."""
 
     time: float
@@ -33,11 +33,11 @@ class Sample:
     count: int
 
     @staticmethod
-    def of(times: Sequence[float]) -> Sample:
+    def of(times: Sequence[float]) -> TimedSize:
         """Of the times of single repeats."""
         middle = median(times)
         low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (middle,) * 3
-        return Sample(middle, (high - low) / middle if middle else 0.0, len(times))
+        return TimedSize(middle, (high - low) / middle if middle else 0.0, len(times))
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Findings:
     left_out:  sentences on what was not measured, and why
     """
 
-    tables: dict[str, dict[int, Sample]] = field(default_factory=dict)
+    tables: dict[str, dict[int, TimedSize]] = field(default_factory=dict)
     together: dict[int, dict[int, float]] = field(default_factory=dict)
     queues: dict[int, tuple[float, ...]] = field(default_factory=dict)
     threads: int | None = None
@@ -158,8 +158,8 @@ def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
     for size, time in alone.items():
         startup = min(other for smaller, other in alone.items() if smaller <= size)
         if time - startup >= TRANSFER * time:
-            found.append(contention.fit_gain(together[size], startup))
-    bounded = [gain for gain in found if gain < contention.UNBOUNDED]
+            found.append(fit_gain(together[size], startup))
+    bounded = [gain for gain in found if gain < UNBOUNDED]
     return median(bounded) if bounded else None
 
 
@@ -182,10 +182,10 @@ def _startups(findings: Findings, sizes: Sequence[int], collective: str) -> tupl
     alone, gain = findings.tables[collective], findings.gain or 1.0
     if findings.in_flight > 1 and all(size in findings.queues for size in sizes):
         queues = findings.queues
-        speed = contention.together(gain, findings.in_flight)
+        speed = together(gain, findings.in_flight)
         return tuple(startup(alone[size].time, max(queues[size]), len(queues[size]), speed) for size in sizes)
     if all(2 in findings.together.get(size, {}) for size in sizes):
-        speed = contention.together(gain, 2)
+        speed = together(gain, 2)
         return tuple(startup(alone[size].time, findings.together[size][2], 2, speed) for size in sizes)
     return ()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
-from osfmodel.workload import Workload
 
 SPACING = 1.25
 """Sizes that differ by less are measured once: a line between two neighbours is as good."""

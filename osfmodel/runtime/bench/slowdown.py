@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from osfmodel.runtime.job import Job
+from osfmodel.runtime.job.collective_job import CollectiveJob
 
 ROUNDS = 3
 SECONDS = 0.5
@@ -22,7 +22,7 @@ GPU_EDGE = 4096
 NAP = 1e-3
 
 
-def describe(job: Job, compute: str) -> str:
+def describe(job: CollectiveJob, compute: str) -> str:
     """In words, what computes."""
     if compute == "sleep":
         return f"sleeps of {NAP * 1e3:g} ms"
@@ -32,7 +32,7 @@ def describe(job: Job, compute: str) -> str:
     return f"products of {edge} x {edge} matrices, {torch.get_num_threads()} CPU threads a rank"
 
 
-def slowdown(job: Job, compute: str, buffer: Any, alone: float, at_once: int) -> float:
+def slowdown(job: CollectiveJob, compute: str, buffer: Any, alone: float, at_once: int) -> float:
     """Time per unit of work beside all-reduces over that alone, less 1; the median over rounds and ranks.
 
     ``alone``: seconds of one all-reduce of ``buffer``; ``at_once``: how many are kept in flight. All ranks run as many
@@ -54,7 +54,7 @@ def _before(until: float) -> bool:
     return time.perf_counter() < until
 
 
-def _beside(job: Job, unit: Callable[[], None], buffer: Any, count: int, at_once: int) -> float:
+def _beside(job: CollectiveJob, unit: Callable[[], None], buffer: Any, count: int, at_once: int) -> float:
     """Seconds per unit while ``count`` all-reduces run in another thread."""
     failed: list[BaseException] = []
 
@@ -73,7 +73,7 @@ def _beside(job: Job, unit: Callable[[], None], buffer: Any, count: int, at_once
     return taken
 
 
-def _keep_going(job: Job, buffer: Any, count: int, at_once: int) -> None:
+def _keep_going(job: CollectiveJob, buffer: Any, count: int, at_once: int) -> None:
     import torch
     import torch.distributed as dist
 
@@ -99,7 +99,7 @@ def _per_unit(unit: Callable[[], None], going: Callable[[], bool]) -> float:
     return (time.perf_counter() - begin) / done
 
 
-def _unit(job: Job, compute: str) -> Callable[[], None]:
+def _unit(job: CollectiveJob, compute: str) -> Callable[[], None]:
     if compute == "sleep":
         return lambda: time.sleep(NAP)
     import torch

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.plan import entries
-from osfmodel.runtime.copies import apart
-from osfmodel.runtime.job import Job
-from osfmodel.runtime.separate import Groups
-from osfmodel.runtime.sparse import Mirror, Packing, Residual
+from osfmodel.entities.plan import entries
+from osfmodel.runtime.bench.copies import apart
+from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual
+from osfmodel.runtime.executor.separate import Groups
+from osfmodel.runtime.job.collective_job import CollectiveJob
 
 SIZES = (1 << 8, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21)
 """Elements of a tensor."""
@@ -30,7 +30,7 @@ FLOAT = 4
 NAMES = ("select_time", "select", "select_sent", "spread_time", "spread", "spread_received")
 
 
-class Sample(NamedTuple):
+class SparseTiming(NamedTuple):
     """Seconds of one tensor of so many bytes, of which each rank sends ``sent`` and receives ``received``."""
 
     size: int
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
     spread: float
 
 
-def selecting(job: Job) -> dict[str, float]:
+def selecting(job: CollectiveJob) -> dict[str, float]:
     """The effects of sparse buckets, by name. Raises RuntimeError as torch does."""
     return {
         **fitted([_sample(job, elements, density) for elements in SIZES for density in DENSITIES]),
@@ -48,7 +48,7 @@ def selecting(job: Job) -> dict[str, float]:
     }
 
 
-def fitted(samples: list[Sample]) -> dict[str, float]:
+def fitted(samples: list[SparseTiming]) -> dict[str, float]:
     """Seconds per tensor, per byte of it, and per byte sent or received, whose relative errors are least squares."""
     chosen = _non_negative([(1.0, one.size, one.sent) for one in samples], [one.select for one in samples])
     spread = _non_negative([(1.0, one.size, one.received) for one in samples], [one.spread for one in samples])
@@ -65,7 +65,7 @@ def _non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[flo
     return [float(value) for value in found / units]
 
 
-def _mirroring(job: Job) -> float:
+def _mirroring(job: CollectiveJob) -> float:
     """Seconds per byte by which a mirror takes longer than a residual, with what it does around an update."""
     import torch
 
@@ -91,7 +91,7 @@ def _mirroring(job: Job) -> float:
     return max(extra(mirrors) - extra(residuals), 0.0) / (MIRRORED * FLOAT)
 
 
-def _sample(job: Job, elements: int, density: float) -> Sample:
+def _sample(job: CollectiveJob, elements: int, density: float) -> SparseTiming:
     """The median over rounds of the slowest rank, each tensor by itself: in training other work is done in between."""
     import torch
 
@@ -124,4 +124,4 @@ def _sample(job: Job, elements: int, density: float) -> Sample:
         work()
 
     size = elements * FLOAT
-    return Sample(size, packing.bytes, packing.bytes * job.workers, chosen, apart(job, forget, spread, count))
+    return SparseTiming(size, packing.bytes, packing.bytes * job.workers, chosen, apart(job, forget, spread, count))

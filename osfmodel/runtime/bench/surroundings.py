@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from osfmodel.runtime.findings import Surroundings
-from osfmodel.runtime.job import Job
+from osfmodel.runtime.bench.measured_cluster import Surroundings
+from osfmodel.runtime.job.collective_job import CollectiveJob
 
 
 def unmet(network: str | None) -> Surroundings:
@@ -20,7 +20,7 @@ def _interface() -> str:
     return "interface as the library chose" if chosen is None else f"interface {chosen}"
 
 
-def surroundings_of(job: Job, surroundings: Surroundings) -> Surroundings:
+def surroundings_of(job: CollectiveJob, surroundings: Surroundings) -> Surroundings:
     """``surroundings`` with what the ranks that met are."""
     import torch
 
@@ -28,17 +28,3 @@ def surroundings_of(job: Job, surroundings: Surroundings) -> Surroundings:
     if job.backend == "nccl":
         versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
     return replace(surroundings, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
-
-
-def threads_of(backend: str) -> int | None:
-    """Collectives of the process group that run at once: gloo's worker threads, where this torch says; NCCL has one
-    stream per communicator."""
-    import torch
-    import torch.distributed as dist
-
-    if backend == "nccl":
-        return 1
-    try:
-        return int(dist.group.WORLD._get_backend(torch.device("cpu")).options._threads)
-    except (AttributeError, RuntimeError):
-        return None

@@ -35,17 +35,17 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from osfmodel.errors import JobError, OsfError, UsageError
-from osfmodel.plan import Plan
-from osfmodel.runtime.admission import TRAINED, agree, parameters_of, require_possible, require_untrained
-from osfmodel.runtime.channels import Channels, finish
-from osfmodel.runtime.deferral import Deferral
-from osfmodel.runtime.messages import Gradient, Message, messages_of
-from osfmodel.runtime.recompute import Recomputation
-from osfmodel.runtime.release import Release
-from osfmodel.runtime.separate import Groups
-from osfmodel.runtime.sparse import Mirror, follow
-from osfmodel.runtime.state import load_state, state_of
+from osfmodel.entities.errors import JobError, OsfError, UsageError
+from osfmodel.entities.plan import Plan
+from osfmodel.runtime.executor.admission import TRAINED, agree, parameters_of, require_possible, require_untrained
+from osfmodel.runtime.executor.channels import Channels, finish
+from osfmodel.runtime.executor.deferral import Deferral
+from osfmodel.runtime.executor.error_feedback import Mirror, follow
+from osfmodel.runtime.executor.messages import Gradient, Message, messages_of
+from osfmodel.runtime.executor.recompute import Recomputation
+from osfmodel.runtime.executor.release import Release
+from osfmodel.runtime.executor.separate import Groups
+from osfmodel.runtime.executor.state import load_state, state_of
 
 LIMIT = 300.0
 """Seconds that a collective may take, the wait for the slowest rank included."""

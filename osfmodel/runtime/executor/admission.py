@@ -7,15 +7,14 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
-from osfmodel.documents import document_of, encode
-from osfmodel.errors import OsfError, PlanError, UsageError
-from osfmodel.plan import Plan
-from osfmodel.runtime import deferral
-from osfmodel.runtime.buckets import require_plain_model
-from osfmodel.runtime.recompute import require_recomputable
-from osfmodel.runtime.separate import require_separate
-from osfmodel.runtime.sparse import require_mirrored
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities.errors import OsfError, PlanError, UsageError
+from osfmodel.entities.files.documents import document_of, encode
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.runtime.executor import deferral
+from osfmodel.runtime.executor.error_feedback import require_mirrored
+from osfmodel.runtime.executor.recompute import require_recomputable
+from osfmodel.runtime.executor.separate import require_separate
 
 TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Parameters, by id, that an executor trains: a second one would average them twice."""
@@ -105,3 +104,24 @@ def agree(plan: Plan, parameters: dict[str, Any], unused: bool, fault: OsfError 
         for what, one, other in zip(("plan", "model", "setting of unused"), found[0][1], digests, strict=True):
             if one != other:
                 raise PlanError(f"rank {rank} has another {what} than rank 0: give all ranks the same")
+
+
+SHARDED = {
+    "FullyShardedDataParallel": "FSDP (HSDP, where it shards inside nodes only)",
+    "FSDPModule": "FSDP2 (HSDP, where its mesh has two dimensions), made by fully_shard",
+    "DeepSpeedEngine": "DeepSpeed",
+}
+"""Classes whose models communicate by themselves, and what they are called."""
+
+
+def require_plain_model(model: Any, instead: str) -> None:
+    """Raise UsageError, saying what to do instead, for a model that something else already wraps."""
+    for module in model.modules():
+        for kind in (cls.__name__ for cls in type(module).__mro__):
+            if kind in SHARDED:
+                raise UsageError(
+                    f"the model is wrapped by {SHARDED[kind]}, which communicates per wrapped module and has no buckets"
+                    f" to plan: {instead}, or choose there which modules are wrapped"
+                )
+            if kind in ("DistributedDataParallel", "DataParallel"):
+                raise UsageError(f"the model is already wrapped by {kind}: {instead}")

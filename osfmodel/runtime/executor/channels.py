@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import count, cycle
 from typing import Any
 
-from osfmodel.runtime.ranks import explained
+from osfmodel.runtime.job.ranks import explained
 
 NUMBERS = count()
 """Of the groups that were made: ranks make them in the same order, so each has the same name everywhere."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from osfmodel.errors import UsageError
-from osfmodel.runtime.messages import Gradient
-from osfmodel.runtime.separate import require_separate, update, veil_type
+from osfmodel.entities.errors import UsageError
+from osfmodel.runtime.executor.messages import Gradient
+from osfmodel.runtime.executor.separate import require_separate, update, veil_type
 
 EARLY = (
     "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from osfmodel.errors import UsageError
-from osfmodel.plan import entries
-from osfmodel.runtime.largest import largest
-from osfmodel.runtime.separate import Groups
-from osfmodel.sparse import ALIGNMENT, WIDE
+from osfmodel.engine.sparse import ALIGNMENT, WIDE
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import entries
+from osfmodel.runtime.executor.largest import largest
+from osfmodel.runtime.executor.separate import Groups
 
 
 class Residual:

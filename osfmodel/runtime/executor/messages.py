@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from osfmodel.errors import JobError, UsageError
-from osfmodel.plan import Bucket, Plan
-from osfmodel.runtime.separate import Groups
-from osfmodel.runtime.sparse import Mirror, Packing, Residual, flat_of
+from osfmodel.entities.errors import JobError, UsageError
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual, flat_of
+from osfmodel.runtime.executor.separate import Groups
 
 
 @dataclass(eq=False, slots=True)
@@ -85,7 +85,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePiece:
     """Elements ``first`` to ``last`` of a gradient, which stand at ``place`` in a message."""
 
     gradient: Gradient
@@ -117,7 +117,7 @@ class Message:
     """
 
     number: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MessagePiece, ...]
     buffer: Any = None
     shards: int = 0
     shard: Any = None
@@ -257,16 +257,16 @@ def messages_of(
     return messages, list(gradients.values())
 
 
-def _pieces(bucket: Bucket, gradients: Mapping[str, Gradient]) -> Iterator[Piece]:
+def _pieces(bucket: Bucket, gradients: Mapping[str, Gradient]) -> Iterator[MessagePiece]:
     place = 0
     for block in bucket.blocks:
         gradient = gradients[block.layer]
         size = gradient.parameter.element_size()
-        yield Piece(gradient, block.offset // size, (block.offset + block.bytes) // size, place)
+        yield MessagePiece(gradient, block.offset // size, (block.offset + block.bytes) // size, place)
         place += block.bytes // size
 
 
-def _sparse(number: int, pieces: tuple[Piece, ...], density: float, world: int) -> SparseMessage:
+def _sparse(number: int, pieces: tuple[MessagePiece, ...], density: float, world: int) -> SparseMessage:
     tensors = [piece.gradient.parameter for piece in pieces]
     packing = Packing([tensor.numel() for tensor in tensors], density, tensors[0].dtype)
     return SparseMessage(number, pieces, packing=packing, world=world)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from osfmodel.errors import PlanError, UsageError
+from osfmodel.entities.errors import PlanError, UsageError
 
 
 def require_recomputable(model: Any, names: Sequence[str]) -> None:

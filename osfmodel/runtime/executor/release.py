@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from osfmodel.errors import UsageError
-from osfmodel.runtime.messages import Gradient, Message, following
-from osfmodel.runtime.separate import Groups, update, veil_type
+from osfmodel.entities.errors import UsageError
+from osfmodel.runtime.executor.messages import Gradient, Message, following
+from osfmodel.runtime.executor.separate import Groups, update, veil_type
 
 GONE = (
     "the plan releases gradients: parameters are updated in backward and nothing is left to clip, unscale or look at: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
 
 SEPARATE = ("SGD", "Adam", "AdamW")
 """Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""

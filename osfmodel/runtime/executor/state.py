@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from osfmodel.errors import UsageError
-from osfmodel.runtime.messages import Gradient
-from osfmodel.runtime.sparse import Mirror
+from osfmodel.entities.errors import UsageError
+from osfmodel.runtime.executor.error_feedback import Mirror
+from osfmodel.runtime.executor.messages import Gradient
 
 
 def state_of(gradients: Sequence[Gradient], rank: int, world: int) -> dict[str, Any]:

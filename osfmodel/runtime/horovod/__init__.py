@@ -1,7 +1,7 @@
 """Turns under Horovod: each in a process of its own on every rank, since Horovod reads its settings when it starts.
 
 The ranks have met over torch, as for any run, and stay in touch that way. For each turn rank 0 starts Horovod's
-rendezvous server, and every rank a process of ``osfmodel.runtime.under_horovod`` with its settings in the environment.
+rendezvous server, and every rank a process of ``runtime.horovod.process`` with its settings in the environment.
 So ``torchrun`` starts it as it starts everything else; no ``horovodrun``, ssh or MPI is needed.
 """
 
@@ -19,11 +19,11 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, NamedTuple
 
-from osfmodel import errors
-from osfmodel.errors import JobError, OsfError, UsageError
-from osfmodel.loop import Loop
-from osfmodel.loop_settings import environment
-from osfmodel.runtime.ranks import Place, Watch
+from osfmodel.engine.horovod_loop import Loop
+from osfmodel.engine.horovod_settings import environment
+from osfmodel.entities import errors
+from osfmodel.entities.errors import JobError, OsfError, UsageError
+from osfmodel.runtime.job.ranks import Place, Watchdog
 
 STARTING = 30.0
 """Seconds that a process of Horovod's may take to start, beyond the patience for everything else."""
@@ -40,7 +40,7 @@ def require_horovod(command: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class HorovodTurns:
     """Where turns are run: this rank, and what it may wait for.
 
     limit: seconds for each collective of Horovod's over gloo
@@ -48,7 +48,7 @@ class Turns:
 
     place: Place
     limit: float
-    watch: Watch
+    watch: Watchdog
 
     def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str | None] | None = None) -> Any:
         """What ``task`` gives on this rank under these settings.
@@ -119,7 +119,7 @@ class Turns:
     def _process(self, settings: Mapping[str, str], task: Mapping[str, Any]) -> tuple[Any, Failure | None]:
         """What it says came of the task, or why nothing did."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-        command = [sys.executable, "-m", "osfmodel.runtime.under_horovod"]
+        command = [sys.executable, "-m", "osfmodel.runtime.horovod.process"]
         with tempfile.TemporaryFile("w+") as heard:
             process = subprocess.Popen(
                 command, env={**others, **settings}, text=True,
@@ -148,7 +148,7 @@ class Turns:
 
 
 class Failure(NamedTuple):
-    """Why a process did not do its task; ``kind`` is the class of ``osfmodel.errors`` that it raised, if it did."""
+    """Why a process did not do its task; ``kind`` is the class of ``entities.errors`` that it raised, if it did."""
 
     said: str
     kind: str | None = None

@@ -13,24 +13,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from osfmodel.cluster import Cluster, Table
-from osfmodel.effects import Effects
-from osfmodel.errors import DataError
-from osfmodel.formats.horovod_timeline import timeline
+from osfmodel.engine.horovod_loop import DEFAULT_THRESHOLD, Loop
+from osfmodel.entities.cluster import Cluster, Table
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.source import Source
+from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.formats.horovod.timeline import timeline
 from osfmodel.formats.source_text import Text
-from osfmodel.loop import DEFAULT_THRESHOLD, Loop
-from osfmodel.runtime.horovod import Turns
-from osfmodel.runtime.under_horovod import BESIDE
-from osfmodel.source import Source
-from osfmodel.units import show_bytes, show_time
+from osfmodel.runtime.horovod import HorovodTurns
+from osfmodel.runtime.horovod.process import BESIDE
 
 COPIED = (4 << 20, 16 << 20, 64 << 20)
 """Bytes at which copies into and out of the fusion buffer are measured, as far as they are asked for."""
 COPY_REPEATS = 10
 
 
-def measure(turns: Turns, sizes: Sequence[int], repeat: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds by size, and the effects of the loop, on every rank. Raises JobError as ``Turns.run``."""
+def measure(turns: HorovodTurns, sizes: Sequence[int], repeat: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds by size, and the effects of the loop, on every rank. Raises JobError as ``HorovodTurns.run``."""
     fast = Loop(threshold=0, cycle=0)
     rows = _slowest(turns, fast, {"task": "exchange", "sizes": list(sizes), "repeat": repeat}, ("alone", "queued"))
     table = {row["bytes"]: max((row["queued"] - row["alone"]) / BESIDE, 0.0) for row in rows}
@@ -48,7 +48,7 @@ def measure(turns: Turns, sizes: Sequence[int], repeat: int, tell: Callable[[str
     return {"table": table, "effects": effects, "repeat": repeat}
 
 
-def _slowest(turns: Turns, loop: Loop, task: Mapping[str, Any], kinds: Sequence[str]) -> list[dict[str, Any]]:
+def _slowest(turns: HorovodTurns, loop: Loop, task: Mapping[str, Any], kinds: Sequence[str]) -> list[dict[str, Any]]:
     """Of each size the medians over repeats of what the slowest rank took."""
     found = []
     for rows in zip(*turns.each(turns.run(loop, task)), strict=True):
@@ -57,7 +57,7 @@ def _slowest(turns: Turns, loop: Loop, task: Mapping[str, Any], kinds: Sequence[
     return found
 
 
-def _idle(turns: Turns, capacity: int) -> float:
+def _idle(turns: HorovodTurns, capacity: int) -> float:
     """Median seconds from a cycle that finds nothing to the next where the cycle time is 0, as rank 0 notes them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "timeline.json"
@@ -73,7 +73,7 @@ def _gap(path: Path) -> float | None:
     return timeline(Text(path.name, path.read_text())).cycle_gap
 
 
-def cluster_of(found: Mapping[str, Any], turns: Turns, name: str, network: str) -> Cluster:
+def cluster_of(found: Mapping[str, Any], turns: HorovodTurns, name: str, network: str) -> Cluster:
     """The cluster that was measured."""
     from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""One turn under Horovod: ``python -m osfmodel.runtime.under_horovod``, started by ``osfmodel.runtime.horovod``.
+"""One turn under Horovod: ``python -m osfmodel.runtime.horovod.process``, started by ``osfmodel.runtime.horovod``.
 
 It is told what to do by a line of JSON, says by lines of JSON that it goes on and what came of it, and ends when
 whoever started it does. Horovod reads its settings from the environment when it starts, and starts once.
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from osfmodel.batches import Variation
-from osfmodel.compression import FP16
-from osfmodel.errors import DataError, OsfError
+from osfmodel.entities.batches import Variation
+from osfmodel.entities.compression import FP16
+from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
-from osfmodel.runtime.replay import await_handles
+from osfmodel.runtime.training.replayed_model import await_handles
 
 BESIDE = 4
 """Messages that are queued behind the first where the time of one is to be told from that of its negotiation."""
@@ -101,9 +101,9 @@ def train(
 
 
 def _subject(name: str, variation: Sequence[Any] | None, workload: str | None, device: str) -> Any:
-    from osfmodel import profiles
-    from osfmodel.runtime.subjects import is_factory
-    from osfmodel.runtime.trainees import replayed, trained
+    from osfmodel.entities.files import profiles
+    from osfmodel.runtime.training.factories import is_factory
+    from osfmodel.runtime.training.trainees import replayed, trained
 
     if is_factory(name):
         return trained(name, device, None if workload is None else profiles.load_workload(workload))

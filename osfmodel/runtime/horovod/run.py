@@ -7,22 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from osfmodel.batches import Variation
-from osfmodel.compression import FP16
-from osfmodel.effects import HOROVOD, REPLAYED_ON_CPU
-from osfmodel.loop import Loop
-from osfmodel.loop_settings import PREFIX, name_of
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import save_measurements
-from osfmodel.notation import written
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.runtime.horovod import Turns
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.horovod_loop import Loop
+from osfmodel.engine.horovod_settings import PREFIX, name_of
+from osfmodel.entities.batches import Variation
+from osfmodel.entities.compression import FP16
+from osfmodel.entities.effects import HOROVOD, REPLAYED_ON_CPU
+from osfmodel.entities.files.notation import written
+from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.source import Source
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.horovod import HorovodTurns
 from osfmodel.runtime.training import LEAST_WARM_UPS, apart, furthest
-from osfmodel.source import Source
 from osfmodel.targets import horovod
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
 
 NOTED = 10
 """Iterations of a turn whose timeline is kept."""
@@ -63,8 +62,8 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
     return horovod.project(make(name), workload, pricing)
 
 
-def run_all(series: Series, turns: Turns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
-    """Every setting in every repeat; rank 0 keeps a file of what is finished. Raises JobError as ``Turns.run``.
+def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
+    """Every setting in every repeat; rank 0 keeps a file of what is finished. Raises JobError as ``HorovodTurns.run``.
 
     With ``verify`` each run says how far its losses are from the default's, over all iterations and ranks.
     """
@@ -101,7 +100,7 @@ def _task(series: Series, loop: Loop, iterations: int) -> dict[str, Any]:
     }
 
 
-def _note(series: Series, turns: Turns, folder: Path, tell: Callable[[str], None]) -> None:
+def _note(series: Series, turns: HorovodTurns, folder: Path, tell: Callable[[str], None]) -> None:
     """One more turn of each, with Horovod's timeline, which takes a core of rank 0 for itself."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (label, loop) in enumerate(series.loops.items()):
@@ -112,7 +111,7 @@ def _note(series: Series, turns: Turns, folder: Path, tell: Callable[[str], None
         tell(f"timeline of {label}: {path}")
 
 
-def _measurement(series: Series, turns: Turns, label: str, turn: tuple[int, tuple[float, ...]]) -> Measurement:
+def _measurement(series: Series, turns: HorovodTurns, label: str, turn: tuple[int, tuple[float, ...]]) -> Measurement:
     repeat, samples = turn
     return Measurement(
         *series.names,
@@ -126,7 +125,7 @@ def _measurement(series: Series, turns: Turns, label: str, turn: tuple[int, tupl
     )  # fmt: skip
 
 
-def conditions(series: Series, turns: Turns, loop: Loop) -> dict[str, str]:
+def conditions(series: Series, turns: HorovodTurns, loop: Loop) -> dict[str, str]:
     """Under what a turn is measured, in words; ``settings`` and ``sent`` say what of."""
     from importlib.metadata import version
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.runtime.ranks import Place
+from osfmodel.runtime.job.ranks import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CollectiveJob:
     """This rank among the others.
 
     per_host: ranks on each host
@@ -47,9 +47,23 @@ class Job:
         return found
 
 
-def job_of(place: Place, limit: float, control: Any, beat: Callable[[], None]) -> Job:
+def job_of(place: Place, limit: float, control: Any, beat: Callable[[], None]) -> CollectiveJob:
     """The job of a rank that has met the others; ``limit``, ``control`` and ``beat`` as in Job."""
     import torch
 
     device = torch.device(place.device)
-    return Job(place.rank, place.world, place.per_host, place.backend, device, limit, control, beat)
+    return CollectiveJob(place.rank, place.world, place.per_host, place.backend, device, limit, control, beat)
+
+
+def threads_of(backend: str) -> int | None:
+    """Collectives of the process group that run at once: gloo's worker threads, where this torch says; NCCL has one
+    stream per communicator."""
+    import torch
+    import torch.distributed as dist
+
+    if backend == "nccl":
+        return 1
+    try:
+        return int(dist.group.WORLD._get_backend(torch.device("cpu")).options._threads)
+    except (AttributeError, RuntimeError):
+        return None

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeVar
 
-from osfmodel.errors import JobError, OsfError, StoppedError, UsageError
-from osfmodel.units import show_time
+from osfmodel.entities.errors import JobError, OsfError, StoppedError, UsageError
+from osfmodel.entities.units import show_time
 
 GRACE = 3.0
 """Seconds that the main thread has to end by itself after a signal, and a thread to save what there is."""
@@ -192,7 +192,7 @@ def end_now(rank: int, message: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-class Watch:
+class Watchdog:
     """A thread that bounds every wait: ``with Watch(rank, patience) as watch: watch.beat("doing this")``.
 
     Between two beats at most ``patience`` seconds may pass. SIGINT and SIGTERM raise StoppedError in the main thread;
@@ -215,7 +215,7 @@ class Watch:
         self._before: dict[int, Any] = {}
         self._interrupted = False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watchdog:
         # A signal may reach a thread of torch while the main one sits in a collective: the descriptor always hears it.
         self._heard, self._ear = socket.socketpair()
         for end in (self._heard, self._ear):
@@ -298,13 +298,13 @@ def nobody(doing: str) -> None:
     """Who hears what begins where nobody watches."""
 
 
-def together(place: Place, limit: float, work: Callable[[Watch], Made]) -> Made:
+def together(place: Place, limit: float, work: Callable[[Watchdog], Made]) -> Made:
     """Meet, do ``work``, part. A rank that fails from here on ends at once, with a line that says which it is.
 
     ``limit``: seconds for meeting and for each collective. Whatever torch or a model raises is told as having come up
     in what the watch was last told.
     """
-    with Watch(place.rank, limit + MARGIN) as watch:
+    with Watchdog(place.rank, limit + MARGIN) as watch:
         try:
             watch.beat(f"while {place.world} workers were to meet at {place.address}")
             # torch waits without end for a greeting where something else listens on its port.

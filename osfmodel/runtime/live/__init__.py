@@ -12,34 +12,33 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from osfmodel import profiles
-from osfmodel.batches import Variation
-from osfmodel.cluster import Cluster
-from osfmodel.effects import REPLAYED_ON_CPU, RUNTIME
-from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.measurement import Measurement
-from osfmodel.measurements import save_measurements
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.entities.batches import Variation
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.effects import REPLAYED_ON_CPU, RUNTIME
+from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.tuning import Tuning, tune
 from osfmodel.runtime import bench, training
-from osfmodel.runtime.buckets import Carried, has_list
-from osfmodel.runtime.choice import Choice
-from osfmodel.runtime.conditions import other_threads
-from osfmodel.runtime.driving import Driving, measure
-from osfmodel.runtime.findings import Findings, cluster_of, unfinished
-from osfmodel.runtime.job import job_of
-from osfmodel.runtime.ranks import Place, Watch, group, nothing, require_agreement
-from osfmodel.runtime.session import PLANNING, Asked, Session, Voice
-from osfmodel.runtime.sizes import sizes_for
-from osfmodel.runtime.subjects import from_factory
-from osfmodel.runtime.surroundings import surroundings_of, unmet
-from osfmodel.runtime.trainees import Trainee, replayed, trained
-from osfmodel.runtime.training import Ran, Settings
+from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfinished
+from osfmodel.runtime.bench.sizes import sizes_for
+from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
+from osfmodel.runtime.job.collective_job import job_of
+from osfmodel.runtime.job.ranks import Place, Watchdog, group, nothing, require_agreement
+from osfmodel.runtime.live.choice import Choice
+from osfmodel.runtime.live.session import PLANNING, Session, TuneRequest, Voice
+from osfmodel.runtime.profiler.conditions import other_threads
+from osfmodel.runtime.profiler.driving import Driving, measure
+from osfmodel.runtime.training import Ran, TrainingSettings
+from osfmodel.runtime.training.ddp_buckets import Carried, has_list
+from osfmodel.runtime.training.factories import from_factory
+from osfmodel.runtime.training.trainees import Trainee, replayed, trained
 from osfmodel.solve import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
-from osfmodel.tune import Tuning, tune
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
 
 WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (
     "workload.json", "cluster.json", "tuned.json", "executed.json", "runs.json", "plan.json", "config.py",
@@ -75,7 +74,9 @@ class Live(NamedTuple):
     lines: str
 
 
-def tune_live(asked: Asked, settings: Settings, place: Place, voice: Voice, watch: Watch) -> Live | None:
+def tune_live(
+    asked: TuneRequest, settings: TrainingSettings, place: Place, voice: Voice, watch: Watchdog
+) -> Live | None:
     """All steps, on every rank of a job that has met; what came of it on rank 0, None on the others.
 
     Raises OsfError, on every rank.
@@ -160,7 +161,7 @@ def _profiled(here: Session) -> Callable[[], Workload]:
 def _cluster(here: Session, workload: Workload) -> Cluster:
     given = here.asked.cluster
     if given is not None:
-        cluster = here.decided(lambda: profiles.load_cluster(given), "while the cluster was read")
+        cluster = here.decided(lambda: load_cluster(given), "while the cluster was read")
     else:
         cluster = here.decided(_benched(here, workload), "while the cluster was put together")
     here.decided(lambda: here.keep(CLUSTER, lambda path: profiles.save(cluster, path)), f"while {CLUSTER} was written")
@@ -179,7 +180,7 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
             here.keep(PARTIAL, lambda path: profiles.save(unfinished(found, surroundings, "live"), path))
 
     here.watch.saving = save
-    bench.measure(job, bench.Request(sizes_for(workload), compute=compute), found, here.voice.progress)
+    bench.measure(job, bench.MeasurementRequest(sizes_for(workload), compute=compute), found, here.voice.progress)
     here.watch.saving = nothing
     for doubt in found.doubts if here.first else ():
         here.voice.line(f"warning: {doubt}")
@@ -248,7 +249,7 @@ def _announce(here: Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: Session, settings: Settings, trainee: Trainee, plans: Sequence[Carried]) -> list[Ran]:
+def _runs(here: Session, settings: TrainingSettings, trainee: Trainee, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
     here.watch.patience += 2 * trainee.workload.compute_time

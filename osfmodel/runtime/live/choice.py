@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from osfmodel.tune import WORTHWHILE
+from osfmodel.planning.tuning import WORTHWHILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from osfmodel.errors import OsfError, StoppedError
-from osfmodel.runtime.ranks import Place, Watch
-from osfmodel.runtime.subjects import is_factory
+from osfmodel.entities.errors import OsfError, StoppedError
+from osfmodel.runtime.job.ranks import Place, Watchdog
+from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve import Limits
 
 PLANNING = 1800.0
@@ -19,7 +19,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TuneRequest:
     """What is to be tuned, and where to keep what is found.
 
     subject:  a workload, which is replayed, or PACKAGE.MODULE:FACTORY
@@ -60,9 +60,9 @@ class Session:
     kept:    the files that are there
     """
 
-    asked: Asked
+    asked: TuneRequest
     place: Place
-    watch: Watch
+    watch: Watchdog
     voice: Voice
     control: Any
     planning: Any

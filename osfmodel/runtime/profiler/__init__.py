@@ -9,15 +9,15 @@ from functools import wraps
 from types import TracebackType
 from typing import Any
 
-from osfmodel.errors import DataError, UsageError
-from osfmodel.runtime.allocations import Allocations
-from osfmodel.runtime.clocks import clock_of, settle
-from osfmodel.runtime.conditions import Finding, Wanted, conditions, doubts
-from osfmodel.runtime.recording import Recorder, Subject, step_of
-from osfmodel.runtime.segments import blocks, segments_of
-from osfmodel.runtime.steps import Memory, Step, Tensor, alike, layers_of, middle
-from osfmodel.source import Source
-from osfmodel.workload import Workload
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.source import Source
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.profiler.allocations import Allocations
+from osfmodel.runtime.profiler.clocks import clock_of, settle
+from osfmodel.runtime.profiler.conditions import Finding, Wanted, conditions, doubts
+from osfmodel.runtime.profiler.recording import HookedModules, IterationRecorder, step_of
+from osfmodel.runtime.profiler.segments import blocks, segments_of
+from osfmodel.runtime.profiler.steps import IterationMemory, ProfiledIteration, Tensor, alike, layers_of, middle
 
 WARM_UP = 5
 """Iterations that are not counted: allocators, autotuners and caches settle in the first few."""
@@ -44,7 +44,7 @@ def profile(
     return Profile(model, Wanted(name or "", batch_size, warm_up, steps), tensors)
 
 
-def with_memory(workload: Workload, memory: Memory) -> Workload:
+def with_memory(workload: Workload, memory: IterationMemory) -> Workload:
     """The same with what is not said layer by layer."""
     segments = segments_of(workload.layers, memory.kept)
     return replace(
@@ -65,7 +65,9 @@ class Profile:
         subject, self.tensors = _subject(self.model, tensors or {})
         self.device = _device(subject.tensors)
         self.allocations = Allocations(self.model, subject.tensors, blocks(self.model))
-        self.recorder = Recorder(subject, clock_of(self.device), wanted.warm_up, wanted.steps, self.allocations)
+        self.recorder = IterationRecorder(
+            subject, clock_of(self.device), wanted.warm_up, wanted.steps, self.allocations
+        )
         self.optimizers: set[str] = set()
         self.explicit = False
         self.leaving = ExitStack()
@@ -99,7 +101,7 @@ class Profile:
         return self.recorder.done
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ProfiledIteration]:
         """The iterations noted after the warm-ups, with hooks and without."""
         settle(self.device)
         return [step_of(iteration) for iteration in self.recorder.kept]
@@ -172,12 +174,12 @@ def first_size(batch: Any) -> int | None:
     return next((size for part in parts if (size := first_size(part)) is not None), None)
 
 
-WATCHING: list[Recorder] = []
+WATCHING: list[IterationRecorder] = []
 """Who hears of backward; while there is somebody, torch.autograd.backward is ours."""
 
 
 @contextmanager
-def _watched_backward(recorder: Recorder) -> Iterator[None]:
+def _watched_backward(recorder: IterationRecorder) -> Iterator[None]:
     """torch.autograd.backward, which every ``loss.backward()`` calls, marked at its begin and its end.
 
     There is one patch however many profiles are under way, since they may end in any order.
@@ -229,7 +231,7 @@ def _plain(model: Any) -> Any:
     return model
 
 
-def _subject(model: Any, extra: Mapping[str, Any]) -> tuple[Subject, dict[str, Tensor]]:
+def _subject(model: Any, extra: Mapping[str, Any]) -> tuple[HookedModules, dict[str, Tensor]]:
     """What to hook, and what is known of each tensor. A shared tensor belongs to the first module that has it."""
     found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     known = {id(tensor) for tensor in found.values()}
@@ -242,7 +244,7 @@ def _subject(model: Any, extra: Mapping[str, Any]) -> tuple[Subject, dict[str, T
         name: Tensor(owners.get(name, "(outside)"), tensor.numel() * tensor.element_size(), _dtype(tensor))
         for name, tensor in found.items()
     }
-    return Subject(modules, found), tensors
+    return HookedModules(modules, found), tensors
 
 
 def _dtype(tensor: Any) -> str:

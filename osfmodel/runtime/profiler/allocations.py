@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.runtime.steps import INPUT, LOSS, Memory, Peak
+from osfmodel.runtime.profiler.steps import INPUT, LOSS, IterationMemory, Peak
 
 GRAIN = 512
 """Bytes to whose multiples PyTorch rounds allocations on a GPU."""
@@ -134,7 +134,7 @@ class Allocations:
     def __init__(self, model: Any, tensors: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
         self.model, self.tensors, self.blocks = model, tensors, blocks
         self.storages = Storages(next(iter(tensors.values())).is_cuda)
-        self.memory: Memory | None = None
+        self.memory: IterationMemory | None = None
         self.mode: Any = None
         self.handles: list[Any] = []
         self.marks: list[tuple[str, int]] = []
@@ -227,7 +227,7 @@ class Allocations:
         if INPUT in peaks:
             trained = sum(t.numel() * t.element_size() for name, t in self.tensors.items() if name in peaks)
             update = peaks.get(UPDATE)
-            self.memory = Memory(
+            self.memory = IterationMemory(
                 peaks=peaks,
                 kept={name: max(0, calls[0]) for name, calls in self.kept.items() if len(calls) == 1},
                 state=self.state,

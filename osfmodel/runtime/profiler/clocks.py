@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
 
 
 class Mark(NamedTuple):

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osfmodel.measurement import WIDE
-from osfmodel.runtime.steps import UNEVEN, Step, Tensor, middle, spread, uneven
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
+from osfmodel.entities.measurement import WIDE
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.profiler.steps import UNEVEN, ProfiledIteration, Tensor, middle, spread, uneven
 
 AGREEMENT = 0.03
 """By how much the layers may differ from the step without hooks before it is called a disagreement."""
@@ -31,8 +31,8 @@ class Wanted(NamedTuple):
 class Finding(NamedTuple):
     """What was found: all steps, those of them that the layers come from, and what they ran on."""
 
-    steps: Sequence[Step]
-    counted: Sequence[Step]
+    steps: Sequence[ProfiledIteration]
+    counted: Sequence[ProfiledIteration]
     tensors: Mapping[str, Tensor]
     device: Any
     optimizers: Sequence[str]
@@ -142,7 +142,7 @@ def versions() -> str:
     """Versions of torch and osfmodel."""
     import torch
 
-    from osfmodel import __version__
+    from osfmodel.entities.version import __version__
 
     return f"torch {torch.__version__}, osfmodel {__version__}"
 

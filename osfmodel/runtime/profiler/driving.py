@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from osfmodel.errors import DataError, OsfError, UsageError
-from osfmodel.runtime.conditions import Wanted
-from osfmodel.runtime.profiling import WARM_UP, Profile, first_size
-from osfmodel.runtime.subjects import Maker, Training, mapped
-from osfmodel.units import show_time
-from osfmodel.workload import Workload
+from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.profiler import WARM_UP, Profile, first_size
+from osfmodel.runtime.profiler.conditions import Wanted
+from osfmodel.runtime.training.factories import Maker, Training, mapped
 
 RATE = 1e-4
 """Learning rate of the stand-in optimizer: small, so that random weights stay finite. Times do not depend on it."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.runtime.allocations import Allocations
-from osfmodel.runtime.clocks import Mark, seconds
-from osfmodel.runtime.steps import LOSS, Ready, Step
+from osfmodel.runtime.profiler.allocations import Allocations
+from osfmodel.runtime.profiler.clocks import Mark, seconds
+from osfmodel.runtime.profiler.steps import LOSS, ProfiledIteration, Ready
 
 MEMORY = 1
 """Which iteration is watched for what lives in memory, counted from 0: in the first, optimizers have no state yet."""
 
 
-class Subject(NamedTuple):
+class HookedModules(NamedTuple):
     """What gets hooks: modules that own tensors, by name, and the trainable tensors, by name."""
 
     modules: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Iteration:
     micro_batches: int = 1
 
 
-class Recorder:
+class IterationRecorder:
     """Notes iterations: after ``warm_up`` of them, by turns without and with hooks, until ``steps`` had hooks.
 
     ``steps`` None goes on until ``finish``. One of the warm-ups, where there are two or more, is watched by
@@ -47,7 +47,7 @@ class Recorder:
 
     def __init__(
         self,
-        subject: Subject,
+        subject: HookedModules,
         clock: Callable[[], Mark],
         warm_up: int,
         steps: int | None,
@@ -204,7 +204,7 @@ class Recorder:
             self.saved = 0
 
 
-def step_of(iteration: Iteration) -> Step:
+def step_of(iteration: Iteration) -> ProfiledIteration:
     """The marks as seconds after the forward began. On a GPU all events must have passed."""
     start = iteration.start
     ready = dict(iteration.ready)  # a gradient that came twice is ready the second time
@@ -212,7 +212,7 @@ def step_of(iteration: Iteration) -> Step:
     last = in_order[-1][1] if in_order else start
     backward_end = iteration.backward_end or last
     forward_end = iteration.backward_start or iteration.forward_end or start
-    return Step(
+    return ProfiledIteration(
         iteration.hooked,
         tuple((name, seconds(start, mark)) for name, mark in iteration.ends),
         tuple(Ready(name, seconds(start, mark), mark.host - start.host) for name, mark in in_order),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from osfmodel.workload import Layer, Segment
+from osfmodel.entities.workload import Layer, Segment
 
 PAIR = 2
 """Modules with tensors of their own, such as a convolution and its norm, that make no block where there are others."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from osfmodel.workload import Layer
+from osfmodel.entities.workload import Layer
 
 INPUT, LOSS = "(input)", "(loss)"
 """Layers without parameters: backward after the last gradient; forward after the last module that has tensors."""
@@ -42,7 +42,7 @@ class Peak(NamedTuple):
     steady: int
 
 
-class Memory(NamedTuple):
+class IterationMemory(NamedTuple):
     """Bytes that one iteration held: by layer the peaks, by module what it kept; None for what is not known."""
 
     peaks: Mapping[str, Peak]
@@ -52,7 +52,7 @@ class Memory(NamedTuple):
     fixed: int
 
 
-class Step(NamedTuple):
+class ProfiledIteration(NamedTuple):
     """One iteration. ``ends`` are the calls of modules as they ended; ``total`` is the end of the update.
 
     Steps without hooks have neither ``ends`` nor ``ready``.
@@ -72,7 +72,7 @@ class Step(NamedTuple):
         return tuple(name for name, _ in self.ends), tuple(ready.name for ready in self.ready)
 
 
-def alike(steps: Sequence[Step]) -> list[Step]:
+def alike(steps: Sequence[ProfiledIteration]) -> list[ProfiledIteration]:
     """The hooked steps of the commonest order: only of these can medians be taken tensor by tensor."""
     hooked = [step for step in steps if step.hooked]
     if not hooked:
@@ -100,7 +100,7 @@ def uneven(values: Sequence[float]) -> int:
 
 
 def layers_of(
-    steps: Sequence[Step],
+    steps: Sequence[ProfiledIteration],
     tensors: Mapping[str, Tensor],
     activations: Mapping[str, int] | None,
     device_clock: bool,
@@ -134,7 +134,9 @@ def layers_of(
     return (layer(INPUT, None), *reversed(made), layer(LOSS, None))
 
 
-def forward_times(steps: Sequence[Step], carriers: Mapping[str, str], forward_end: float) -> dict[str, float]:
+def forward_times(
+    steps: Sequence[ProfiledIteration], carriers: Mapping[str, str], forward_end: float
+) -> dict[str, float]:
     """Seconds by layer: from the end of one module to the end of the next, for the next; what is left, for LOSS."""
     times: dict[str, float] = {}
     before = 0.0
@@ -147,7 +149,7 @@ def forward_times(steps: Sequence[Step], carriers: Mapping[str, str], forward_en
     return times
 
 
-def backward_times(steps: Sequence[Step], forward_end: float) -> dict[str, float]:
+def backward_times(steps: Sequence[ProfiledIteration], forward_end: float) -> dict[str, float]:
     """Seconds by layer: from one gradient to the next; what comes after the last, for INPUT."""
     times: dict[str, float] = {}
     before = forward_end

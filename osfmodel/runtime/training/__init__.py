@@ -15,20 +15,20 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
-from osfmodel.batches import Variation
-from osfmodel.effects import COUNTED, EXECUTED
-from osfmodel.errors import OsfError
-from osfmodel.measurement import Measurement
-from osfmodel.notation import written
-from osfmodel.plan import Plan
-from osfmodel.runtime.admission import require_executable
-from osfmodel.runtime.buckets import Carried, Formed, Messages, deviation, formed_by
+from osfmodel.entities.batches import Variation
+from osfmodel.entities.effects import COUNTED, EXECUTED
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.files.notation import written
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.source import Source
 from osfmodel.runtime.executor import LIMIT, execute
-from osfmodel.runtime.ranks import Place, Watch
-from osfmodel.runtime.replay import hooks_count
-from osfmodel.runtime.surroundings import threads_of
-from osfmodel.runtime.trainees import Trainee
-from osfmodel.source import Source
+from osfmodel.runtime.executor.admission import require_executable
+from osfmodel.runtime.job.collective_job import threads_of
+from osfmodel.runtime.job.ranks import Place, Watchdog
+from osfmodel.runtime.training.ddp_buckets import Carried, Formed, Messages, deviation, formed_by
+from osfmodel.runtime.training.replayed_model import hooks_count
+from osfmodel.runtime.training.trainees import Trainee
 
 LEAST_WARM_UPS = 3
 """DDP has its buckets from the second iteration on, with static_graph from the third."""
@@ -37,7 +37,7 @@ USUAL_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingSettings:
     """iterations: that are measured for each plan and repeat, after ``warm_ups``
     options: further arguments of DDP, the same for every plan
     limit: seconds for each collective of the executor; DDP's have that of the process group
@@ -65,7 +65,7 @@ class Ran:
 
 
 def run_all(
-    trainee: Trainee, plans: Sequence[Carried], settings: Settings, place: Place, watch: Watch
+    trainee: Trainee, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> Iterator[Ran]:
     """Every plan in every repeat, each as soon as it is measured. Raises whatever torch or the model does."""
     for repeat in range(1, settings.repeats + 1):
@@ -74,7 +74,9 @@ def run_all(
             yield _run(trainee, planned, settings, place, (watch, doing, repeat))
 
 
-def _run(trainee: Trainee, planned: Carried, settings: Settings, place: Place, turn: tuple[Watch, str, int]) -> Ran:
+def _run(
+    trainee: Trainee, planned: Carried, settings: TrainingSettings, place: Place, turn: tuple[Watchdog, str, int]
+) -> Ran:
     watch, doing, repeat = turn
     samples: list[float] = []
     watch.beat(doing)
@@ -104,7 +106,9 @@ def executed(label: str, plan: Plan, trainee: Trainee) -> Carried:
     return Carried(label, plan, sent=written(plan, trainee.workload))
 
 
-def _prepared(trainee: Trainee, planned: Carried, settings: Settings, place: Place) -> tuple[Any, Callable[[], Formed]]:
+def _prepared(
+    trainee: Trainee, planned: Carried, settings: TrainingSettings, place: Place
+) -> tuple[Any, Callable[[], Formed]]:
     """The model to train with, and what to call at the end, which says the buckets that were formed."""
     if not planned.sent:
         model, messages = wrapped(trainee.model, planned, settings, place)
@@ -119,7 +123,7 @@ def _prepared(trainee: Trainee, planned: Carried, settings: Settings, place: Pla
     return trainee.model, ended
 
 
-def wrapped(model: Any, planned: Carried, settings: Settings, place: Place) -> tuple[Any, Messages | None]:
+def wrapped(model: Any, planned: Carried, settings: TrainingSettings, place: Place) -> tuple[Any, Messages | None]:
     """The model under DDP with the plan, and the hook that carries it out where it takes one."""
     from torch.nn.parallel import DistributedDataParallel
 
@@ -159,7 +163,7 @@ def _finish(place: Place) -> None:
 
 
 def loss_difference(
-    trainee: Trainee, plans: Sequence[Carried], settings: Settings, place: Place, watch: Watch
+    trainee: Trainee, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> dict[str, float]:
     """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
 
@@ -195,7 +199,9 @@ def furthest(differences: Sequence[float]) -> float:
     return max(differences, key=lambda difference: (difference == inf, isnan(difference), difference))
 
 
-def _losses(trainee: Trainee, planned: Carried, settings: Settings, place: Place, watch: Watch) -> list[float]:
+def _losses(
+    trainee: Trainee, planned: Carried, settings: TrainingSettings, place: Place, watch: Watchdog
+) -> list[float]:
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
     model, ended = _prepared(trainee, planned, settings, place)
@@ -210,7 +216,7 @@ def _losses(trainee: Trainee, planned: Carried, settings: Settings, place: Place
     return losses
 
 
-def conditions_of(trainee: Trainee, settings: Settings, place: Place) -> dict[str, str]:
+def conditions_of(trainee: Trainee, settings: TrainingSettings, place: Place) -> dict[str, str]:
     """Under what all plans of a run are measured, in words."""
     import torch
 
@@ -233,7 +239,7 @@ def _in_flight(place: Place) -> str:
 
 
 def first_of(
-    trainee: Trainee, settings: Settings, place: Place, names: tuple[str, str], variation: Variation | None
+    trainee: Trainee, settings: TrainingSettings, place: Place, names: tuple[str, str], variation: Variation | None
 ) -> Measurement:
     """What all runs share. ``names``: of workload and cluster, as the file says them; ``variation``: of a replay."""
     stated = conditions_of(trainee, settings, place) | ({} if variation is None else variation.stated)
@@ -266,7 +272,7 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
     return replace(first, plan=label, samples=ran.samples, conditions=first.conditions + tuple(own.items()))
 
 
-def source_of(place: Place, settings: Settings, notes: Sequence[str]) -> Source:
+def source_of(place: Place, settings: TrainingSettings, notes: Sequence[str]) -> Source:
     """Where the figures are from."""
     said = f"{settings.iterations} iterations after {settings.warm_ups} of warm-up, on rank 0, plans taking turns"
     return Source("measured with osf run", "; ".join([f"{place.world} workers, {place.backend}, {said}", *notes]))

@@ -12,20 +12,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from osfmodel.errors import OsfError, PlanError, UsageError
-from osfmodel.plan import Plan
-from osfmodel.plans import single_cap
+from osfmodel.entities.errors import OsfError, PlanError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.units import MIB
+from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bucket_layout
 from osfmodel.targets import ddp
-from osfmodel.units import MIB
-from osfmodel.workload import Workload
-
-SHARDED = {
-    "FullyShardedDataParallel": "FSDP (HSDP, where it shards inside nodes only)",
-    "FSDPModule": "FSDP2 (HSDP, where its mesh has two dimensions), made by fully_shard",
-    "DeepSpeedEngine": "DeepSpeed",
-}
-"""Classes whose models communicate by themselves, and what they are called."""
+from osfmodel.targets.named_plans import single_cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +118,6 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
     if _one_dtype(workload) and not ddp.TARGET.forms(plan, workload):
         order = "which sends tensors in another order than that in which they become ready"
         raise PlanError(f"DDP cannot carry out plan {label!r}, {order}: {anyway}")
-
-
-def require_plain_model(model: Any, instead: str) -> None:
-    """Raise UsageError, saying what to do instead, for a model that something else already wraps."""
-    for module in model.modules():
-        for kind in (cls.__name__ for cls in type(module).__mro__):
-            if kind in SHARDED:
-                raise UsageError(
-                    f"the model is wrapped by {SHARDED[kind]}, which communicates per wrapped module and has no buckets"
-                    f" to plan: {instead}, or choose there which modules are wrapped"
-                )
-            if kind in ("DistributedDataParallel", "DataParallel"):
-                raise UsageError(f"the model is already wrapped by {kind}: {instead}")
 
 
 class Messages:

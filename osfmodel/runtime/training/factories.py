@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osfmodel.errors import DataError, OsfError, UsageError
+from osfmodel.entities.errors import DataError, OsfError, UsageError
 
 SEQUENCE = 128
 """Tokens of a sequence for models of transformers, where nothing else is said: the length of BERT's first phase."""

@@ -25,10 +25,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from osfmodel.errors import DataError, UsageError
-from osfmodel.plan import Plan
-from osfmodel.runtime.pace import SPIN, SleepingPace, SpinningPace, pace_of
-from osfmodel.workload import Layer, Workload
+from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.runtime.training.pace import SPIN, SleepingPace, SpinningPace, pace_of
 
 NOISE_PLACES, NOISE_STEP = 1 << 16, 7919
 """Places from which random numbers are taken, and from one to the next."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import isinf, isnan
 from statistics import median
 
-from osfmodel.measurement import Measurement
-from osfmodel.side_by_side import DEFAULTS
-from osfmodel.units import show_time
+from osfmodel.entities.measurement import DEFAULTS, Measurement
+from osfmodel.entities.units import show_time
 
 SAME_LOSS = 1e-4
 """Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""

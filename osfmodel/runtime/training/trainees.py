@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from osfmodel.errors import JobError, UsageError
-from osfmodel.plan import Plan
-from osfmodel.runtime.buckets import require_plain_model
-from osfmodel.runtime.replay import (
+from osfmodel.entities.errors import JobError, UsageError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Layer, Workload
+from osfmodel.runtime.executor.admission import require_plain_model
+from osfmodel.runtime.training.factories import from_factory, mapped
+from osfmodel.runtime.training.replayed_model import (
     executed_step,
     hooks_count,
     overlapping_step,
@@ -21,8 +23,6 @@ from osfmodel.runtime.replay import (
     replay_optimizer,
     replay_step,
 )
-from osfmodel.runtime.subjects import from_factory, mapped
-from osfmodel.workload import Layer, Workload
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 """Of the SGD that trains a model: real updates, whatever the model."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from osfmodel.check import Checked, overall
-from osfmodel.documents import SCHEMA_VERSION
+from osfmodel.entities.files.documents import SCHEMA_VERSION
 from osfmodel.ledger import Row
+from osfmodel.ledger.check import Checked, overall
 from osfmodel.ledger.recipe import UNSTEADY
-from osfmodel.side_by_side import Beside
+from osfmodel.ledger.side_by_side import Beside
 
 IMPLAUSIBLE = 0.9
 """A median error above this is most likely a matter of units."""
@@ -57,7 +57,7 @@ class Judged:
         return [{"source": one.source, **_checked_row(row)} for one in self.checked for row in one.rows]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import check as check_screen
+        from osfmodel.show.terminal import check as check_screen
 
         check_screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
 

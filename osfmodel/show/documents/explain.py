@@ -6,10 +6,10 @@ from dataclasses import fields
 from typing import Any
 
 from osfmodel.diagnosis import Explanation, Remedy
-from osfmodel.diagnosis.bucket_rows import BucketRow
 from osfmodel.diagnosis.causes import all_costs
-from osfmodel.diagnosis.parts import Parts
-from osfmodel.documents import SCHEMA_VERSION
+from osfmodel.diagnosis.explanation import BucketRow
+from osfmodel.diagnosis.waits import Parts
+from osfmodel.entities.files.documents import SCHEMA_VERSION
 
 
 class Explained:
@@ -48,7 +48,7 @@ class Explained:
         return [{"trace": self.explanation.name, **_bucket(row)} for row in self.explanation.buckets]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import explain as explain_screen
+        from osfmodel.show.terminal import explain as explain_screen
 
         explain_screen.show_explanation(console, self.explanation)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.documents import SCHEMA_VERSION, document_of, encode
-from osfmodel.memory import Level, Memory
-from osfmodel.memory_tuning import Candidate, MemoryTuning
+from osfmodel.engine.memory import Level, Memory
+from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of, encode
+from osfmodel.planning.memory.demand import Candidate, MemoryTuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class MemoryPredicted:
         ]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import memory as memory_screen
+        from osfmodel.show.terminal import memory as memory_screen
 
         title = f"{self.workload}, a batch of {self.batch_size} per worker"
         console.print(title, style="bold", markup=False)
@@ -78,7 +78,7 @@ class MemoryTuned:
         return [{**shared, "which": name, **_numbers(fit)} for name, fit in pairs]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import memory as memory_screen
+        from osfmodel.show.terminal import memory as memory_screen
 
         memory_screen.show_memory_tuning(console, self.tuning)
 

@@ -7,8 +7,8 @@ import io
 from pathlib import Path
 from typing import Any, Protocol
 
-from osfmodel import documents
-from osfmodel.errors import UsageError
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.files import documents
 
 FORMATS = ("table", "json", "yaml", "csv", "code")
 SUFFIXES = {

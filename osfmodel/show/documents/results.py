@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from osfmodel.bands import Band
-from osfmodel.cluster import Cluster
-from osfmodel.documents import SCHEMA_VERSION, document_of
-from osfmodel.economics import Economics, knee
-from osfmodel.measurement import UNKNOWN, Measurement
-from osfmodel.predict import Comparison, Prediction
+from osfmodel.engine.bands import Band
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
+from osfmodel.entities.measurement import UNKNOWN, Measurement
+from osfmodel.entities.units import how_many, show_bytes, show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.economics import Economics, knee
+from osfmodel.planning.predictions import Comparison, Prediction
+from osfmodel.planning.tuning import Outcome, Tuning
+from osfmodel.planning.what_if import WhatIf
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.tune import Outcome, Tuning
-from osfmodel.units import how_many, show_bytes, show_time
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Workload
 
 
 class Predicted:
@@ -84,7 +84,7 @@ class Predicted:
         ]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import results as screen
+        from osfmodel.show.terminal import results as screen
 
         if self.scaling:
             screen.show_scaling(console, self.comparisons)
@@ -185,7 +185,7 @@ class Tuned:
         ]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import results as screen
+        from osfmodel.show.terminal import results as screen
 
         screen.show_tuning(console, self.tuning)
 
@@ -239,7 +239,7 @@ class Listed:
         return [{column: row.get(column) for column in columns} for row in rows]
 
     def show(self, console: Any) -> None:
-        from osfmodel.screens import listing as list_screen
+        from osfmodel.show.terminal import listing as list_screen
 
         for number, (kind, rows) in enumerate(self.listings.items()):
             if number:

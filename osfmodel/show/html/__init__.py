@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osfmodel.report.explained import explanation_page
-from osfmodel.report.html import page
+from osfmodel.show.html.explained import explanation_page
+from osfmodel.show.html.html import page
 
 __all__ = ["explanation_page", "page"]

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from osfmodel.report.markup import Markup, element, percent
-from osfmodel.ticks import decade_ticks, even_ticks
+from osfmodel.show.html.markup import Markup, element, percent
+from osfmodel.show.pictures.ticks import decade_ticks, even_ticks
 
 HEIGHT, TOP, BOTTOM = 240, 12, 44
 """Pixels of a plot, above it, and below it for its axis."""

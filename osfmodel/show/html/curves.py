@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.picture import BEST, TUNED, Curve
-from osfmodel.picture.curves import Scaling, Sweep
-from osfmodel.picture.scatter import Scatter
-from osfmodel.report.axes import ACROSS, HEIGHT, SHAPES, TOP, UP, Axis, Scale, curve, down, key, level, mark, plot
-from osfmodel.report.markup import Markup, element, figure_words, folded, percent, table
-from osfmodel.ticks import decade_ticks, even_ticks, time_unit
-from osfmodel.units import show_time
+from osfmodel.entities.units import show_time
+from osfmodel.show.html.axes import ACROSS, HEIGHT, SHAPES, TOP, UP, Axis, Scale, curve, down, key, level, mark, plot
+from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
+from osfmodel.show.pictures import BEST, TUNED, Curve
+from osfmodel.show.pictures.curves import Scaling, Sweep
+from osfmodel.show.pictures.scatter import Scatter
+from osfmodel.show.pictures.ticks import decade_ticks, even_ticks, time_unit
 
 MOST_POINTS = 250
 """Points of a source that are drawn: more hide each other. They are taken evenly out of their order."""

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from osfmodel.diagnosis import Explanation
-from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.diagnosis.parts import Parts
-from osfmodel.explain_tables import (
+from osfmodel.diagnosis.explanation import BucketRow
+from osfmodel.diagnosis.waits import Parts
+from osfmodel.entities.units import show_time
+from osfmodel.show.html.markup import Markup, element, joined, percent, table
+from osfmodel.show.html.shell import document, section
+from osfmodel.show.tables.explained import (
     RANK_HEADS,
     WORDS,
     costs,
@@ -23,9 +26,6 @@ from osfmodel.explain_tables import (
     title,
     whose_messages,
 )
-from osfmodel.report.markup import Markup, element, joined, percent, table
-from osfmodel.report.shell import document, section
-from osfmodel.units import show_time
 
 FILLS = {
     "compute": ("backward",),

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from osfmodel.picture import Pictures
-from osfmodel.picture.coarse import KERNELS, coarse
-from osfmodel.picture.gantt import Gantt
-from osfmodel.predict import Prediction
-from osfmodel.report import iteration
-from osfmodel.report.curves import CURVES
-from osfmodel.report.markup import Markup, element, folded, joined
-from osfmodel.report.plans import band_width, plans
-from osfmodel.report.shell import document, section
-from osfmodel.source import Source
-from osfmodel.units import show_bytes, show_time
+from osfmodel.entities.source import Source
+from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.planning.predictions import Prediction
+from osfmodel.show.html import iteration
+from osfmodel.show.html.curves import CURVES
+from osfmodel.show.html.markup import Markup, element, folded, joined
+from osfmodel.show.html.plans import band_width, plans
+from osfmodel.show.html.shell import document, section
+from osfmodel.show.pictures import Pictures
+from osfmodel.show.pictures.coarse import KERNELS, coarse
+from osfmodel.show.pictures.gantt import Gantt
 
 LARGEST = 1_000_000
 """Bytes that a page stays below, so that it can be sent: where its bars are too many, short ones are drawn as one."""
 CELLS = (None, 3200, 1600, 800, 400, 200, 100)
-"""Into how many parts an iteration is cut for that (:func:`osfmodel.picture.coarse.coarse`), the finest first."""
+"""Into how many parts an iteration is cut for that (:func:`osfmodel.show.pictures.coarse.coarse`), the finest first."""
 IDLE = 0.1
 """A device that neither computes nor communicates for a larger part of a step is said to."""
 FEW = 100

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osfmodel.picture.gantt import KINDS, Bar, Gantt, kinds_of
-from osfmodel.report.markup import Markup, element, percent
-from osfmodel.ticks import even_ticks, time_unit
-from osfmodel.units import show_bytes, show_time
+from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.show.html.markup import Markup, element, percent
+from osfmodel.show.pictures.gantt import KINDS, Bar, Gantt, kinds_of
+from osfmodel.show.pictures.ticks import even_ticks, time_unit
 
 LANE, GAP, TOP = 30, 10, 6
 """Height of a lane, what is between two, and above the first, in pixels."""

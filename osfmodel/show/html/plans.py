@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from osfmodel.bands import Band
-from osfmodel.picture import Pictures
-from osfmodel.predict import Prediction
-from osfmodel.report.axes import key
-from osfmodel.report.markup import Markup, element, figure_words, folded, percent, table
-from osfmodel.units import show_time
+from osfmodel.engine.bands import Band
+from osfmodel.entities.units import show_time
+from osfmodel.planning.predictions import Prediction
+from osfmodel.show.html.axes import key
+from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
+from osfmodel.show.pictures import Pictures
 
 LONGEST = 13
 """Characters of a plan's name beside its bar; the table has all."""

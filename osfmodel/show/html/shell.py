@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from importlib.resources import files
 
-from osfmodel.report.markup import Markup, element
+from osfmodel.show.html.markup import Markup, element
 
 ICON = "data:,"
 """An empty icon, so that no browser asks a server for one."""
@@ -48,7 +48,7 @@ def section(key: str, title: str, content: Iterable[Markup]) -> Markup:
 
 
 def _asset(name: str) -> str:
-    return files("osfmodel.report").joinpath(name).read_text(encoding="utf-8")
+    return files("osfmodel.show.html").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -10,24 +10,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from osfmodel.bands import Band
-from osfmodel.check import check
-from osfmodel.cluster import Cluster
-from osfmodel.errors import OsfError
-from osfmodel.explain import explain_trace
-from osfmodel.picture.curves import Scaling, Sweep, counts_around, scaling, sweep
-from osfmodel.picture.gantt import Gantt, measured, predicted
-from osfmodel.picture.scatter import Scatter, scatter
-from osfmodel.plans import NAMED_PLANS, STOCK_PLANS
-from osfmodel.predict import Comparison, Given, Prediction, compare
+from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.engine.bands import Band
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.formats.traces import Trace, plan_of
+from osfmodel.formats.traces.cautions import cautions
+from osfmodel.formats.traces.usual import step_times, usual_step, usual_steps
+from osfmodel.ledger.check import check
+from osfmodel.planning.predictions import Comparison, Given, Prediction, compare
+from osfmodel.planning.tuning import WORTHWHILE, Tuning, tune
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.show.pictures.curves import Scaling, Sweep, counts_around, scaling, sweep
+from osfmodel.show.pictures.gantt import Gantt, measured, predicted
+from osfmodel.show.pictures.scatter import Scatter, scatter
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.trace import Trace, plan_of
-from osfmodel.trace.own_step import cautions
-from osfmodel.trace.usual import step_times, usual_step, usual_steps
-from osfmodel.tune import WORTHWHILE, Tuning, tune
-from osfmodel.units import show_time
-from osfmodel.what_if import WhatIf
-from osfmodel.workload import Workload
+from osfmodel.targets.named_plans import NAMED_PLANS, STOCK_PLANS
 
 TUNED = "tuned"
 """The name of the plan that tuning finds."""
@@ -42,7 +42,7 @@ BEST = "optimal"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PictureRequest:
     """What is to be shown.
 
     workers:  at which count the iteration is shown and tuned for
@@ -86,7 +86,7 @@ class Pictures:
     curves:    those that have something to show, one of a type at most
     """
 
-    request: Request
+    request: PictureRequest
     tuning: Tuning = field(repr=False)
     comparison: Comparison = field(repr=False)
     predicted: tuple[Gantt, ...] = field(repr=False)
@@ -179,7 +179,7 @@ class Pictures:
         return tuple((note, tuple(names)) for note, names in found.items())
 
 
-def pictures(request: Request) -> Pictures:
+def pictures(request: PictureRequest) -> Pictures:
     """Tune, predict and draw. Raises as ``tune`` and ``compare``, and DataError for a trace without a step."""
     workload, cluster, workers = request.changed(request.workers), request.cluster, request.workers
     seen = tuple(chart for trace in request.traces for chart in _measured(trace))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from osfmodel.intervals import union
-from osfmodel.picture.gantt import Bar, Gantt
+from osfmodel.entities.intervals import union
+from osfmodel.show.pictures.gantt import Bar, Gantt
 
 TOUCHING = 1e-9
 """Part of the iteration below which two bars have no gap between them."""

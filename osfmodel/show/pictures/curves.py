@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.cluster import Cluster
 from osfmodel.cost import worker_counts
+from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.errors import OsfError
-from osfmodel.plan import Plan
-from osfmodel.predict import Comparison
-from osfmodel.pricing import Pricing, pricing_of
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.units import MIB, show_bytes
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.predictions import Comparison
 from osfmodel.solve.caps import in_elements
 from osfmodel.targets import CONFIG_TARGETS, Target
-from osfmodel.units import MIB, show_bytes
-from osfmodel.workload import Workload
 
 FURTHER = 4
 """A curve without counts of its own goes up to so many times the workers of the report."""
@@ -29,7 +29,7 @@ SMALLEST_PART = 1 / 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScalingLine:
     """The scaling factor of one plan at each worker count, and its iteration time in seconds."""
 
     name: str
@@ -46,7 +46,7 @@ class Scaling:
     """
 
     counts: tuple[int, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ScalingLine, ...]
     bounds: tuple[float, ...]
     chosen: int
 
@@ -117,7 +117,7 @@ def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen
             if count == chosen:
                 raise
     lines = [
-        Line(one.name, tuple(row.predictions[place].scaling_factor for row in rows),
+        ScalingLine(one.name, tuple(row.predictions[place].scaling_factor for row in rows),
              tuple(row.predictions[place].iteration_time for row in rows))
         for place, one in enumerate(rows[0].predictions)
     ]  # fmt: skip

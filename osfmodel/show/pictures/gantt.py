@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from osfmodel.checks import require_name
-from osfmodel.errors import DataError
-from osfmodel.intervals import Interval, common, length, outside, union
-from osfmodel.plan import Bucket, Plan
-from osfmodel.predict import Prediction
-from osfmodel.timeline import Span
-from osfmodel.trace.record import Collective, Step
+from osfmodel.entities.checks import require_name
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.intervals import Interval, common, length, outside, union
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.timeline import Span
+from osfmodel.entities.trace import Collective, Step
+from osfmodel.planning.predictions import Prediction
 
 COMPUTE = "compute"
 """The lane of the compute stream."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from osfmodel.check import Checked
-from osfmodel.units import how_many
+from osfmodel.entities.units import how_many
+from osfmodel.ledger.check import Checked
 
 
 @dataclass(frozen=True, slots=True)

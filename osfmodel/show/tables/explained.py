@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from osfmodel.diagnosis import Explanation, RankParts, Remedy
-from osfmodel.diagnosis.bucket_rows import BucketRow
 from osfmodel.diagnosis.causes import all_costs
-from osfmodel.diagnosis.parts import Parts
-from osfmodel.units import show_bytes, show_time
+from osfmodel.diagnosis.explanation import BucketRow
+from osfmodel.diagnosis.waits import Parts
+from osfmodel.entities.units import show_bytes, show_time
 
 HELPS = 0.005
 """Remedies that bring a smaller part are not called such."""

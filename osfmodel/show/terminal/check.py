@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from osfmodel.check import Checked
-from osfmodel.screens.results import table_under
-from osfmodel.side_by_side import Beside
-from osfmodel.units import how_many, show_time
+from osfmodel.entities.units import how_many, show_time
+from osfmodel.ledger.check import Checked
+from osfmodel.ledger.side_by_side import Beside
+from osfmodel.show.terminal.results import table_under
 
 PREDICTIONS = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
 SELF_CONSISTENCY = "Self-consistency, no prediction: put together / measured - 1, each run out of its own figures"

@@ -9,8 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.diagnosis import Explanation
-from osfmodel.diagnosis.bucket_rows import BucketRow
-from osfmodel.explain_tables import (
+from osfmodel.diagnosis.explanation import BucketRow
+from osfmodel.entities.units import show_time
+from osfmodel.show.tables.explained import (
     RANK_HEADS,
     WORDS,
     costs,
@@ -25,7 +26,6 @@ from osfmodel.explain_tables import (
     title,
     whose_messages,
 )
-from osfmodel.units import show_time
 
 WIDTH = 40
 """Characters of the bar of a whole step."""

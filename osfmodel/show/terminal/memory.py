@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from osfmodel.memory import OWNERS, Memory
-from osfmodel.memory_tuning import Candidate, MemoryTuning
-from osfmodel.units import show_bytes, show_time
+from osfmodel.engine.memory import OWNERS, Memory
+from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.planning.memory.demand import Candidate, MemoryTuning
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 64

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from osfmodel.picture import Curve, Pictures
-from osfmodel.picture.coarse import coarse
-from osfmodel.picture.curves import Scaling, Sweep
-from osfmodel.picture.gantt import KINDS, Bar, Gantt, Lane, kinds_of
-from osfmodel.picture.scatter import Scatter
-from osfmodel.ticks import even_ticks, time_unit
-from osfmodel.units import show_time
+from osfmodel.entities.units import show_time
+from osfmodel.show.pictures import Curve, Pictures
+from osfmodel.show.pictures.coarse import coarse
+from osfmodel.show.pictures.curves import Scaling, Sweep
+from osfmodel.show.pictures.gantt import KINDS, Bar, Gantt, Lane, kinds_of
+from osfmodel.show.pictures.scatter import Scatter
+from osfmodel.show.pictures.ticks import even_ticks, time_unit
 
 GLYPHS = {
     "forward": ("░", "blue"),

@@ -8,15 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from osfmodel.bands import Band
-from osfmodel.economics import Economics
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan
-from osfmodel.predict import Bound, Comparison, Prediction
+from osfmodel.engine.bands import Band
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.units import how_many, show_bytes, show_sizes, show_time
+from osfmodel.planning.economics import Economics
+from osfmodel.planning.predictions import Bound, Comparison, Prediction
+from osfmodel.planning.tuning import Tuning
+from osfmodel.planning.what_if import WhatIf
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.tune import Tuning
-from osfmodel.units import how_many, show_bytes, show_sizes, show_time
-from osfmodel.what_if import WhatIf
 
 MOST_COLUMNS = 4
 """Plans up to which a sweep has a column for each."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osfmodel.cost.curves import Array
+from osfmodel.cost.shapes import Array
 from osfmodel.solve.solution import Status
 
 SOLVERS = ("HIGHS", "SCIPY", "CLARABEL")

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing
-from osfmodel.solve.block_program import Figures, solve_program
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import Objective
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.blocks.programme import Figures, solve_program
+from osfmodel.solve.blocks.tape import CostPiece, Cut, Tape, Times, line_at, lines_of, times_of
 from osfmodel.solve.solution import Status
-from osfmodel.solve.tape import Cut, Line, Tape, Times, line_at, lines_of, times_of
-from osfmodel.workload import Workload
 
 ROUNDS = 8
 """Linear programmes per sequence at most; a single line needs one."""
@@ -26,19 +26,19 @@ PROGRESS = 1e-9
 """A gain below this fraction is taken for rounding."""
 
 
-class Problem(NamedTuple):
+class SizingProblem(NamedTuple):
     """What does not depend on the sequence: the times of the layers, the lines of each kind of collective, the place of
     each layer in forward, the seconds per byte of a message of several pieces, the largest message."""
 
     times: Times
-    lines: tuple[tuple[Line, ...], ...]
+    lines: tuple[tuple[CostPiece, ...], ...]
     places: dict[str, int]
     dtypes: dict[str, str]
     fusion_copy: float
     largest: float
 
 
-class Operation(NamedTuple):
+class SegmentCollective(NamedTuple):
     """One collective: which it carries, which kind (0, or 1 for an all-gather), and the segments' times."""
 
     bucket: int
@@ -57,10 +57,10 @@ class Sized(NamedTuple):
     status: Status | None = None
 
 
-def problem_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> Problem:
+def problem_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> SizingProblem:
     """Everything that sequences of one workload share, under one objective. Raises CostError as Pricing.cost."""
     total = workload.gradient_bytes
-    return Problem(
+    return SizingProblem(
         times=times_of(workload, pricing, objective),
         lines=tuple(lines_of(pricing.cost(kind), total) for kind in objective.collectives),
         places={layer.name: place for place, layer in enumerate(workload.layers)},
@@ -70,20 +70,20 @@ def problem_of(workload: Workload, pricing: Pricing, objective: Objective, large
     )
 
 
-def operations(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> list[Operation]:
+def operations(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> list[SegmentCollective]:
     """The operations on the channel, in order: every collective, and of split ones then every all-gather."""
     times, split = problem.times, len(problem.lines) > 1
     ready = [times.ready[segment.layer] for segment in tape.segments]
     tails = [times.tails[segment.layer] for segment in tape.segments]
-    found: list[Operation] = []
-    gathers: list[tuple[int, Operation]] = []
+    found: list[SegmentCollective] = []
+    gathers: list[tuple[int, SegmentCollective]] = []
     firsts, ends = [0, *[cut.after for cut in cuts]], [*[cut.before + 1 for cut in cuts], len(ready)]
     for number, (first, end) in enumerate(zip(firsts, ends, strict=True)):
         tail = max(tails[first:end])
-        found.append(Operation(number, 0, max(ready[first:end]), 0 if split else tail, end - first))
+        found.append(SegmentCollective(number, 0, max(ready[first:end]), 0 if split else tail, end - first))
         if split:
             place = min(problem.places[segment.layer] for segment in tape.segments[first:end])
-            gathers.append((place, Operation(number, 1, 0, tail, 1)))
+            gathers.append((place, SegmentCollective(number, 1, 0, tail, 1)))
     return found + [gather for _, gather in sorted(gathers)]
 
 
@@ -92,7 +92,7 @@ def sizes_of(tape: Tape, cuts: Sequence[Cut]) -> list[float]:
     return [end - start for start, end in pairwise([0, *[cut.position for cut in cuts], tape.total])]
 
 
-def time_of(problem: Problem, tape: Tape, cuts: Sequence[Cut], work: Sequence[Operation] = ()) -> float:
+def time_of(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut], work: Sequence[SegmentCollective] = ()) -> float:
     """Seconds of the iteration: the recursion over the channel, with the price of each size as it is.
 
     ``work`` are the operations of these cuts, where they are known.
@@ -107,11 +107,11 @@ def time_of(problem: Problem, tape: Tape, cuts: Sequence[Cut], work: Sequence[Op
     return end
 
 
-def resized(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
+def resized(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     """The best positions of these cuts, each in its place. With a status, the cuts as they were."""
     work = operations(problem, tape, cuts)
     best = Sized(tape, tuple(cuts), time_of(problem, tape, cuts, work))
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CostPiece, ...] = ()
     # A sequence that breaks the limit is no value to keep.
     allowed = max(sizes_of(tape, cuts)) <= problem.largest
     for _ in range(ROUNDS if cuts else 0):
@@ -131,28 +131,30 @@ def resized(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     return best
 
 
-def figures_of(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Figures:
+def figures_of(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Figures:
     """Numbers of the programme for cuts in these places, on the lines that hold at these positions."""
     work = operations(problem, tape, cuts)
     return _figures(problem, Sized(tape, tuple(cuts), 0), work, _lines(problem, sizes_of(tape, cuts), work))
 
 
 def _lines(
-    problem: Problem, sizes: Sequence[float], work: Sequence[Operation], before: Sequence[Line] = ()
-) -> tuple[Line, ...]:
+    problem: SizingProblem, sizes: Sequence[float], work: Sequence[SegmentCollective], before: Sequence[CostPiece] = ()
+) -> tuple[CostPiece, ...]:
     """The line of each operation at its present size."""
-    last: Sequence[Line | None] = before or [None] * len(work)
+    last: Sequence[CostPiece | None] = before or [None] * len(work)
     return tuple(
         line_at(problem.lines[step.kind], sizes[step.bucket], line) for step, line in zip(work, last, strict=True)
     )
 
 
-def _slope(problem: Problem, step: Operation, line: Line) -> float:
+def _slope(problem: SizingProblem, step: SegmentCollective, line: CostPiece) -> float:
     """Seconds per byte; copies into and out of a buffer where a message has several pieces."""
     return line.slope + (problem.fusion_copy if step.pieces > 1 else 0)
 
 
-def _figures(problem: Problem, sized: Sized, work: Sequence[Operation], lines: Sequence[Line]) -> Figures:
+def _figures(
+    problem: SizingProblem, sized: Sized, work: Sequence[SegmentCollective], lines: Sequence[CostPiece]
+) -> Figures:
     """Each operation on its line, each collective where all its lines hold."""
     ranges = [
         sized.tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position) for cut in sized.cuts

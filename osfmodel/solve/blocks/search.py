@@ -1,6 +1,6 @@
 """Block sizes: a plan's order of bytes, cut into collectives at the best places.
 
-For a given sequence the sizes are a linear programme (osfmodel.solve.block_program). In which layer each cut lies is a
+For a given sequence the sizes are a linear programme (solve.blocks.programme). In which layer each cut lies is a
 choice on top of it: here a local search, in benchmarks/block_choice.py a mixed-integer programme that says how good the
 search is on small instances. Cuts that the programme leaves at the edge of their layer are moved onto the edge,
 which can only free something; then cuts on edges are moved into one of the two layers beside them, all at once where
@@ -16,16 +16,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve import merge, optimal
+from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.blocks.resize import PROGRESS, Sized, SizingProblem, problem_of, resized, time_of
+from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.resize import PROGRESS, Problem, Sized, problem_of, resized, time_of
+from osfmodel.solve.exact import merge, optimal
 from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.solve.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
-from osfmodel.workload import Workload
 
 PROGRAMMES = 24
 """Linear programmes that the search over places solves per sequence at most."""
@@ -93,7 +92,7 @@ def linear(pricing: Pricing, objective: Objective) -> bool:
     return channels == 1 and not pricing.effects.compute_slowdown and not pricing.effects.hook_time
 
 
-def searched(problem: Problem, tape: Tape, cuts: Sequence[Cut], programmes: int = PROGRAMMES) -> Sized:
+def searched(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut], programmes: int = PROGRAMMES) -> Sized:
     """The best sequence found by moving cuts between edges and layers, after at most so many linear programmes."""
     best = snapped(problem, resized(problem, tape, cuts))
     tried = 1
@@ -112,7 +111,7 @@ def searched(problem: Problem, tape: Tape, cuts: Sequence[Cut], programmes: int 
     return best
 
 
-def snapped(problem: Problem, sized: Sized) -> Sized:
+def snapped(problem: SizingProblem, sized: Sized) -> Sized:
     """Cuts at the very edge of their layer put onto the edge: fewer collectives wait, fewer layers wait for them."""
     slack = 1e-7 * sized.tape.total
     cuts = list(sized.cuts)
@@ -128,7 +127,7 @@ def snapped(problem: Problem, sized: Sized) -> Sized:
     return sized._replace(cuts=tuple(cuts), value=value) if value <= sized.value else sized
 
 
-def _proposals(problem: Problem, sized: Sized) -> Iterator[tuple[Cut, ...]]:
+def _proposals(problem: SizingProblem, sized: Sized) -> Iterator[tuple[Cut, ...]]:
     """Sequences with cuts moved from an edge into a layer beside it: free moves together, then each by itself."""
     slack = 1 + PROGRESS
     for side in (0, 1):
@@ -150,7 +149,7 @@ def _proposals(problem: Problem, sized: Sized) -> Iterator[tuple[Cut, ...]]:
     yield from (cuts for _, _, _, cuts in sorted(singles))
 
 
-def _opened(problem: Problem, tape: Tape, cut: Cut, side: int) -> Cut:
+def _opened(problem: SizingProblem, tape: Tape, cut: Cut, side: int) -> Cut:
     """A cut on an edge moved into the layer before it (0) or after it (1); itself where types would mix."""
     before, after = tape.segments[cut.before].layer, tape.segments[cut.after].layer
     if cut.before == cut.after or problem.dtypes[before] != problem.dtypes[after]:
@@ -159,16 +158,16 @@ def _opened(problem: Problem, tape: Tape, cut: Cut, side: int) -> Cut:
     return Cut(into, into, cut.position)
 
 
-def _sized(problem: Problem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
+def _sized(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     return Sized(tape, tuple(cuts), time_of(problem, tape, cuts))
 
 
-def _turned(workload: Workload, problem: Problem, objective: Objective, pricing: Pricing) -> list[Sized]:
+def _turned(workload: Workload, problem: SizingProblem, objective: Objective, pricing: Pricing) -> list[Sized]:
     """With forward overlap: up to a turn in ready order, by priority from there. Some turns, then those by the best."""
     gradients, count = workload.gradients, len(workload.gradients)
     if not objective.forward_overlap or len(set(gradients.dtypes)) > 1:
         return []
-    row = merge.sweep(merge.Problem.of(gradients, Limits()), pricing.cost())
+    row = merge.sweep(merge.MergeProblem.of(gradients, Limits()), pricing.cost())
     step = 1 + count // TURNS
     found: dict[int, list[Sized]] = {}
 
@@ -183,7 +182,7 @@ def _turned(workload: Workload, problem: Problem, objective: Objective, pricing:
     return [seed for seeds in found.values() for seed in seeds]
 
 
-def _ends(row: merge.Row, end: int) -> list[int]:
+def _ends(row: merge.MergeTable, end: int) -> list[int]:
     """The bucket ends of the optimum over the first ``end`` gradients."""
     ends = []
     while end > 0:
@@ -192,7 +191,7 @@ def _ends(row: merge.Row, end: int) -> list[int]:
     return ends[::-1]
 
 
-def _turns(workload: Workload, problem: Problem, ends: Sequence[int], start: float) -> Iterator[Sized]:
+def _turns(workload: Workload, problem: SizingProblem, ends: Sequence[int], start: float) -> Iterator[Sized]:
     """Collectives that end at ``ends`` in ready order; the rest by priority, not before ``start``."""
     turn, count = (ends[-1] if ends else 0), len(workload.gradients)
     tape = laid_out(workload, [*range(turn), *reversed(range(turn, count))])
@@ -200,7 +199,7 @@ def _turns(workload: Workload, problem: Problem, ends: Sequence[int], start: flo
         yield _sized(problem, tape, [Cut(edge - 1, edge, tape.starts[edge]) for edge in [*ends, *edges]])
 
 
-def _priority(problem: Problem, tape: Tape, first: int, start: float) -> Iterator[list[int]]:
+def _priority(problem: SizingProblem, tape: Tape, first: int, start: float) -> Iterator[list[int]]:
     """Numbers of the segments before which to cut the tape from segment ``first`` on, all ready at ``start``, into n
     collectives: for the best n, and those beside it.
 

@@ -3,7 +3,7 @@
 The tape holds *segments*, each a run of bytes of one layer; a plan on one channel cuts it into collectives. A cut lies
 either inside a segment, and then the collectives on both sides hold a part of it, or on the edge between two. Which of
 these it is (its *place*) decides what a collective waits for and what waits for it; given the places, all times are
-linear in the positions (osfmodel.solve.block_program).
+linear in the positions (osfmodel.solve.blocks.programme).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from osfmodel.cost import AffineCost, Cost
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.pricing import Pricing
-from osfmodel.schedule import schedule
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.operations import schedule
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.workload import Workload, element_bytes
 
 
 class Cut(NamedTuple):
@@ -46,7 +45,7 @@ class Tape(NamedTuple):
         return self.starts[cut.after], self.starts[cut.before + 1]
 
 
-class Line(NamedTuple):
+class CostPiece(NamedTuple):
     """Seconds ``latency + slope * bytes`` of a collective between ``least`` and ``most`` bytes."""
 
     latency: float
@@ -131,20 +130,20 @@ def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Time
     return Times(ready, tails, total)
 
 
-def lines_of(cost: Cost, total: int) -> tuple[Line, ...]:
+def lines_of(cost: Cost, total: int) -> tuple[CostPiece, ...]:
     """The lines of a cost up to ``total`` bytes: of a minimum of lines each everywhere, of a table one per stretch."""
     if isinstance(cost, AffineCost):
-        return tuple(Line(latency, slope, 0, total) for latency, slope in cost.pieces)
-    lines = [Line(cost.times[0], 0, 0, min(cost.sizes[0], total))]
+        return tuple(CostPiece(latency, slope, 0, total) for latency, slope in cost.pieces)
+    lines = [CostPiece(cost.times[0], 0, 0, min(cost.sizes[0], total))]
     ends = [*cost.sizes[1:], max(total, cost.sizes[-1] + 1)]
     for start, end, time in zip(cost.sizes, ends, cost.times, strict=True):
         if start < total:
             slope = (cost(end) - time) / (end - start)
-            lines.append(Line(time - slope * start, slope, start, min(end, total)))
+            lines.append(CostPiece(time - slope * start, slope, start, min(end, total)))
     return tuple(lines)
 
 
-def line_at(lines: Sequence[Line], size: float, last: Line | None = None) -> Line:
+def line_at(lines: Sequence[CostPiece], size: float, last: CostPiece | None = None) -> CostPiece:
     """The cheapest line that holds at ``size``; of a table, where two stretches meet, another than the ``last``."""
     if len(lines) == 1:
         return lines[0]

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import combinations, product
 
 from osfmodel.cost import Cost
-from osfmodel.plan import grouped_plan
-from osfmodel.solve.contiguous import allowed, finish, groups_of, solution_of
-from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.workload import Gradients, Workload
+from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve.solution import Limits, Solution, Status, allowed, finish, groups_of, solution_of
 
 LARGEST = 16
 

@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from osfmodel.cost import AffineCost, Cost, TableCost
-from osfmodel.plan import contiguous_plan
-from osfmodel.solve.contiguous import solution_of
-from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.workload import Gradients, Workload
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve.solution import Limits, Solution, Status, solution_of
 
 NEVER = float("inf")
 NARROW = 192
@@ -52,7 +51,7 @@ def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) ->
     buckets (a message too many costs more in practice than a model says), whose parts end as early as so few allow
     (what is sent late has no slack).
     """
-    problem = Problem.of(gradients, limits)
+    problem = MergeProblem.of(gradients, limits)
     row = sweep(problem, cost)
     if row.finish[-1] == NEVER:
         return None
@@ -68,7 +67,7 @@ def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MergeProblem:
     """Ready times and prefix sums of the sizes, and for each i the smallest j from which a bucket may reach i."""
 
     ready: Sequence[float]
@@ -76,7 +75,7 @@ class Problem:
     earliest: Sequence[int]
 
     @staticmethod
-    def of(gradients: Gradients, limits: Limits) -> Problem:
+    def of(gradients: Gradients, limits: Limits) -> MergeProblem:
         """The problem of merging these gradients, with dtype changes and ``limits`` as bounds on j."""
         prefix = [0]
         for size in gradients.sizes:
@@ -89,12 +88,12 @@ class Problem:
             if limits.max_bucket_bytes is not None:
                 start = max(start, bisect_left(prefix, prefix[i] - limits.max_bucket_bytes))
             earliest.append(start)
-        return Problem(gradients.ready_times, prefix, earliest)
+        return MergeProblem(gradients.ready_times, prefix, earliest)
 
-    def contracted(self, ends: Sequence[int]) -> Problem:
+    def contracted(self, ends: Sequence[int]) -> MergeProblem:
         """The same problem where buckets may end at ``ends`` only (increasing, the last one at the end of all)."""
         bounds = [0, *ends]
-        return Problem(
+        return MergeProblem(
             [self.ready[end - 1] for end in ends],
             [self.prefix[bound] for bound in bounds],
             [bisect_left(bounds, self.earliest[bound]) for bound in bounds],
@@ -102,21 +101,21 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MergeTable:
     """F(0..L), and for each i the j that attains it (-1 where no plan reaches i)."""
 
     finish: list[float]
     previous: list[int]
 
 
-def sweep(problem: Problem, cost: Cost, base: list[float] | None = None) -> Row:
+def sweep(problem: MergeProblem, cost: Cost, base: list[float] | None = None) -> MergeTable:
     """F(0..L). With ``base``, the row of plans with at most k buckets, the row of those with at most k + 1."""
     if isinstance(cost, AffineCost):
         return _affine_row(problem, cost, base)
     return _general_row(problem, cost, base)
 
 
-def _affine_row(problem: Problem, cost: AffineCost, base: list[float] | None) -> Row:
+def _affine_row(problem: MergeProblem, cost: AffineCost, base: list[float] | None) -> MergeTable:
     """All F(i) for a minimum of affine pieces.
 
     F is nondecreasing, so the j with F(j) <= r_i form a growing prefix. Among them the largest gives the smallest
@@ -153,10 +152,10 @@ def _affine_row(problem: Problem, cost: AffineCost, base: list[float] | None) ->
                     best, choice = candidate, queue[0][1]
         finish.append(best)
         previous.append(choice)
-    return Row(finish, previous)
+    return MergeTable(finish, previous)
 
 
-def _general_row(problem: Problem, cost: TableCost, base: list[float] | None) -> Row:
+def _general_row(problem: MergeProblem, cost: TableCost, base: list[float] | None) -> MergeTable:
     """All F(i) for any cost, trying only the j that a known candidate, the last row's winner, does not rule out.
 
     A bucket of m bytes takes at least floor(m), so no j whose bucket is so large that r_i + floor(m) passes the
@@ -192,7 +191,7 @@ def _general_row(problem: Problem, cost: TableCost, base: list[float] | None) ->
                 guess = previous[i] = low + winner
         known.append(float(source[i]))
         monotone = monotone and known[-1] >= known[-2]
-    return Row(finish.tolist(), previous)
+    return MergeTable(finish.tolist(), previous)
 
 
 def _largest_within(floor: TableCost, budget: float) -> float:
@@ -205,7 +204,7 @@ def _largest_within(floor: TableCost, budget: float) -> float:
     return floor.sizes[-1] + (budget - floor.times[-1]) / floor.asymptote + 1
 
 
-def _trace(row: Row) -> list[int]:
+def _trace(row: MergeTable) -> list[int]:
     """The bucket ends behind F(L), last to first."""
     end, ends = len(row.finish) - 1, []
     while end > 0:
@@ -214,7 +213,7 @@ def _trace(row: Row) -> list[int]:
     return ends
 
 
-def _few_buckets(problem: Problem, cost: Cost, row: Row) -> tuple[int, ...]:
+def _few_buckets(problem: MergeProblem, cost: Cost, row: MergeTable) -> tuple[int, ...]:
     """An optimal plan in which, from the end, each bucket reaches back as far as the optimum allows.
 
     A bucket (j, i] that must end by ``deadline`` may be taken if its gradients are ready, and the first j can be sent,
@@ -236,9 +235,9 @@ def _few_buckets(problem: Problem, cost: Cost, row: Row) -> tuple[int, ...]:
     return tuple(reversed(ends))
 
 
-def _at_most(problem: Problem, cost: Cost, buckets: int) -> tuple[int, ...] | None:
+def _at_most(problem: MergeProblem, cost: Cost, buckets: int) -> tuple[int, ...] | None:
     """The fastest plan with at most so many buckets; None where there is none."""
-    rows = [Row([0] + [NEVER] * (len(problem.prefix) - 1), [])]
+    rows = [MergeTable([0] + [NEVER] * (len(problem.prefix) - 1), [])]
     for _ in range(buckets):
         rows.append(sweep(problem, cost, rows[-1].finish))
     end = len(problem.prefix) - 1

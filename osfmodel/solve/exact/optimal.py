@@ -1,23 +1,192 @@
-"""The plan ``optimal``: exact merging, whatever the dtypes do."""
+"""The plan ``optimal``: exact merging, whatever the dtypes do.
+
+Dtypes may alternate in ready order, such as bfloat16 weights between float32 norms.
+Types never share a message, so the gradients are one chain per dtype, all on the same channel. With two chains A and B
+and F(i, j) the earliest time at which the first i of A and the first j of B can have been sent,
+
+    F(i, j) = min( min_{k < i} max(F(k, j), r_A,i) + T(A_k..i),  min_{k < j} max(F(i, k), r_B,j) + T(B_k..j) )
+
+by the argument of exact merging, chain by chain. For more states than MOST_STATES, or more dtypes, the best of many
+simple plans, each dtype walked by itself, is improved by local search; the status says which it was.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
 from osfmodel.cost import Cost
-from osfmodel.solve import merge, mixed
-from osfmodel.solve.contiguous import alternate
-from osfmodel.solve.solution import Limits, Solution
-from osfmodel.workload import Workload
+from osfmodel.cost.shapes import Array
+from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
+from osfmodel.solve.exact import merge
+from osfmodel.solve.solution import Limits, Solution, Status, allowed, alternate, finish, solution_of
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Said where the optimum is not proven."""
     gradients = workload.gradients
-    if not alternate(gradients.dtypes) or mixed.exact_is_possible(gradients):
+    if not alternate(gradients.dtypes) or exact_is_possible(gradients):
         return ()
     return ("with so many tensors of alternating dtypes the plan optimal is the best found, not proven to be the best",)
 
 
 def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
     """The fastest plan of whole tensors, in ready order within each dtype, within ``limits``."""
-    method = mixed.solve if alternate(workload.gradients.dtypes) else merge.solve
+    method = solve_alternating if alternate(workload.gradients.dtypes) else merge.solve
     return method(workload, cost, limits)
+
+
+MOST_STATES = 40_000
+
+
+CAPS_TRIED = 200
+
+
+MOST_TRIES = 2000
+"""Plans that the local search prices before it stops."""
+
+
+def solve_alternating(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
+    """The fastest plan of whole tensors, in ready order within each dtype."""
+    gradients = workload.gradients
+    chains = gradients.chains
+    status = Status.OPTIMAL
+    groups = None
+    if exact_is_possible(gradients):
+        groups = two_chains(gradients, chains, cost, limits)
+    if groups is None or not allowed(groups, gradients, limits):
+        status = Status.HEURISTIC
+        candidates = [found for found in simple(gradients, chains, limits) if allowed(found, gradients, limits)]
+        groups = min(candidates, key=lambda found: finish(found, gradients, cost), default=None)
+        groups = None if groups is None else improved(groups, gradients, cost, limits)
+    if groups is None:
+        return solution_of(workload, cost, None, Status.INFEASIBLE)
+    return solution_of(workload, cost, grouped_plan(workload, groups), status)
+
+
+def exact_is_possible(gradients: Gradients) -> bool:
+    """Whether there are two dtypes and few enough tensors of them."""
+    counts = [gradients.dtypes.count(kind) for kind in dict.fromkeys(gradients.dtypes)]
+    return len(counts) == 2 and (counts[0] + 1) * (counts[1] + 1) <= MOST_STATES
+
+
+def two_chains(
+    gradients: Gradients, chains: Sequence[Sequence[int]], cost: Cost, limits: Limits
+) -> list[list[int]] | None:
+    """The buckets behind F(|A|, |B|) in the order in which they are sent; None where a tensor is above the limit."""
+    ready = [[gradients.ready_times[i] for i in chain] for chain in chains]
+    prices = [_prices([gradients.sizes[i] for i in chain], cost, limits) for chain in chains]
+    rows, columns = len(chains[0]) + 1, len(chains[1]) + 1
+    best = np.full((rows, columns), np.inf)
+    best[0, 0] = 0
+    came = np.zeros((rows, columns, 2), dtype=np.int64)
+    for i in range(rows):
+        if i:
+            arrivals = np.maximum(best[:i], ready[0][i - 1]) + prices[0][i, :i, None]
+            origin = arrivals.argmin(axis=0)
+            best[i] = arrivals[origin, np.arange(columns)]
+            came[i, :, 0], came[i, :, 1] = origin, np.arange(columns)
+        for j in range(1, columns):
+            arrivals = np.maximum(best[i, :j], ready[1][j - 1]) + prices[1][j, :j]
+            k = int(arrivals.argmin())
+            if arrivals[k] < best[i, j]:
+                best[i, j], came[i, j] = arrivals[k], (i, k)
+    if not np.isfinite(best[-1, -1]):
+        return None
+    return _walk_back(came, chains)
+
+
+def _walk_back(came: Array, chains: Sequence[Sequence[int]]) -> list[list[int]]:
+    groups = []
+    i, j = came.shape[0] - 1, came.shape[1] - 1
+    while (i, j) != (0, 0):
+        before_i, before_j = (int(k) for k in came[i, j])
+        groups.append(list(chains[0][before_i:i] if before_i < i else chains[1][before_j:j]))
+        i, j = before_i, before_j
+    return groups[::-1]
+
+
+def _prices(sizes: Sequence[int], cost: Cost, limits: Limits) -> Array:
+    """Price of sending items k..i of a chain together, at [i, k]; infinite above the limit on size."""
+    prefix = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
+    spans = np.maximum(prefix[:, None] - prefix[None, :], 0)
+    prices = cost(spans.astype(float))
+    return prices if limits.max_bucket_bytes is None else np.where(spans <= limits.max_bucket_bytes, prices, np.inf)
+
+
+def simple(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
+    """One bucket per tensor, one per dtype, a new one at each change of dtype, DDP's default, and many caps."""
+    yield [[i] for i in range(len(gradients))]
+    yield sorted(([*chain] for chain in chains), key=lambda group: group[-1])
+    yield [[i for i, _ in run] for _, run in groupby(enumerate(gradients.dtypes), key=lambda item: item[1])]
+    yield bucket_layout(gradients, DDP_LIMITS)
+    yield from capped(gradients, chains, limits)
+
+
+def improved(groups: list[list[int]], gradients: Gradients, cost: Cost, limits: Limits) -> list[list[int]]:
+    """Move, join and cut buckets of one dtype while that helps, for MOST_TRIES plans at most."""
+    best, tries, better = finish(groups, gradients, cost), 0, True
+    while better and tries < MOST_TRIES:
+        better = False
+        for candidate in _neighbours(groups, gradients):
+            tries += 1
+            ordered = sorted(candidate, key=lambda group: group[-1])
+            if allowed(ordered, gradients, limits) and (time := finish(ordered, gradients, cost)) < best * (1 - 1e-9):
+                groups, best, better = ordered, time, True
+                break
+            if tries >= MOST_TRIES:
+                break
+    return groups
+
+
+def _neighbours(groups: list[list[int]], gradients: Gradients) -> Iterator[list[list[int]]]:
+    """Plans in which two buckets of one dtype in a row are joined or share otherwise, or one is halved."""
+    follower: dict[str, int] = {}
+    for later in range(len(groups) - 1, -1, -1):
+        kind = gradients.dtypes[groups[later][0]]
+        if kind in follower:
+            first, second = groups[later], groups[follower[kind]]
+            rest = [group for k, group in enumerate(groups) if k not in (later, follower[kind])]
+            joined = first + second
+            yield [*rest, joined]
+            for step in (1, -1, 2, -2, 4, -4, 8, -8):
+                cut = len(first) + step
+                if 0 < cut < len(joined):
+                    yield [*rest, joined[:cut], joined[cut:]]
+        follower[kind] = later
+    for k, group in enumerate(groups):
+        if len(group) > 1:
+            middle = len(group) // 2
+            yield [*groups[:k], group[:middle], group[middle:], *groups[k + 1 :]]
+
+
+def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
+    """Plans that close a bucket at a cap, each dtype by itself, for caps spread evenly in the logarithm."""
+    total = sum(gradients.sizes)
+    for cap in np.unique(
+        np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
+    ).tolist():
+        groups = [
+            group for chain in chains for group in _close_at(chain, gradients.sizes, cap, limits.max_bucket_bytes)
+        ]
+        yield sorted(groups, key=lambda group: group[-1])
+
+
+def _close_at(chain: Sequence[int], sizes: Sequence[int], cap: int, most: int | None) -> Iterator[list[int]]:
+    group: list[int] = []
+    held = 0
+    for i in chain:
+        if group and most is not None and held + sizes[i] > most:
+            yield group
+            group, held = [], 0
+        group.append(i)
+        held += sizes[i]
+        if held >= cap:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from osfmodel.pricing import Pricing
-from osfmodel.solve.merge import Problem
+from osfmodel.cost.pricing import Pricing
+from osfmodel.solve.exact.merge import MergeProblem
 
 WIDEST = 64
 MOST = 96
@@ -37,15 +37,15 @@ class Runs(NamedTuple):
     exact: bool
 
 
-class _State(NamedTuple):
+class _ParetoState(NamedTuple):
     """The last ends, latest first; where the runs end; the state before."""
 
     ends: tuple[float, ...]
     position: int
-    before: _State | None
+    before: _ParetoState | None
 
 
-def runs(problem: Problem, pricing: Pricing, channels: int) -> Runs:
+def runs(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
     """The runs that finish first on so many channels."""
     count = len(problem.prefix) - 1
     if count > MOST:
@@ -55,13 +55,13 @@ def runs(problem: Problem, pricing: Pricing, channels: int) -> Runs:
     return _search(problem, pricing, channels)
 
 
-def _search(problem: Problem, pricing: Pricing, channels: int) -> Runs:
-    frontier: list[list[_State]] = [[_State((0,) * channels, 0, None)]]
+def _search(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
+    frontier: list[list[_ParetoState]] = [[_ParetoState((0,) * channels, 0, None)]]
     split = pricing.splitter("all_reduce")
     exact = True
     for i in range(1, len(problem.prefix)):
         states = [
-            _State((served(problem.ready[i - 1], *split(size), state.ends), *state.ends[:-1]), i, state)
+            _ParetoState((served(problem.ready[i - 1], *split(size), state.ends), *state.ends[:-1]), i, state)
             for j in range(problem.earliest[i], i)
             for size in [problem.prefix[i] - problem.prefix[j]]
             for state in frontier[j]
@@ -78,7 +78,7 @@ def served(ready: float, startup: float, transfer: float, ends: Sequence[float])
     return max(max(ready, ends[-1]) + startup, ends[0]) + transfer
 
 
-def _marks(problem: Problem) -> list[int]:
+def _marks(problem: MergeProblem) -> list[int]:
     """At most ``MOST`` ends, about equal bytes apart, and wherever the dtype changes."""
     count, total = len(problem.prefix) - 1, problem.prefix[-1]
     changes = {problem.earliest[i] for i in range(1, count + 1)} - {0}
@@ -91,16 +91,16 @@ def _marks(problem: Problem) -> list[int]:
     return sorted(marks)
 
 
-def _undominated(states: list[_State]) -> list[_State]:
+def _undominated(states: list[_ParetoState]) -> list[_ParetoState]:
     """Those of which no other is no later in each end, earliest first."""
-    kept: list[_State] = []
+    kept: list[_ParetoState] = []
     for state in sorted(states, key=lambda state: state.ends):
         if not any(all(a <= b for a, b in zip(other.ends, state.ends, strict=True)) for other in kept):
             kept.append(state)
     return kept
 
 
-def _trace(state: _State) -> tuple[int, ...]:
+def _trace(state: _ParetoState) -> tuple[int, ...]:
     ends = []
     while state.before is not None:
         ends.append(state.position)

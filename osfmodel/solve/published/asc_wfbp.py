@@ -9,13 +9,11 @@ proves of its rule is not known here.
 
 from __future__ import annotations
 
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan, contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve.mg_wfbp import linear
-from osfmodel.solve.solution import Solution
-from osfmodel.solve.timed import timed
-from osfmodel.workload import Gradients, Workload
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import Objective, Plan, contiguous_plan
+from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.solve.published.mg_wfbp import linear
+from osfmodel.solve.solution import Solution, timed
 
 CHANNELS = 2
 """All-reduces at once in the authors' benchmarks ("asc2"; their logs have 1 to 4)."""

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from osfmodel.errors import PlanError
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve.solution import Solution
-from osfmodel.solve.timed import timed
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.errors import PlanError
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.workload import Workload, element_bytes
+from osfmodel.solve.solution import Solution, timed
 
 PARAMETER = element_bytes("float32")
 """Bytes of a parameter: the code counts parameters, all of its examples are float32."""

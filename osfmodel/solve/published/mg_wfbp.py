@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from osfmodel.cost import AffineCost, Cost
-from osfmodel.plan import contiguous_plan
-from osfmodel.solve.contiguous import allowed, groups_of, solution_of
-from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.workload import Workload
+from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.solution import Limits, Solution, Status, allowed, groups_of, solution_of
 
 REGRESSION_SIZES = tuple(32 * 1024 * i for i in range(1, 65))
 """32 KiB to 2 MiB in 64 steps: where the authors' code measures a and b of a real network."""

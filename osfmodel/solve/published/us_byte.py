@@ -19,14 +19,12 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import ceil
 
-from osfmodel.objective import Objective
-from osfmodel.plan import Block, Bucket, Plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve.jobs import tails_of
-from osfmodel.solve.mg_wfbp import linear
-from osfmodel.solve.solution import Solution
-from osfmodel.solve.timed import timed
-from osfmodel.workload import Workload, element_bytes
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.workload import Workload, element_bytes
+from osfmodel.solve.published.mg_wfbp import linear
+from osfmodel.solve.scheduling import tails_of
+from osfmodel.solve.solution import Solution, timed
 
 PARAMETER = element_bytes("float32")
 """Bytes of what the planner counts: elements of float32."""
@@ -62,7 +60,7 @@ def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class UsByteProblem:
     """What the planner knows, per tensor from the input on: when its gradient is ready after the start of backward,
     how much forward follows it (its own included), its bytes; and a, b and S_p in bytes."""
 
@@ -79,10 +77,10 @@ class Problem:
         return self.startup + self.per_byte * size if size else 0
 
 
-def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -> Problem:
+def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -> UsByteProblem:
     """The problem of ``workload``; layers without parameters only take their time."""
     gradients = workload.gradients
-    return Problem(
+    return UsByteProblem(
         names=gradients.names[::-1],
         ready=tuple(time - workload.forward_time for time in reversed(gradients.ready_times)),
         tails=tuple(reversed(tails_of(workload))),
@@ -93,7 +91,7 @@ def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -
     )
 
 
-def search(problem: Problem) -> tuple[float, list[tuple[int, int]]]:
+def search(problem: UsByteProblem) -> tuple[float, list[tuple[int, int]]]:
     """Algorithm 3: the best time found, as ``evaluate`` has it, and its sends (layer, bytes)."""
     priority = list(range(len(problem.sizes)))
     best, sends, starts = evaluate(problem, priority)
@@ -109,7 +107,7 @@ def search(problem: Problem) -> tuple[float, list[tuple[int, int]]]:
     return best, sends
 
 
-def floor(problem: Problem) -> float:
+def floor(problem: UsByteProblem) -> float:
     """No order of sends takes less: layers up to the l-th are ready no earlier than it, and the least tail is its own.
 
     The published search goes on where this is reached, in vain.
@@ -119,7 +117,7 @@ def floor(problem: Problem) -> float:
     return max((ready + problem.time(size) + tail for ready, size, tail in rows), default=0)
 
 
-def _target(problem: Problem, layer: int, sends: Sequence[tuple[int, int]], starts: Sequence[float]) -> int:
+def _target(problem: UsByteProblem, layer: int, sends: Sequence[tuple[int, int]], starts: Sequence[float]) -> int:
     """Whose priority ``layer`` is tried at; its own where it sends nothing before the end of backward."""
     first = next((start for (sender, _), start in zip(sends, starts, strict=False) if sender == layer), None)
     if first is None:
@@ -140,7 +138,7 @@ def promoted(priority: Sequence[int], layer: int, target: int) -> list[int]:
     return moved
 
 
-def evaluate(problem: Problem, priority: Sequence[int]) -> tuple[float, list[tuple[int, int]], list[float]]:
+def evaluate(problem: UsByteProblem, priority: Sequence[int]) -> tuple[float, list[tuple[int, int]], list[float]]:
     """(latest end of a layer + the forward after it, the sends of both phases, the starts of those of phase 1)."""
     phase = first_phase(problem, priority)
     clock = max(phase.now, problem.ready[0]) if problem.ready else 0
@@ -159,7 +157,7 @@ class Phase:
     """Algorithm 1 at work: the clock of the network, the sends so far with their starts, what is left of each layer and
     when its last send ended; ``pending`` are layers with something left, by priority."""
 
-    problem: Problem
+    problem: UsByteProblem
     priority: Sequence[int]
     now: float = 0
     sends: list[tuple[int, int]] = field(default_factory=list)
@@ -186,7 +184,7 @@ class Phase:
             heappop(self.pending)
 
 
-def first_phase(problem: Problem, priority: Sequence[int]) -> Phase:
+def first_phase(problem: UsByteProblem, priority: Sequence[int]) -> Phase:
     """Algorithm 1: what is sent before the last gradient is ready. The network is left idle only for lack of blocks."""
     phase = Phase(problem, priority, left=[0] * len(priority), ends=[0] * len(priority))
     for layer in reversed(range(len(priority))):
@@ -198,7 +196,7 @@ def first_phase(problem: Problem, priority: Sequence[int]) -> Phase:
     return phase
 
 
-def blocks(problem: Problem, gap: float) -> int:
+def blocks(problem: UsByteProblem, gap: float) -> int:
     """Bytes of the fewest base blocks, 1 or more, that take at least ``gap`` seconds in one message."""
     if gap <= problem.startup:
         return problem.base

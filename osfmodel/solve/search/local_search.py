@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from osfmodel.objective import Objective
-from osfmodel.pricing import Pricing
-from osfmodel.solve.jobs import Chunk, Jobs
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import Objective
+from osfmodel.solve.scheduling import Chunk, Jobs
 
 FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
 """A chunk gives this part of its bytes to another, from all of them down."""

@@ -14,19 +14,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.objective import Objective
-from osfmodel.plan import Plan, contiguous_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve import asc_wfbp, byte_scheduler, merge, mg_wfbp, optimal, pareto, priority, us_byte, windows
+from osfmodel.entities.plan import Objective, Plan, contiguous_plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
+from osfmodel.solve import windows
 from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.byte_scheduler import CREDIT
 from osfmodel.solve.caps import capped_plans
-from osfmodel.solve.jobs import Jobs, chunks_in, plan_of
-from osfmodel.solve.local_search import Meter, improve
+from osfmodel.solve.exact import merge, optimal, pareto
+from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, us_byte
+from osfmodel.solve.published.byte_scheduler import CREDIT
+from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
+from osfmodel.solve.search import priority
+from osfmodel.solve.search.local_search import Meter, improve
 from osfmodel.solve.solution import Limits, Solution, Status
-from osfmodel.timeline import Timeline
-from osfmodel.workload import Workload
 
 SAME = 1e-9
 """A plan this close to the bound, relatively, is proven best."""
@@ -133,8 +135,8 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
     yield priority.plan(workload, jobs, pricing, TRIES)
     cost = pricing.cost()
     if objective.channels == 2 or (objective.channels > 1 and len(gradients) <= FEW):
-        problem = merge.Problem.of(gradients, Limits())
-        placed = merge.Problem(jobs.ready, problem.prefix, problem.earliest)
+        problem = merge.MergeProblem.of(gradients, Limits())
+        placed = merge.MergeProblem(jobs.ready, problem.prefix, problem.earliest)
         yield contiguous_plan(workload, pareto.runs(placed, pricing, objective.channels).ends)
     exact = optimal.solve(workload, cost).plan
     if exact is not None:
@@ -155,7 +157,7 @@ def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objec
         together = pricing.together(objective.channels)
         lines += [(startup / objective.channels, per_byte / together) for startup, per_byte in lines]
     for startup, per_byte in lines:
-        line = windows.Line(startup, per_byte, startup)
+        line = windows.CostLine(startup, per_byte, startup)
         plan = plan_of(workload, windows.chunks_of(jobs, windows.optimum(jobs, line), line), objective)
         if plan is not None:
             yield plan

@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 
 from osfmodel.cost import AffineCost, Cost
-from osfmodel.plan import Plan, grouped_plan
-from osfmodel.pricing import Pricing
-from osfmodel.solve.jobs import Jobs
-from osfmodel.solve.merge import Problem, Row, sweep
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.exact.merge import MergeProblem, MergeTable, sweep
+from osfmodel.solve.scheduling import Jobs
 from osfmodel.solve.solution import Limits
 from osfmodel.solve.windows import minorants
-from osfmodel.workload import Workload
 
 HALVINGS = 24
 """Of the interval in which a suffix value lies, before steps take over: to a 16-millionth."""
@@ -48,11 +48,11 @@ def plan(workload: Workload, jobs: Jobs, pricing: Pricing, tries: int | None = N
     With ``tries``, no more than so many k are tried, and there may be a faster one.
     """
     cost = pricing.cost()
-    problem = Problem.of(workload.gradients, Limits())
-    return grouped_plan(workload, groups(Problem(jobs.ready, problem.prefix, problem.earliest), jobs, cost, tries))
+    problem = MergeProblem.of(workload.gradients, Limits())
+    return grouped_plan(workload, groups(MergeProblem(jobs.ready, problem.prefix, problem.earliest), jobs, cost, tries))
 
 
-def groups(problem: Problem, jobs: Jobs, cost: Cost, tries: int | None = None) -> list[range]:
+def groups(problem: MergeProblem, jobs: Jobs, cost: Cost, tries: int | None = None) -> list[range]:
     """The buckets of the fastest plan of the family, as positions in ready order. ``problem`` has the same jobs."""
     count = len(jobs.sizes)
     if not count:
@@ -78,7 +78,7 @@ def groups(problem: Problem, jobs: Jobs, cost: Cost, tries: int | None = None) -
     return [*_runs(row, chosen[0]), *(range(*run) for run in _spans(chosen[1], count))]
 
 
-def _runs(row: Row, end: int) -> list[range]:
+def _runs(row: MergeTable, end: int) -> list[range]:
     """The buckets behind F(end), first to last."""
     runs = []
     while end > 0:
@@ -104,7 +104,7 @@ class _Suffixes:
     rows: dict[int, Any] = field(default_factory=dict)
 
     @staticmethod
-    def of(problem: Problem, jobs: Jobs, cost: Cost) -> _Suffixes:
+    def of(problem: MergeProblem, jobs: Jobs, cost: Cost) -> _Suffixes:
         """Of these jobs; in rational numbers where the jobs and a price by lines are."""
         whole = isinstance(jobs.ready[-1] + jobs.tails[-1] + cost(1), float) or not isinstance(cost, AffineCost)
         kind = float if whole else object

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from osfmodel.cost import Cost
-from osfmodel.recursion import communication_finish
-from osfmodel.solve.contiguous import allowed, groups_of
-from osfmodel.solve.solution import Limits
-from osfmodel.workload import Workload
+from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.workload import Workload
+from osfmodel.solve.solution import Limits, allowed, groups_of
 
 STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
 PENALTY = 1000.0

@@ -1,0 +1,1 @@
+"""Our own files: documents, bundled profiles, the short notation of plans."""

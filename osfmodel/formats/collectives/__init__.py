@@ -1,0 +1,1 @@
+"""Logs and tables of collectives -> clusters."""

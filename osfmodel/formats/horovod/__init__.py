@@ -1,0 +1,1 @@
+"""Horovod's timelines and autotune logs -> workloads and measured steps."""

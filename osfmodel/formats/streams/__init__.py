@@ -1,0 +1,1 @@
+"""Compressed, packed and very long files, read piece by piece in bounded memory."""

@@ -1,0 +1,36 @@
+"""Why a job is slow, and what each remedy would bring: diagnosis looks back, remedies look ahead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from osfmodel.diagnosis import Explanation
+from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.trace import Trace
+from osfmodel.entities.workload import Workload
+from osfmodel.planning.remedies import remedies
+
+
+def explain(
+    trace: Trace | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    cluster: Cluster | None = None,
+    workload: Workload | None = None,
+    steps: Sequence[int] = (),
+) -> Explanation:
+    """What limits a job, and what would help: of a Trace, or of the files of its ranks (or folders or tars of them).
+
+    As :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own where none are
+    given. Raises DataError for files that are no traces, too.
+    """
+    if not isinstance(trace, Trace):
+        from osfmodel.formats import load_trace
+
+        paths = [trace] if isinstance(trace, str | os.PathLike) else list(trace)
+        trace = load_trace([Path(path) for path in paths])
+    found = explain_trace(trace, cluster, steps)
+    helping, said = remedies(trace, found, cluster, workload)
+    return replace(found, remedies=helping, remarks=(*found.remarks, *said))

@@ -1,0 +1,1 @@
+"""Plans that fit into a memory budget."""

@@ -1,0 +1,1 @@
+"""Processes that train or measure together: ranks, and one job of collectives."""

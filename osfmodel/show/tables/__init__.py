@@ -1,0 +1,1 @@
+"""What the tables of results have in common, whatever shows them."""

@@ -1,0 +1,1 @@
+"""Block sizes by linear programmes: tensors may be cut."""

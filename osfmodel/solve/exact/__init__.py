@@ -1,0 +1,1 @@
+"""Plans that are proven to be the best, and the searches that prove it."""

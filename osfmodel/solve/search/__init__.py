@@ -1,0 +1,1 @@
+"""The best plan found by several exact methods and local search."""
