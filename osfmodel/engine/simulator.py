@@ -1,48 +1,53 @@
-"""Event by event: any order, tensors in pieces, several collectives in flight, forward before all has arrived.
+"""Event by event: any program, whatever its streams, links and priorities.
 
-The compute stream works through its tasks in order; the network sends operations in the order of the plan or by
-priority, up to ``channels`` of them at once. An operation is first latent (its start-up, which takes no bandwidth),
-then transfers, and n transfers share the wires (``osfmodel.cost.pricing``). Between two events all speeds are constant,
-so nothing is approximated, and rational input gives rational output.
+The device that computes works through its operations in order; each communicator sends its own in order, or by
+priority, as many at once as its stream is wide. A collective is first latent (its start-up, which takes no bandwidth),
+then transfers, and n transfers share a link (``osfmodel.cost.pricing``). Between two events all speeds are constant, so
+nothing is approximated, and rational input gives rational output.
 
-At an instant everything that ends there ends first, also tasks that take no time; then the network chooses. With the
-barrier an iteration runs from forward to update. Without it (``forward_overlap``) each layer of the next forward waits
-until its gradient has arrived, takes its share of the update, and runs; the iteration is shown from the start of one
-backward to the start of the next. Each gradient is awaited by a layer before that, so nothing is in flight there,
-iterations do not mix, and one period is the steady state.
-
-With the barrier the compute stream deals with what has arrived after backward. Where the plan releases gradients it
-does so before: whenever a gradient is there, buckets that have arrived are completed in the order of the plan (copied
-out or made of entries, and updated) before backward goes on, and what is left then is awaited.
+At an instant everything that ends there ends first, also computations that take no time; then collectives begin. The
+program of a step whose next forward overlaps goes from the start of one backward to the start of the next. Each
+gradient is awaited by a layer before that, so nothing is in flight there, steps do not mix, and one period is the
+steady state.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.operations import Operation, Task, landings, mirroring, releases, schedule
-from osfmodel.engine.recursion import aftermath
+from osfmodel.engine.program import COMPUTE, Program, Stream
+from osfmodel.engine.strategies import lower
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span, Timeline
 from osfmodel.entities.workload import Workload
 
+PLAIN = Stream()
+
+
+@dataclass(slots=True)
+class Run:
+    """A program that was carried out: seconds by number of the operation, and spans in the order in which they ended.
+
+    begun: numbers in the order in which operations began, by stream
+    """
+
+    starts: list[float]
+    ends: list[float]
+    begun: dict[str, list[int]] = field(default_factory=dict)
+    computed: list[Span] = field(default_factory=list)
+    sent: list[Span] = field(default_factory=list)
+    finish: float = 0
+
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
-    workload, plan = plan.computed(workload)
-    compute, network, finish = _simulated(workload, plan, pricing)
-    operations = network.operations
-    spans = compute.spans + network.spans
-    if not plan.forward_overlap and not plan.release:
-        computed, arrivals = compute.spans[-1].end, _arrivals(operations, network, plan)
-        update = workload.update_time + sum(mirroring(plan, bucket, pricing) for bucket in plan.buckets)
-        last, finish = aftermath(plan, landings(workload, plan, pricing), update, computed, arrivals)
-        spans += last
-    return Timeline(tuple(spans), workload.compute_time, finish, "simulator")
+    found = run(lower(workload, plan, pricing), pricing)
+    alone = plan.computed(workload)[0].compute_time
+    return Timeline((*found.computed, *found.sent), alone, found.finish, "simulator")
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
@@ -55,44 +60,35 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
     """
     if plan.credit is None:
         return plan
-    _, network, _ = _simulated(*plan.computed(workload), pricing)
-    order = [number for number in network.sent if number < len(plan.buckets)]
+    program = lower(workload, plan, pricing)
+    begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
+    order = dict.fromkeys(program.operations[number].bucket for number in begun)
     return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
 
 
-def _simulated(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[_Compute, _Network, float]:
-    """Both sides after one iteration, and when the last event of it was."""
-    plan.require_valid(workload)
-    tasks, operations = schedule(workload, plan, pricing)
-    later = releases(workload, plan, pricing, operations) if plan.release else []
-    compute, network = _Compute(tasks, later, len(operations)), _Network(operations, plan, pricing)
+def run(program: Program, pricing: Pricing) -> Run:
+    """When each operation begins and ends, from event to event until nothing is left to do.
+
+    ``pricing`` says how transfers share a link, and by what computations take longer beside collectives.
+    """
+    found = Run([0] * len(program.operations), [0] * len(program.operations))
+    network = _Network(program, pricing, found)
+    compute = _Compute(program, found, network.missing)
     slowdown = pricing.effects.compute_slowdown
-    return compute, network, _run(compute, network, 1 / (1 + slowdown) if slowdown else 1)
-
-
-def _arrivals(operations: Sequence[Operation], network: _Network, plan: Plan) -> list[float]:
-    """When each bucket of the plan has arrived: its last operation has ended."""
-    if not plan.split:
-        return network.ends
-    ended = {op.after: end for op, end in zip(operations, network.ends, strict=True) if op.after >= 0}
-    return [ended[number] for number in range(len(plan.buckets))]
-
-
-def _run(compute: _Compute, network: _Network, disturbed: float) -> float:
-    """From event to event until nothing is left to do; ``disturbed``: speed of computation beside a collective."""
+    disturbed = 1 / (1 + slowdown) if slowdown else 1
     now: float = 0
     while True:
-        for number in network.arrivals(now):
-            compute.arrived(number)
+        network.arrive(now)
         for number in compute.ended(now):
-            network.computed(number)
+            network.done(number)
         network.launch(now)
-        speed = disturbed if network.flows and not compute.copying else 1
+        speed = disturbed if network.flows and compute.slowed else 1
         steps = network.steps(now)
-        if compute.task is not None:
+        if compute.number >= 0:
             steps.append(compute.left / speed)
         if not steps:
-            return now
+            found.finish = now
+            return found
         step = min(steps)
         network.move(step)
         compute.move(step, speed)
@@ -100,154 +96,163 @@ def _run(compute: _Compute, network: _Network, disturbed: float) -> float:
 
 
 class _Compute:
-    """The compute stream: its tasks one after the other, each once the operations that it awaits have arrived.
+    """The device that computes: its operations one after the other, each once nothing is ``missing`` for it.
 
-    ``later`` are done in their order between the others, where a gradient is there and they need not wait, or after.
+    Those of streams ``between`` are done in their order, where one that yields has ended and they need not wait, or
+    last.
     """
 
-    def __init__(self, tasks: Sequence[Task], later: Sequence[Task], operations: int) -> None:
-        self.tasks, self.begun, self.number = tasks, 0, -1
-        self.later = deque(later)
-        self.arrivals = [False] * operations
-        self.task: Task | None = None
-        self.hooked = False
-        self.started: float = 0
+    def __init__(self, program: Program, run: Run, missing: Sequence[int]) -> None:
+        numbers = range(len(program.operations))
+        self.operations, self.missing, self.run = program.operations, missing, run
+        between = {name for name, stream in program.streams.items() if stream.between}
+        self.queue = deque(number for number in numbers if program.operations[number].stream == COMPUTE)
+        self.later = deque(number for number in numbers if program.operations[number].stream in between)
+        self.number = -1
+        self.yielded = False
         self.left: float = 0
-        self.spans: list[Span] = []
-
-    def arrived(self, operation: int) -> None:
-        """An operation has ended."""
-        self.arrivals[operation] = True
 
     def ended(self, now: float) -> Iterator[int]:
-        """The tasks that end now, those without work included, -1 for one that is done later; the next one begins."""
+        """The operations that end now, those without work included; the next one begins."""
         while True:
-            if self.task is None:
-                self.task = self._next()
-                if self.task is None:
+            if self.number < 0:
+                self.number = self._next()
+                if self.number < 0:
                     return
-                self.started, self.left = now, self.task.work
+                self.run.starts[self.number], self.left = now, self.operations[self.number].startup
             if self.left:
                 return
-            self.spans.append(Span(self.task.kind, "compute", self.task.layers, self.started, now))
-            self.task = None
-            yield self.number
+            number, self.number = self.number, -1
+            self.run.ends[number] = now
+            operation, start = self.operations[number], self.run.starts[number]
+            if not operation.quiet or now > start:
+                self.run.computed.append(Span(operation.kind, COMPUTE, operation.layers, start, now))
+            yield number
 
-    def _next(self) -> Task | None:
-        """The task that begins now, if one can."""
-        last = self.begun == len(self.tasks)
-        if self.later and (self.hooked or last) and self._there(self.later[0]):
-            self.number = -1
+    def _next(self) -> int:
+        """The operation that begins now; -1 where none can."""
+        if self.later and (self.yielded or not self.queue) and not self.missing[self.later[0]]:
             return self.later.popleft()
-        if last or not self._there(self.tasks[self.begun]):
-            return None
-        self.number, self.begun = self.begun, self.begun + 1
-        self.hooked = self.tasks[self.number].hook
-        return self.tasks[self.number]
-
-    def _there(self, task: Task) -> bool:
-        return all(self.arrivals[operation] for operation in task.waits)
+        if not self.queue or self.missing[self.queue[0]]:
+            return -1
+        self.yielded = self.operations[self.queue[0]].yields
+        return self.queue.popleft()
 
     @property
-    def copying(self) -> bool:
-        """Whether it does what collectives do not slow: what that takes was measured beside them, or after."""
-        return self.task is not None and self.task.kind in ("copy", "spread")
+    def slowed(self) -> bool:
+        """Whether what it does now takes longer beside collectives."""
+        return self.number >= 0 and self.operations[self.number].slowed
 
     def move(self, step: float, speed: float) -> None:
         """Compute for ``step`` seconds. What ends is told by its duration, since the step was chosen by that."""
-        if self.task is not None:
+        if self.number >= 0:
             self.left = self.left - step * speed if self.left / speed > step else 0
 
 
 @dataclass(slots=True)
 class _Flow:
-    """An operation in flight: seconds of start-up that are to go, and seconds of transfer, were it alone."""
+    """A collective in flight: seconds of start-up that are to go, and seconds of transfer, were it alone."""
 
     number: int
+    communicator: _Communicator
     channel: int
-    start: float
     latent: float
     left: float
 
 
-class _Network:
-    """What waits, what is handed over (``queue``: sent strictly in that order), what is in flight, what was sent."""
+class _Communicator:
+    """What waits on one stream: ``queue``, sent strictly in that order, and ``urgent``, what can be handed over."""
 
-    def __init__(self, operations: Sequence[Operation], plan: Plan, pricing: Pricing) -> None:
-        self.operations = operations
-        self.credit = plan.credit
-        self.shares = [pricing.share(count) for count in range(min(plan.channels, len(operations)) + 1)]
-        self.share: float = 1
-        self.free = list(reversed(range(len(self.shares) - 1)))
-        self.blocks = [1 + (operation.release_time > 0) for operation in operations]
-        self.releases = deque(sorted((op.release_time, i) for i, op in enumerate(operations) if op.release_time > 0))
-        self.after_task: dict[int, list[int]] = {}
-        self.after_operation: dict[int, list[int]] = {}
-        for number, operation in enumerate(operations):
-            if operation.after < 0:
-                self.after_task.setdefault(operation.ready, []).append(number)
-            else:
-                self.after_operation.setdefault(operation.after, []).append(number)
-        self.queue = deque(range(len(operations)) if self.credit is None else ())
+    def __init__(self, stream: Stream, numbers: Sequence[int]) -> None:
+        self.credit, self.link = stream.credit, stream.link
+        self.free = list(reversed(range(stream.width)))
+        self.queue = deque(numbers if stream.credit is None else ())
         self.urgent: list[int] = []
+
+
+class _Network:
+    """All communicators, what every operation still waits for (``missing``: of how many), and what is in flight."""
+
+    def __init__(self, program: Program, pricing: Pricing, run: Run) -> None:
+        self.operations, self.run = program.operations, run
+        self.missing = [len(operation.waits) + (operation.not_before > 0) for operation in program.operations]
+        clock = ((op.not_before, number) for number, op in enumerate(program.operations) if op.not_before > 0)
+        self.releases = deque(sorted(clock))
+        self.followers: dict[int, list[int]] = {}
+        own: dict[str, list[int]] = {}
+        for number, operation in enumerate(program.operations):
+            for before in operation.waits:
+                self.followers.setdefault(before, []).append(number)
+            if operation.stream != COMPUTE and not program.streams.get(operation.stream, PLAIN).between:
+                own.setdefault(operation.stream, []).append(number)
+        self.communicators = {
+            name: _Communicator(program.streams.get(name, PLAIN), numbers) for name, numbers in own.items()
+        }
+        run.begun = {name: [] for name in own}
+        width = sum(len(communicator.free) for communicator in self.communicators.values())
+        self.shares = [pricing.share(count) for count in range(width + 1)]
         self.flows: list[_Flow] = []
-        self.spans: list[Span] = []
-        self.sent: list[int] = []
-        self.ends: list[float] = [0] * len(operations)
+        self.speeds: dict[str, float] = {}
 
-    def computed(self, task: int) -> None:
-        """A task has ended."""
-        for number in self.after_task.get(task, ()):
-            self._unblock(number)
-
-    def arrivals(self, now: float) -> list[int]:
-        """The operations that end now. They free their channels, their credit, and what continues them."""
+    def arrive(self, now: float) -> None:
+        """End the collectives that end now: they free their channels, their credit, and what waits for them."""
         while self.releases and self.releases[0][0] <= now:
             self._unblock(self.releases.popleft()[1])
         ended = [flow for flow in self.flows if not flow.latent and not flow.left]
         if not ended:
-            return []
+            return
         self.flows = [flow for flow in self.flows if flow.latent or flow.left]
         for flow in ended:
-            operation = self.operations[flow.number]
-            self.spans.append(Span(operation.kind, f"channel {flow.channel}", operation.layers, flow.start, now))
-            self.ends[flow.number] = now
-            self.free.append(flow.channel)
-            if self.credit is not None:
-                self.credit += operation.size
-            for number in self.after_operation.get(flow.number, ()):
-                self._unblock(number)
-        return [flow.number for flow in ended]
+            operation, start = self.operations[flow.number], self.run.starts[flow.number]
+            self.run.ends[flow.number] = now
+            lane = f"{operation.stream} {flow.channel}"
+            self.run.sent.append(Span(operation.kind, lane, operation.layers, start, now))
+            flow.communicator.free.append(flow.channel)
+            if flow.communicator.credit is not None:
+                flow.communicator.credit += operation.size
+            self.done(flow.number)
+
+    def done(self, number: int) -> None:
+        """An operation has ended."""
+        for follower in self.followers.get(number, ()):
+            self._unblock(follower)
 
     def _unblock(self, number: int) -> None:
-        self.blocks[number] -= 1
-        if self.credit is not None and not self.blocks[number]:
-            heappush(self.urgent, number)
+        self.missing[number] -= 1
+        communicator = self.communicators.get(self.operations[number].stream)
+        if communicator is not None and communicator.credit is not None and not self.missing[number]:
+            heappush(communicator.urgent, number)
 
     def launch(self, now: float) -> None:
         """Hand over the most urgent while there is credit; send what was handed over while channels are free."""
-        while self.urgent and self.credit is not None and self.credit > 0:
-            self.queue.append(heappop(self.urgent))
-            self.credit -= self.operations[self.queue[-1]].size
-        while self.free and self.queue and not self.blocks[self.queue[0]]:
-            operation = self.operations[self.queue[0]]
-            self.sent.append(self.queue[0])
-            flow = _Flow(self.queue.popleft(), self.free.pop(), now, operation.latency, operation.transfer)
-            self.flows.append(flow)
+        for name, one in self.communicators.items():
+            while one.urgent and one.credit is not None and one.credit > 0:
+                one.queue.append(heappop(one.urgent))
+                one.credit -= self.operations[one.queue[-1]].size
+            while one.free and one.queue and not self.missing[one.queue[0]]:
+                number = one.queue.popleft()
+                operation = self.operations[number]
+                self.run.starts[number] = now
+                self.run.begun[name].append(number)
+                self.flows.append(_Flow(number, one, one.free.pop(), operation.startup, operation.transfer))
 
     def steps(self, now: float) -> list[float]:
         """Seconds to the end of each start-up and each transfer, at the speeds of now, and to the next release."""
-        share = self.share = self.shares[sum(1 for flow in self.flows if not flow.latent)]
-        steps = [flow.latent or flow.left / share for flow in self.flows]
+        moving: dict[str, int] = {}
+        for flow in self.flows:
+            if not flow.latent:
+                moving[flow.communicator.link] = moving.get(flow.communicator.link, 0) + 1
+        self.speeds = {link: self.shares[count] for link, count in moving.items()}
+        steps = [flow.latent or flow.left / self.speeds[flow.communicator.link] for flow in self.flows]
         if self.releases:
             steps.append(self.releases[0][0] - now)
         return steps
 
     def move(self, step: float) -> None:
         """Pass ``step`` seconds at the speeds of :meth:`steps`. What ends is told by its duration, as there."""
-        share = self.share
         for flow in self.flows:
             if flow.latent:
                 flow.latent = flow.latent - step if flow.latent > step else 0
             else:
-                flow.left = flow.left - step * share if flow.left / share > step else 0
+                speed = self.speeds[flow.communicator.link]
+                flow.left = flow.left - step * speed if flow.left / speed > step else 0

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.cost.pricing import pricing_of
-from osfmodel.engine.operations import schedule
 from osfmodel.engine.simulator import simulate
+from osfmodel.engine.strategies import lower
 from osfmodel.entities.files import notation
 from osfmodel.entities.measurement import load_measurements
 from osfmodel.entities.plan import contiguous_plan
@@ -157,9 +157,10 @@ def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypa
     for _ in range(3):
         step(subject.model)
     executor.close()
-    tasks, _ = schedule(tiny, plan, pricing_of(osf.load_cluster(CLUSTER), 2))
-    backward = [task.work for task in tasks if task.kind == "backward"]
-    forward = [task.work for task in tasks if task.kind != "backward"]
+    program = lower(tiny, plan, pricing_of(osf.load_cluster(CLUSTER), 2))
+    tasks = [one for one in program.operations if one.stream == "compute"]
+    backward = [task.startup for task in tasks if task.kind == "backward"]
+    forward = [task.startup for task in tasks if task.kind != "backward"]
     assert computed == pytest.approx((forward + backward) * 3 + [tiny.update_time])
 
 

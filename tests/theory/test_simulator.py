@@ -335,8 +335,9 @@ def unshared(steps):
 def generous(initialise):
     """One channel more than the plan has."""
 
-    def initialised(network, operations, plan, pricing):
-        initialise(network, operations, replace(plan, channels=plan.channels + 1), pricing)
+    def initialised(network, program, pricing, run):
+        wider = {name: replace(stream, width=stream.width + 1) for name, stream in program.streams.items()}
+        initialise(network, replace(program, streams=wider), pricing, run)
 
     return initialised
 
@@ -346,9 +347,10 @@ def forgetful(unblock):
 
     def unblocked(network, number):
         unblock(network, number)
-        if network.urgent and network.credit is not None:
-            network.queue.append(network.urgent.pop())
-            network.credit -= network.operations[network.queue[-1]].size
+        for one in network.communicators.values():
+            if one.urgent and one.credit is not None:
+                one.queue.append(one.urgent.pop())
+                one.credit -= network.operations[one.queue[-1]].size
 
     return unblocked
 
@@ -371,7 +373,7 @@ def never_early(following):
     """Releases only after backward."""
 
     def followed(compute):
-        compute.hooked = False
+        compute.yielded = False
         return following(compute)
 
     return followed
@@ -397,7 +399,7 @@ def test_the_second_simulator_notices_what_is_beyond_dense(monkeypatch, changed,
 
 
 def test_the_recursion_notices(monkeypatch):
-    original = osfmodel.engine.simulator.schedule
+    original = osfmodel.engine.simulator.lower
 
     def without_hooks(workload, plan, pricing):
         return original(workload, plan, replace(pricing, effects=replace(pricing.effects, hook_time=0)))
@@ -405,7 +407,7 @@ def test_the_recursion_notices(monkeypatch):
     pricing = priced(1, 2, hook_time=Fraction(1))
     expected = predict_timeline(TWO, Plan("w", APART), pricing.cost(), pricing.effects).iteration_time
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time == expected
-    monkeypatch.setattr(osfmodel.engine.simulator, "schedule", without_hooks)
+    monkeypatch.setattr(osfmodel.engine.simulator, "lower", without_hooks)
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time != expected
 
 

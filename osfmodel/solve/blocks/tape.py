@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from osfmodel.cost import AffineCost, Cost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.operations import schedule
+from osfmodel.engine.program import COMPUTE
+from osfmodel.engine.strategies import strategy_of
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.workload import Workload, element_bytes
 
@@ -109,15 +110,17 @@ def plan_of(workload: Workload, tape: Tape, positions: Sequence[float]) -> Plan:
 
 
 def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Times:
-    """What the engine's own schedule says of the layers, under these rules and with no hooks."""
-    tasks, _ = schedule(workload, Plan(workload.name, ()).under(objective), pricing)
-    ends = list(accumulate((task.work for task in tasks), initial=0.0))
+    """What the program of a step in which nothing is sent says of the layers, under these rules and with no hooks."""
+    plan = Plan(workload.name, ()).under(objective)
+    program = strategy_of(plan).lower(workload, plan, pricing)
+    tasks = [one for one in program.operations if one.stream == COMPUTE and (one.layers or objective.forward_overlap)]
+    ends = list(accumulate((task.startup for task in tasks), initial=0.0))
     total = ends.pop()
     ready: dict[str, float] = {}
     tails: dict[str, float] = {}
     for task, begin in zip(tasks, ends, strict=True):
         if task.kind == "backward":
-            ready[task.layers[0]] = begin + task.work
+            ready[task.layers[0]] = begin + task.startup
         elif objective.forward_overlap:
             tails.setdefault(task.layers[0], total - begin)
     if not objective.forward_overlap:

@@ -1,0 +1,105 @@
+"""A program: what one step does, whatever the framework and the strategy.
+
+Operations stand in the order in which they are issued, each on a stream. A stream works first in, first out; it has as
+many operations in flight as it is wide. An operation begins when it is its turn and all that it waits for has ended. It
+first takes its start-up, in which no link is used (for a computation, all of it), then its transfer, in which it shares
+its link with the other transfers there.
+
+What a step keeps in memory belongs to the program too: :class:`Hold` says from when to when bytes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+COMPUTE = "compute"
+"""The stream that computes."""
+CHANNEL = "channel"
+"""The stream of collectives, where there is one communicator."""
+RELEASE = "release"
+"""The stream of updates that are done between the computations of backward, as soon as a bucket has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How the operations of a stream share it.
+
+    width:   operations in flight at once
+    credit:  None for first in, first out. Else bytes: of the operations that can begin the first in the program is
+             handed over, as long as less than so many bytes are in flight or handed over
+    between: whether it works on the device that computes, between the operations there that yield and after the last
+    link:    what its transfers share with those of all streams of that link
+    """
+
+    width: int = 1
+    credit: int | None = None
+    between: bool = False
+    link: str = "network"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that a step does.
+
+    kind:       ``forward``, ``backward``, ``hook``, ``copy``, ``spread``, ``update``, or a collective
+    stream:     COMPUTE, RELEASE, or a communicator's
+    layers:     the layers concerned; empty for all
+    startup:    seconds in which no link is used
+    transfer:   seconds on its link, were it alone
+    waits:      numbers of the operations that must have ended; those before it on its stream need not be among them
+    not_before: seconds after the start of the step, before which it does not begin (a framework's own clock)
+    size:       bytes that it carries
+    bucket:     number of the bucket of the plan that it carries or deals with; -1 for none
+    yields:     whether operations of a stream ``between`` computations may go before what follows
+    slowed:     whether it takes longer beside collectives; not where its time was measured beside them
+    quiet:      whether it is left out of the timeline where it takes no time
+    """
+
+    kind: str
+    stream: str
+    layers: tuple[str, ...]
+    startup: float
+    transfer: float = 0
+    waits: tuple[int, ...] = ()
+    not_before: float = 0
+    size: int = 0
+    bucket: int = -1
+    yields: bool = False
+    slowed: bool = True
+    quiet: bool = False
+
+
+class Point(NamedTuple):
+    """The start or the end of an operation."""
+
+    operation: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Bytes of an owner in memory ``since`` a point of the program ``until`` another; None: the step's begin or end."""
+
+    owner: str
+    bytes: int
+    since: Point | None
+    until: Point | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Operations in the order of issue, the streams that are not plain (width 1, in order), and what is in memory.
+
+    operations: by number
+    streams:    by name; one that is not named here is a plain Stream
+    moments:    numbers of the operations whose memory is of interest, and what each is called
+    holds:      all that is in memory
+    """
+
+    operations: tuple[Operation, ...]
+    streams: Mapping[str, Stream] = field(default_factory=lambda: MappingProxyType({}))
+    moments: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    holds: tuple[Hold, ...] = ()

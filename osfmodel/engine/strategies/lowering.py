@@ -1,0 +1,153 @@
+"""What the lowerings of strategies share: the operations of the compute stream, and a collective for a bucket.
+
+Backward takes each layer in turn, with its copy into a bucket or the choice of what a sparse bucket sends, and the hook
+of the buckets that it completes. What follows the collectives depends on the plan: with the barrier every bucket is
+dealt with after backward, in the order of the plan (reducer.cpp, ``finalize_backward``), and one update follows; with
+``forward_overlap`` each layer of the next forward takes its share of copy and update when its gradient has arrived; with
+``release`` the compute stream turns to a bucket that has arrived as soon as another gradient is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Operation, Program, Stream
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.workload import Layer, Workload
+
+
+class Lowering:
+    """A program in the making: operations are added in the order in which they are issued.
+
+    ready: by layer the number of the operation after which its gradient is there
+    """
+
+    def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
+        """Begin with forward, unless it overlaps and so comes last, and backward."""
+        self.workload, self.plan, self.pricing, self.effects = workload, plan, pricing, pricing.effects
+        self.sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+        self.stretch = pricing.effects.stretch(pricing.workers)
+        self.operations: list[Operation] = []
+        self.ready: dict[str, int] = {}
+        if not plan.forward_overlap:
+            for layer in workload.layers:
+                self.add(self._forward(layer))
+        self._backward()
+
+    def add(self, operation: Operation) -> int:
+        """The number of the operation that is added."""
+        self.operations.append(operation)
+        return len(self.operations) - 1
+
+    def _forward(self, layer: Layer, waits: tuple[int, ...] = ()) -> Operation:
+        return Operation("forward", COMPUTE, (layer.name,), layer.forward_time * self.stretch, waits=waits)
+
+    def _backward(self) -> None:
+        hooks, chosen = self._hooks(), self._choices()
+        for layer in reversed(self.workload.layers):
+            packed = chosen.get(layer.name, self.effects.copy_in * layer.gradient_bytes)
+            time = layer.backward_time * self.stretch + packed + hooks.get(layer.name, 0)
+            hooked = layer.gradient_bytes > 0 and (self.plan.release or layer.name in chosen)
+            yields = layer.gradient_bytes > 0
+            self.ready[layer.name] = self.add(
+                Operation("backward", COMPUTE, (layer.name,), time, yields=yields and not hooked)
+            )
+            if hooked:
+                self.add(Operation("hook", COMPUTE, (layer.name,), 0, yields=True, quiet=True))
+
+    def _hooks(self) -> dict[str, float]:
+        """Seconds by layer, for the buckets that it completes."""
+        order = {name: place for place, name in enumerate(self.workload.gradients.names)}
+        hooks: dict[str, float] = {}
+        for bucket in self.plan.buckets if self.effects.hook_time else ():
+            last = max((block.layer for block in bucket.blocks), key=order.__getitem__)
+            hooks[last] = hooks.get(last, 0) + self.effects.hook_time
+        return hooks
+
+    def _choices(self) -> dict[str, float]:
+        """Seconds by layer to choose what sparse buckets send."""
+        sparse = [bucket for bucket in self.plan.buckets if bucket.density is not None]
+        return {
+            block.layer: self.sparsity.select(block, bucket.density or 1)
+            for bucket in sparse
+            for block in bucket.blocks
+        }
+
+    def send(self, number: int, kind: str, waits: tuple[int, ...] = ()) -> int:
+        """The collective ``kind`` of a bucket of the plan, once its gradients are there; else once ``waits`` ended."""
+        bucket = self.plan.buckets[number]
+        dense = bucket.density is None
+        layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
+        startup, transfer = self.pricing.split(kind, bucket.size if dense else self.sparsity.gathered_bytes(bucket))
+        if dense and not waits and len(bucket.blocks) > 1:
+            transfer += self.effects.fusion_copy * bucket.size
+        begins = self.workload.forward_time if self.plan.forward_overlap else 0
+        not_before = 0 if waits else max(bucket.release_time - begins, 0)
+        waits = waits or (max(self.ready[layer] for layer in layers),)
+        return self.add(
+            Operation(kind, CHANNEL, layers, startup, transfer, waits, not_before, bucket.size, bucket=number)
+        )
+
+    def finished(self, arrivals: Sequence[int]) -> Program:
+        """The program, with what follows the ``arrivals``: the collectives that end the way of each bucket."""
+        if self.plan.forward_overlap:
+            self._next_forward(arrivals)
+        elif self.plan.release:
+            self._release(arrivals)
+        else:
+            self._barrier(arrivals)
+        width, credit = max(min(self.plan.channels, len(arrivals)), 1), self.plan.credit
+        streams = {CHANNEL: Stream(width, credit), RELEASE: Stream(between=True)}
+        return Program(tuple(self.operations), streams)
+
+    def _landing(self, bucket: Bucket) -> tuple[str, float]:
+        """What the compute stream does with a bucket that has arrived, and for how many seconds."""
+        if bucket.density is None:
+            return "copy", self.effects.copy_out * bucket.size
+        return "spread", self.sparsity.spread(bucket)
+
+    def _mirroring(self, bucket: Bucket) -> float:
+        """Seconds by which mirror weights lengthen the update of what a bucket carries."""
+        return self.effects.mirror * bucket.size if self.plan.mirror and bucket.density is not None else 0
+
+    def _barrier(self, arrivals: Sequence[int]) -> None:
+        landed = bool(self.effects.copy_out) or self.plan.sparse
+        for number, bucket in enumerate(self.plan.buckets) if landed else ():
+            kind, time = self._landing(bucket)
+            layers = tuple(block.layer for block in bucket.blocks)
+            self.add(
+                Operation(
+                    kind, COMPUTE, layers, time, waits=(arrivals[number],), bucket=number, slowed=False, quiet=True
+                )
+            )
+        time = self.workload.update_time + sum(self._mirroring(bucket) for bucket in self.plan.buckets)
+        self.add(Operation("update", COMPUTE, (), time, waits=() if landed else tuple(arrivals), quiet=True))
+
+    def _release(self, arrivals: Sequence[int]) -> None:
+        """The update of each bucket, by bytes, after it is copied out or made of its entries."""
+        if not self.plan.buckets:
+            self.add(Operation("update", RELEASE, (), self.workload.update_time))
+        for number, bucket in enumerate(self.plan.buckets):
+            kind, time = self._landing(bucket)
+            waits, layers = (arrivals[number],), self.operations[arrivals[number]].layers
+            share = self.workload.update_time / self.workload.gradient_bytes * bucket.size + self._mirroring(bucket)
+            self.add(Operation(kind, RELEASE, layers, time, waits=waits, bucket=number, slowed=False))
+            self.add(Operation("update", RELEASE, layers, share, waits=waits, bucket=number))
+
+    def _next_forward(self, arrivals: Sequence[int]) -> None:
+        """Each layer of the next forward, after its gradient has arrived: its share of copy and update, then itself."""
+        awaited: dict[str, list[int]] = {}
+        for number in sorted(arrivals):
+            for name in self.operations[number].layers:
+                awaited.setdefault(name, []).append(number)
+        total = self.workload.gradient_bytes
+        per_byte = (self.workload.update_time / total if total else 0) + self.effects.copy_out
+        if not total:
+            self.add(Operation("update", COMPUTE, (), self.workload.update_time))
+        for layer in self.workload.layers:
+            waits = tuple(awaited.get(layer.name, ()))
+            if per_byte and layer.gradient_bytes:
+                self.add(Operation("update", COMPUTE, (layer.name,), per_byte * layer.gradient_bytes, waits=waits))
+            self.add(self._forward(layer, waits))

@@ -1,0 +1,16 @@
+"""Replicated: every worker has all weights and all gradients; an all-reduce for each bucket (DDP, Horovod)."""
+
+from __future__ import annotations
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.program import Program
+from osfmodel.engine.strategies.lowering import Lowering
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Workload
+
+
+def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
+    """A step with one collective a bucket: an all-reduce, of a sparse bucket an all-gather of entries."""
+    step = Lowering(workload, plan, pricing)
+    kinds = ["all_reduce" if bucket.density is None else "all_gather" for bucket in plan.buckets]
+    return step.finished([step.send(number, kind) for number, kind in enumerate(kinds)])
