@@ -15,26 +15,32 @@ state and what belongs to gradients grows in proportion to the batch.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import replace
 from typing import NamedTuple
 
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
+from osfmodel.engine.levels import Level, Memory, curve, times_of
 from osfmodel.engine.optimizers import require_mirrorable, state_bytes, update_scratch
+from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Hold, Point, Program
 from osfmodel.engine.sparse import Sparsity
+from osfmodel.engine.strategies import lower
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
+__all__ = ["Level", "Memory", "memory_of"]
+
 WEIGHTS, STATE, BUFFERS, GRADIENTS = "weights", "optimizer state", "buffers", "gradients"
 BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered entries", "activations and scratch"
 UPDATE, COMMUNICATORS = "update scratch", "communicators"
 OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE, COMMUNICATORS)
 """Who holds memory, in the order in which it is shown."""
+ALWAYS = (WEIGHTS, STATE, BUFFERS)
+"""Owners that are shown where they hold nothing, too."""
 LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
 
 
@@ -71,37 +77,6 @@ KEEPERS: Mapping[str, Keeper] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """From ``start`` to ``end`` (seconds after the start of the iteration) at most ``held`` bytes by owner are alive.
-
-    during: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected), ``means LAYER``
-            (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or ``update``
-    """
-
-    during: str
-    start: float
-    end: float
-    held: Mapping[str, int] = field(repr=False)
-
-    @property
-    def bytes(self) -> int:
-        """In all."""
-        return sum(self.held.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """A step as a sequence of levels, in the order of time."""
-
-    levels: tuple[Level, ...]
-
-    @property
-    def peak(self) -> Level:
-        """The first of the highest."""
-        return max(self.levels, key=lambda level: level.bytes)
-
-
 def memory_of(
     workload: Workload,
     plan: Plan,
@@ -131,11 +106,29 @@ def memory_of(
         )
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
-    library = communicator * plan.channels if workers > 1 else 0
-    step = _Step(
-        workload, plan, timeline, workers, keeper, {COMMUNICATORS: library, STATE: state_bytes(workload, optimizer)}
-    )
-    return Memory(tuple(sorted(step.levels(), key=lambda level: level.start)))
+    bare = lower(workload, plan, Pricing.of(FREE, workers=workers))
+    program = holding(bare, workload, plan, workers, KEEPERS[keeper], optimizer, communicator)
+    starts, ends = times_of(program, timeline)
+    return curve(program, starts, ends, timeline.iteration_time)
+
+
+def holding(
+    program: Program,
+    workload: Workload,
+    plan: Plan,
+    workers: int,
+    keeper: Keeper,
+    optimizer: str | None = None,
+    communicator: int = 0,
+) -> Program:
+    """``program``, which ``plan`` was lowered to, with what it keeps in memory; the rest as for :func:`memory_of`."""
+    always = {
+        WEIGHTS: workload.gradient_bytes,
+        STATE: state_bytes(workload, optimizer),
+        BUFFERS: workload.fixed_bytes or 0,
+        COMMUNICATORS: communicator * plan.channels if workers > 1 else 0,
+    }
+    return _Holdings(program, workload, plan, workers).program(keeper, always)
 
 
 def require_known(workload: Workload) -> None:
@@ -164,107 +157,88 @@ def activation_levels(workload: Workload, recompute: Sequence[str]) -> list[int]
     return levels
 
 
-class _Step:
-    """One iteration: what is there throughout, and what comes and goes."""
+class _Holdings:
+    """What a program of one or two collectives a bucket keeps in memory: who, how much, and from when to when."""
 
-    def __init__(
-        self, workload: Workload, plan: Plan, timeline: Timeline, workers: int, keeper: str, always: dict[str, int]
-    ) -> None:
-        """``always``: bytes of owners that hold as much throughout, whatever the plan."""
-        self.workload, self.plan, self.timeline, self.keeper = workload, plan, timeline, KEEPERS[keeper]
-        self.computed = max(span.end for span in timeline.spans if span.kind == "backward")
-        gradients = workload.gradients
-        self.sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
-        sparsity = Sparsity(workload, workers=workers)
-        self.lives = [_Life.of(bucket, sparsity) for bucket in plan.buckets]
-        self.sparse = {name for life in self.lives if life.sparse for name in life.names}
-        self.again = [workload.span(name) for name in plan.recompute]
-        self._follow()
-        weights = {WEIGHTS: workload.gradient_bytes, BUFFERS: workload.fixed_bytes or 0}
-        self.base = weights | {owner: held for owner, held in always.items() if held or owner == STATE}
-        if self.sparse:
-            self.base[SPARSE] = sum(self.sizes[name] for name in self.sparse)
-        if self.keeper.buckets and not plan.release:
-            self.base[BUCKETS] = self._homes(workers)
+    def __init__(self, program: Program, workload: Workload, plan: Plan, workers: int) -> None:
+        self.bare, self.workload, self.plan, self.workers = program, workload, plan, workers
+        self.sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
+        self.sparsity = Sparsity(workload, workers=workers)
+        self.places = {layer.name: place for place, layer in enumerate(workload.layers)}
+        self.numbers: dict[tuple[str, str], int] = {}
+        self.dealt: dict[tuple[str, int], int] = {}
+        for number, one in enumerate(program.operations):
+            if one.stream == COMPUTE and len(one.layers) == 1 and one.bucket < 0:
+                self.numbers[one.kind, one.layers[0]] = number
+            elif one.bucket >= 0:
+                self.dealt.setdefault((one.stream if one.stream == CHANNEL else one.kind, one.bucket), number)
+        self.sparse = {block.layer for bucket in plan.buckets if _sparse(bucket) for block in bucket.blocks}
 
-    def _homes(self, workers: int) -> int:
+    def program(self, keeper: Keeper, always: Mapping[str, int]) -> Program:
+        """The program with its moments and all that it holds."""
+        always = {**always, SPARSE: sum(self.sizes[name] for name in self.sparse)}
+        if keeper.buckets and not self.plan.release:
+            always[BUCKETS] = self._homes()
+        fixed = [Hold(owner, held, None, None) for owner, held in always.items() if held or owner in ALWAYS]
+        holds = [*fixed, *self._activations(), *self._scratch(), *self._buckets()]
+        if keeper.gradients:
+            holds += [Hold(GRADIENTS, self.sizes[name], self._end("backward", name), None) for name in self.sizes]
+        order = {owner: place for place, owner in enumerate(OWNERS)}
+        holds.sort(key=lambda hold: order[hold.owner])
+        return replace(self.bare, moments=dict(self._moments()), holds=tuple(holds))
+
+    def _end(self, kind: str, layer: str) -> Point:
+        return Point(self.numbers[kind, layer], ended=True)
+
+    def _moments(self) -> Iterator[tuple[int, str]]:
+        """Every computation but copies; where gradients are released, their updates in the place of their means."""
+        for number, one in enumerate(self.bare.operations):
+            if one.kind == "spread":
+                if not self.plan.release:
+                    yield number, f"means {one.layers[0]}"
+            elif self.bare.computes(one) and one.kind != "copy":
+                yield number, f"{one.kind} {one.layers[0]}" if one.layers else one.kind
+
+    def _homes(self) -> int:
         """Of all dense gradients: in the buffers of their messages, tensors that are cut beside them; and shards.
 
         A piece of a cut tensor that travels alone is sent out of the tensor's own memory.
         """
-        dense = [life.bucket for life in self.lives if not life.sparse]
+        dense = [bucket for bucket in self.plan.buckets if not _sparse(bucket)]
         cut = {block.layer for bucket in dense for block in bucket.blocks if block.bytes != self.sizes[block.layer]}
         buffers = sum(bucket.size for bucket in dense if len(bucket.blocks) > 1 or bucket.blocks[0].layer not in cut)
-        shards = sum(-(-bucket.size // workers) for bucket in dense) if self.plan.split else 0
+        shards = sum(-(-bucket.size // self.workers) for bucket in dense) if self.plan.split else 0
         return buffers + sum(self.sizes[name] for name in cut) + shards
 
-    def _follow(self) -> None:
-        """When each bucket's first gradient is ready, and when it is sent, has arrived and is done with."""
-        ready = {span.layers[0]: span.end for span in self.timeline.spans if span.kind == "backward"}
-        sent: dict[frozenset[str], deque[tuple[float, float]]] = {}
-        for span in self.timeline.communication:
-            sent.setdefault(frozenset(span.layers), deque()).append((span.start, span.end))
-        ends = {
-            kind: {name: span.end for span in self.timeline.spans if span.kind == kind for name in span.layers}
-            for kind in ("spread", "update")
-        }
-        for life in self.lives:
-            names = [block.layer for block in life.bucket.blocks]
-            life.begin = min(ready[name] for name in names)
-            life.sent, life.arrived = sent[frozenset(names)].popleft()
-            done = ends["update" if self.plan.release else "spread"]
-            life.end = done.get(names[0], max(life.arrived, self.computed))
+    def _activations(self) -> Iterator[Hold]:
+        """From forward to backward; where that is profiled, with what backward itself takes beyond.
 
-    def levels(self) -> Iterator[Level]:
-        """Forward, backward layer by layer, then the update."""
-        spans = {(span.kind, span.layers[0]): span for span in self.timeline.spans if len(span.layers) == 1}
-        kept = list(accumulate(self._kept()))
-        for layer, held in zip(self.workload.layers, kept, strict=True):
-            if ("forward", layer.name) in spans:
-                span = spans["forward", layer.name]
-                yield self._level(f"forward {layer.name}", span.start, span.end, held, 0)
-        alive = activation_levels(self.workload, self.plan.recompute)
-        done = 0
-        for place in reversed(range(len(self.workload.layers))):
-            layer = self.workload.layers[place]
-            span = spans["backward", layer.name]
-            yield self._level(f"backward {layer.name}", span.start, span.end, alive[place], done)
-            if layer.gradient_bytes and (self.plan.release or layer.name in self.sparse):
-                below = self._below(kept, place)
-                yield self._level(f"hook {layer.name}", span.end, span.end, below + layer.gradient_bytes, done)
-            done += layer.gradient_bytes
-        yield from self._releases(kept) if self.plan.release else self._landings(done)
-        scratch = 0 if self.plan.release else update_scratch(self.workload)
-        yield self._level("update", self.computed, self.timeline.iteration_time, 0, done, scratch)
+        Where the next forward overlaps, a program begins with what the last one's forward has left.
+        """
+        layers, again = self.workload.layers, self._again()
+        kept, alive = self._kept(), activation_levels(self.workload, self.plan.recompute)
+        for place, layer in enumerate(layers):
+            forward, backward = self.numbers["forward", layer.name], self.numbers["backward", layer.name]
+            done, begins = Point(backward, ended=True), Point(forward, ended=False)
+            if self.plan.forward_overlap:
+                yield Hold(ACTIVATIONS, kept[place], None, done)
+                yield Hold(ACTIVATIONS, kept[place], begins, None)
+            else:
+                yield Hold(ACTIVATIONS, kept[place], begins, done)
+            there = sum(kept[: place + 1])
+            if place in again:
+                begun, last = again[place]
+                there += sum(layer.activation_bytes or 0 for layer in layers[begun : place + 1])
+                since = Point(self.numbers["backward", layers[last].name], ended=True)
+                yield Hold(ACTIVATIONS, layer.activation_bytes or 0, since, done)
+            yield Hold(ACTIVATIONS, alive[place] - there, Point(backward, ended=False), done)
 
-    def _releases(self, kept: Sequence[int]) -> Iterator[Level]:
-        """The update of each bucket beside what backward still needs; means are made beside what has arrived."""
-        made = {name: life.bucket.size for life in self.lives if life.sparse for name in life.names}
-        ends = [span.end for span in self.timeline.spans if span.kind == "backward"]
-        for span in self.timeline.spans:
-            if span.kind == "update" and span.layers:
-                left = len(kept) - bisect_right(ends, span.start)
-                scratch = update_scratch(self.workload, [self.sizes[name] for name in span.layers])
-                below = self._below(kept, left)
-                level = self._level(f"update {span.layers[0]}", span.start, span.end, below, 0, scratch)
-                means = made.get(span.layers[0], 0)
-                yield replace(level, held={**level.held, GRADIENTS: means}) if means else level
-
-    def _below(self, kept: Sequence[int], left: int) -> int:
-        """Bytes of activations that the first ``left`` layers need, with those that were computed again among them."""
-        begun = next((span.start for span in self.again if span.start < left < span.stop), left)
-        activations = sum(layer.activation_bytes or 0 for layer in self.workload.layers[begun:left])
-        return (kept[left - 1] if left else 0) + activations
-
-    def _landings(self, done: int) -> Iterator[Level]:
-        """After backward the entries of sparse buckets become gradients, one bucket after the other."""
-        made, left = 0, sum(life.part + life.gathered for life in self.lives if life.sparse)
-        for life in sorted((life for life in self.lives if life.sparse), key=lambda life: life.end):
-            made += life.bucket.size
-            level = self._level(f"means {life.bucket.blocks[0].layer}", self.computed, life.end, 0, done)
-            gradients = level.held.get(GRADIENTS, 0) + made
-            yield replace(level, held={**level.held, GATHERED: left, GRADIENTS: gradients})
-            left -= life.part + life.gathered
+    def _again(self) -> dict[int, tuple[int, int]]:
+        """By place of a layer that is computed again and not the last of its segment: the first and last there."""
+        spans = [self.workload.span(name) for name in self.plan.recompute]
+        return {
+            place: (span.start, span.stop - 1) for span in spans for place in range(span.start, span.stop - 1)
+        }  # fmt: skip
 
     def _kept(self) -> list[int]:
         """What the forward of each layer adds: of a recomputed segment what it does not give back, at its end."""
@@ -276,49 +250,33 @@ class _Step:
                 added[span] = [*[0] * (span.stop - span.start - 1), left]
         return added
 
-    def _level(self, during: str, start: float, end: float, alive: int, done: int, scratch: int = 0) -> Level:
-        """``done``: bytes of gradients that were ready before."""
-        held = {**self.base, ACTIVATIONS: alive}
-        if self.keeper.gradients:
-            held[GRADIENTS] = done
-        hooked = not during.startswith("backward")
-        begun = [life for life in self.lives if life.begin < end or (hooked and life.begin <= end)]
-        if self.plan.release:
-            held[BUCKETS] = sum(life.bucket.size for life in begun if not life.sparse and life.end > start)
-        # Without release what has arrived is dealt with after backward, whose last hook is before that.
-        moving = [life for life in begun if life.sparse and (life.end > start or not self.plan.release)]
-        if self.sparse:
-            held[GATHERED] = sum(life.part + life.gathered * (life.sent <= end) for life in moving)
-        if during == "update" and not self.plan.release:
-            held.pop(GATHERED, None)
-            held[GRADIENTS] = held.get(GRADIENTS, 0) + sum(life.bucket.size for life in self.lives if life.sparse)
-        if scratch:
-            held[UPDATE] = scratch
-        return Level(during, start, end, {owner: held[owner] for owner in OWNERS if owner in held})
+    def _scratch(self) -> Iterator[Hold]:
+        """What hooks and updates take while they last."""
+        for number, one in enumerate(self.bare.operations):
+            begin, end = Point(number, ended=False), Point(number, ended=True)
+            if one.kind == "hook":
+                yield Hold(ACTIVATIONS, self.sizes[one.layers[0]], begin, end)
+            elif one.kind == "update" and one.stream == RELEASE:
+                yield Hold(UPDATE, update_scratch(self.workload, [self.sizes[name] for name in one.layers]), begin, end)
+            elif one.kind == "update" and not one.layers and not self.plan.release:
+                yield Hold(UPDATE, update_scratch(self.workload), begin, end)
+
+    def _buckets(self) -> Iterator[Hold]:
+        """Of released buckets, from their first gradient on; of sparse ones what is sent, what arrives, the means."""
+        for number, bucket in enumerate(self.plan.buckets):
+            ready = [self.numbers["backward", block.layer] for block in bucket.blocks]
+            since, sent = Point(min(ready), ended=True), Point(self.dealt[CHANNEL, number], ended=False)
+            dealt = self.dealt.get(("update" if self.plan.release else "spread", number), -1)
+            until = Point(dealt, ended=True)
+            if _sparse(bucket):
+                yield Hold(GATHERED, self.sparsity.sent_bytes(bucket), since, until)
+                yield Hold(GATHERED, self.sparsity.gathered_bytes(bucket), sent, until)
+                made = Point(self.dealt["spread", number], ended=False)
+                yield Hold(GRADIENTS, bucket.size, made, until if self.plan.release else None)
+            elif self.plan.release:
+                yield Hold(BUCKETS, bucket.size, since, until)
 
 
-@dataclass(slots=True)
-class _Life:
-    """A bucket's memory: from its first gradient on, until it is done with."""
-
-    bucket: Bucket
-    names: frozenset[str]
-    part: int
-    gathered: int
-    begin: float = 0
-    sent: float = 0
-    arrived: float = 0
-    end: float = 0
-
-    @staticmethod
-    def of(bucket: Bucket, sparsity: Sparsity) -> _Life:
-        """Before anything is known of when."""
-        names = frozenset(block.layer for block in bucket.blocks)
-        if bucket.density is None:
-            return _Life(bucket, names, 0, 0)
-        return _Life(bucket, names, sparsity.sent_bytes(bucket), sparsity.gathered_bytes(bucket))
-
-    @property
-    def sparse(self) -> bool:
-        """Whether it sends a part of its elements."""
-        return self.bucket.density is not None
+def _sparse(bucket: Bucket) -> bool:
+    """Whether it sends a part of its elements only."""
+    return bucket.density is not None

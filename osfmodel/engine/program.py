@@ -40,6 +40,10 @@ class Stream:
     link: str = "network"
 
 
+PLAIN = Stream()
+"""One operation at a time, first in, first out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One thing that a step does.
@@ -103,3 +107,11 @@ class Program:
     streams: Mapping[str, Stream] = field(default_factory=lambda: MappingProxyType({}))
     moments: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     holds: tuple[Hold, ...] = ()
+
+    def stream(self, operation: Operation) -> Stream:
+        """The stream of ``operation``."""
+        return self.streams.get(operation.stream, PLAIN)
+
+    def computes(self, operation: Operation) -> bool:
+        """Whether ``operation`` is a computation, and no collective."""
+        return operation.stream == COMPUTE or self.stream(operation).between

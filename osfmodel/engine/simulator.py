@@ -19,22 +19,23 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.levels import Memory, curve
 from osfmodel.engine.program import COMPUTE, Program, Stream
 from osfmodel.engine.strategies import lower
+from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span, Timeline
 from osfmodel.entities.workload import Workload
-
-PLAIN = Stream()
 
 
 @dataclass(slots=True)
 class Run:
     """A program that was carried out: seconds by number of the operation, and spans in the order in which they ended.
 
-    begun: numbers in the order in which operations began, by stream
+    begun: numbers of collectives in the order in which they began, by stream
     """
 
+    program: Program
     starts: list[float]
     ends: list[float]
     begun: dict[str, list[int]] = field(default_factory=dict)
@@ -42,12 +43,19 @@ class Run:
     sent: list[Span] = field(default_factory=list)
     finish: float = 0
 
+    def timeline(self, compute_time: float) -> Timeline:
+        """What happened; ``compute_time``: seconds of one worker alone."""
+        return Timeline((*self.computed, *self.sent), compute_time, self.finish, "simulator")
+
+    @property
+    def memory(self) -> Memory:
+        """What was in memory, at the moments of the program."""
+        return curve(self.program, self.starts, self.ends, self.finish)
+
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
     """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
-    found = run(lower(workload, plan, pricing), pricing)
-    alone = plan.computed(workload)[0].compute_time
-    return Timeline((*found.computed, *found.sent), alone, found.finish, "simulator")
+    return run(lower(workload, plan, pricing), pricing).timeline(plan.computed(workload)[0].compute_time)
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
@@ -69,9 +77,10 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
 def run(program: Program, pricing: Pricing) -> Run:
     """When each operation begins and ends, from event to event until nothing is left to do.
 
-    ``pricing`` says how transfers share a link, and by what computations take longer beside collectives.
+    ``pricing`` says how transfers share a link, and by what computations take longer beside collectives. Raises
+    PlanError for a program that comes to a stop before its end.
     """
-    found = Run([0] * len(program.operations), [0] * len(program.operations))
+    found = Run(program, [0] * len(program.operations), [-1] * len(program.operations))
     network = _Network(program, pricing, found)
     compute = _Compute(program, found, network.missing)
     slowdown = pricing.effects.compute_slowdown
@@ -88,11 +97,19 @@ def run(program: Program, pricing: Pricing) -> Run:
             steps.append(compute.left / speed)
         if not steps:
             found.finish = now
+            _require_ended(found)
             return found
         step = min(steps)
         network.move(step)
         compute.move(step, speed)
         now += step
+
+
+def _require_ended(run: Run) -> None:
+    for number, end in enumerate(run.ends):
+        if end < 0:
+            stuck = run.program.operations[number]
+            raise PlanError(f"operation {number} of the program, {stuck.kind}, waits for what never ends")
 
 
 class _Compute:
@@ -103,11 +120,9 @@ class _Compute:
     """
 
     def __init__(self, program: Program, run: Run, missing: Sequence[int]) -> None:
-        numbers = range(len(program.operations))
         self.operations, self.missing, self.run = program.operations, missing, run
-        between = {name for name, stream in program.streams.items() if stream.between}
-        self.queue = deque(number for number in numbers if program.operations[number].stream == COMPUTE)
-        self.later = deque(number for number in numbers if program.operations[number].stream in between)
+        self.queue = deque(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
+        self.later = deque(number for number, one in enumerate(self.operations) if program.stream(one).between)
         self.number = -1
         self.yielded = False
         self.left: float = 0
@@ -183,10 +198,11 @@ class _Network:
         for number, operation in enumerate(program.operations):
             for before in operation.waits:
                 self.followers.setdefault(before, []).append(number)
-            if operation.stream != COMPUTE and not program.streams.get(operation.stream, PLAIN).between:
+            if not program.computes(operation):
                 own.setdefault(operation.stream, []).append(number)
         self.communicators = {
-            name: _Communicator(program.streams.get(name, PLAIN), numbers) for name, numbers in own.items()
+            name: _Communicator(program.stream(program.operations[numbers[0]]), numbers)
+            for name, numbers in own.items()
         }
         run.begun = {name: [] for name in own}
         width = sum(len(communicator.free) for communicator in self.communicators.values())

@@ -3,13 +3,14 @@
 Backward takes each layer in turn, with its copy into a bucket or the choice of what a sparse bucket sends, and the hook
 of the buckets that it completes. What follows the collectives depends on the plan: with the barrier every bucket is
 dealt with after backward, in the order of the plan (reducer.cpp, ``finalize_backward``), and one update follows; with
-``forward_overlap`` each layer of the next forward takes its share of copy and update when its gradient has arrived; with
-``release`` the compute stream turns to a bucket that has arrived as soon as another gradient is there.
+``forward_overlap`` each layer of the next forward takes its share of copy and update when its gradient has arrived;
+with ``release`` the compute stream turns to a bucket that has arrived as soon as another gradient is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Operation, Program, Stream
@@ -50,10 +51,7 @@ class Lowering:
             packed = chosen.get(layer.name, self.effects.copy_in * layer.gradient_bytes)
             time = layer.backward_time * self.stretch + packed + hooks.get(layer.name, 0)
             hooked = layer.gradient_bytes > 0 and (self.plan.release or layer.name in chosen)
-            yields = layer.gradient_bytes > 0
-            self.ready[layer.name] = self.add(
-                Operation("backward", COMPUTE, (layer.name,), time, yields=yields and not hooked)
-            )
+            self.ready[layer.name] = self.add(Operation("backward", COMPUTE, (layer.name,), time))
             if hooked:
                 self.add(Operation("hook", COMPUTE, (layer.name,), 0, yields=True, quiet=True))
 
@@ -125,10 +123,15 @@ class Lowering:
         time = self.workload.update_time + sum(self._mirroring(bucket) for bucket in self.plan.buckets)
         self.add(Operation("update", COMPUTE, (), time, waits=() if landed else tuple(arrivals), quiet=True))
 
+    def _after_backward(self, time: float) -> None:
+        """The update of all, where no bucket is updated by itself; else the moment at which backward ends."""
+        last = max(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
+        self.operations[last] = replace(self.operations[last], yields=False)
+        self.add(Operation("update", COMPUTE, (), time, quiet=True))
+
     def _release(self, arrivals: Sequence[int]) -> None:
         """The update of each bucket, by bytes, after it is copied out or made of its entries."""
-        if not self.plan.buckets:
-            self.add(Operation("update", RELEASE, (), self.workload.update_time))
+        self._after_backward(0 if self.plan.buckets else self.workload.update_time)
         for number, bucket in enumerate(self.plan.buckets):
             kind, time = self._landing(bucket)
             waits, layers = (arrivals[number],), self.operations[arrivals[number]].layers
@@ -144,8 +147,7 @@ class Lowering:
                 awaited.setdefault(name, []).append(number)
         total = self.workload.gradient_bytes
         per_byte = (self.workload.update_time / total if total else 0) + self.effects.copy_out
-        if not total:
-            self.add(Operation("update", COMPUTE, (), self.workload.update_time))
+        self._after_backward(0 if total else self.workload.update_time)
         for layer in self.workload.layers:
             waits = tuple(awaited.get(layer.name, ()))
             if per_byte and layer.gradient_bytes:

@@ -113,7 +113,7 @@ def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Time
     """What the program of a step in which nothing is sent says of the layers, under these rules and with no hooks."""
     plan = Plan(workload.name, ()).under(objective)
     program = strategy_of(plan).lower(workload, plan, pricing)
-    tasks = [one for one in program.operations if one.stream == COMPUTE and (one.layers or objective.forward_overlap)]
+    tasks = [one for one in program.operations if one.stream == COMPUTE and one.layers]
     ends = list(accumulate((task.startup for task in tasks), initial=0.0))
     total = ends.pop()
     ready: dict[str, float] = {}

@@ -1,0 +1,107 @@
+"""The memory curve of a program: what is in memory at each of its moments, and whose it is."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from osfmodel.engine.program import COMPUTE, Point, Program
+from osfmodel.entities.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From ``start`` to ``end`` (seconds after the start of the iteration) at most ``held`` bytes by owner are alive.
+
+    during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
+            ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or
+            ``update``
+    """
+
+    during: str
+    start: float
+    end: float
+    held: Mapping[str, int] = field(repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """In all."""
+        return sum(self.held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A step as a sequence of levels, in the order of time."""
+
+    levels: tuple[Level, ...]
+
+    @property
+    def peak(self) -> Level:
+        """The first of the highest."""
+        return max(self.levels, key=lambda level: level.bytes)
+
+
+def curve(program: Program, starts: Sequence[float], ends: Sequence[float], finish: float) -> Memory:
+    """Levels at the moments of ``program``, whose operations begin at ``starts`` and end at ``ends`` (seconds).
+
+    Bytes that come or go at an instant at which several operations end do so in the order in which those were done; of
+    collectives first. The last moment, the update of all, goes on until ``finish``.
+    """
+    computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
+    turns = {number: turn for turn, number in enumerate(sorted(computed, key=lambda at: (starts[at], ends[at], at)))}
+
+    def place(point: Point) -> tuple[float, int, bool]:
+        number, ended = point
+        return (ends[number] if ended else starts[number], turns.get(number, -1), ended)
+
+    first = (-math.inf, -1, False)
+    comes = deque(sorted(((place(one.since) if one.since else first, one) for one in program.holds), key=itemgetter(0)))
+    goes = deque(sorted(((place(one.until), one) for one in program.holds if one.until), key=itemgetter(0)))
+    held = dict.fromkeys([hold.owner for hold in program.holds], 0)
+    before = dict(_before(program))
+    levels = []
+    for number in sorted(program.moments, key=turns.__getitem__):
+        begin, end = place(Point(number, ended=False)), place(Point(number, ended=True))
+        while comes and comes[0][0] < end:
+            held[comes[0][1].owner] += comes.popleft()[1].bytes
+        while goes and goes[0][0] <= begin:
+            held[goes[0][1].owner] -= goes.popleft()[1].bytes
+        # What is quiet waits where nothing else is done, and what it brings is on its way.
+        start = ends[before[number]] if program.operations[number].quiet and number in before else starts[number]
+        until = ends[number] if program.operations[number].layers else finish
+        levels.append(Level(program.moments[number], start, until, dict(held)))
+    return Memory(tuple(sorted(levels, key=lambda level: level.start)))
+
+
+def _before(program: Program) -> Iterator[tuple[int, int]]:
+    """(operation, the one before it) of the compute stream."""
+    numbers = [number for number, operation in enumerate(program.operations) if operation.stream == COMPUTE]
+    return zip(numbers[1:], numbers, strict=False)
+
+
+def times_of(program: Program, timeline: Timeline) -> tuple[list[float], list[float]]:
+    """(starts, ends) in seconds of the operations of ``program``, as ``timeline`` of the same plan has them.
+
+    Operations that the timeline leaves out take no time: they come when what they wait for has ended.
+    """
+    spans: dict[tuple[str, frozenset[str]], deque[tuple[float, float]]] = {}
+    for span in timeline.spans:
+        spans.setdefault((span.kind, frozenset(span.layers)), deque()).append((span.start, span.end))
+    starts, ends = [0.0] * len(program.operations), [0.0] * len(program.operations)
+    last = 0.0
+    for number in _sends_first(program):
+        operation = program.operations[number]
+        found = spans.get((operation.kind, frozenset(operation.layers)))
+        there = max([last, *(ends[before] for before in operation.waits)])
+        starts[number], ends[number] = found.popleft() if found else (there, there)
+        last = ends[number] if operation.stream == COMPUTE else last
+    return starts, ends
+
+
+def _sends_first(program: Program) -> list[int]:
+    """The numbers of all operations, collectives first, as computations wait for them."""
+    sends = [not program.computes(operation) for operation in program.operations]
+    return sorted(range(len(sends)), key=lambda number: not sends[number])

@@ -1,0 +1,81 @@
+"""Every strategy of STRATEGIES: its programs end, send every byte, and tell time and memory together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from osfmodel import Block, Bucket, Layer, Plan, PlanError, Workload
+from osfmodel.cost import AffineCost
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline
+from osfmodel.engine.memory import KEEPERS, RUNTIME, holding, memory_of
+from osfmodel.engine.program import COMPUTE, Operation, Program
+from osfmodel.engine.simulator import run
+from osfmodel.engine.strategies import STRATEGIES, lower, strategy_of
+from osfmodel.entities.effects import Effects
+
+LAYERS = (
+    Layer("a", Fraction(1), Fraction(2), 100, activation_bytes=1000, peak_bytes=1500),
+    Layer("b", Fraction(1), Fraction(2), 200, activation_bytes=2000, peak_bytes=3600),
+    Layer("c", Fraction(1), Fraction(2), 400, activation_bytes=3000, peak_bytes=6500),
+)
+STEP = Workload("step", LAYERS, 8, Fraction(1), state_bytes=700, update_bytes=50, fixed_bytes=7)
+CUT = (Bucket((Block("c", 0, 200),)), Bucket((Block("c", 200, 200), Block("b", 0, 200), Block("a", 0, 100))))
+LINE = AffineCost(((Fraction(1, 2), Fraction(1, 100)),))
+EFFECTS = Effects(hook_time=Fraction(1, 10), copy_in=Fraction(1, 1000), compute_slowdown=Fraction(1, 5))
+PRICING = Pricing(dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), LINE), 4, Fraction(3, 2), EFFECTS)
+RULES = {
+    "replicated": [{}, {"channels": 2}, {"forward_overlap": True}, {"credit": 300}, {"release": True}],
+    "split": [{"split": True}, {"split": True, "forward_overlap": True}, {"split": True, "channels": 2}],
+}
+"""Of plans that each strategy carries out."""
+
+
+CASES = [
+    pytest.param(name, Plan("step", CUT, **rules), id=f"{name} {'+'.join(rules)}")
+    for name in STRATEGIES
+    for rules in RULES[name]
+]
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_every_operation_waits_for_earlier_ones_and_ends(name, plan):
+    program = lower(STEP, plan, PRICING)
+    assert program.operations == STRATEGIES[name].lower(STEP, plan, PRICING).operations
+    assert strategy_of(plan) is STRATEGIES[name]
+    assert all(before < number for number, one in enumerate(program.operations) for before in one.waits)
+    found = run(program, PRICING)
+    for number, operation in enumerate(program.operations):
+        assert found.ends[number] >= found.starts[number] + operation.startup
+        assert all(found.starts[number] >= found.ends[before] for before in operation.waits)
+    assert found.finish == max(found.ends)
+    assert isinstance(found.finish, Fraction)
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_every_byte_is_sent(name, plan):
+    sends = [one for one in lower(STEP, plan, PRICING).operations if one.stream != COMPUTE and one.transfer]
+    for kind in {one.kind for one in sends}:
+        assert sum(one.size for one in sends if one.kind == kind) == STEP.gradient_bytes
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_time_and_memory_come_from_one_run(name, plan):
+    program = holding(lower(STEP, plan, PRICING), STEP, plan, 4, KEEPERS[RUNTIME])
+    found = run(program, PRICING)
+    timeline = predict_timeline(STEP, plan, PRICING)
+    assert found.timeline(STEP.compute_time).iteration_time == timeline.iteration_time
+    told = memory_of(STEP, plan, timeline, 4)
+    assert [(one.during, one.held) for one in found.memory.levels] == [(one.during, one.held) for one in told.levels]
+    assert all(size >= 0 for level in told.levels for size in level.held.values())
+
+
+def test_a_program_that_comes_to_a_stop_is_refused():
+    """An operation that waits for one behind it on its own stream."""
+    stuck = Program((Operation("forward", COMPUTE, ("a",), 1, waits=(1,)), Operation("backward", COMPUTE, ("a",), 1)))
+    with pytest.raises(PlanError, match="operation 0 of the program, forward, waits for what never ends"):
+        run(stuck, PRICING)
+    assert run(replace(stuck, operations=stuck.operations[1:]), PRICING).finish == 1
