@@ -258,11 +258,12 @@ def test_a_bar_cannot_end_before_it_begins():
     assert Lane("compute", ()).bars == ()
 
 
-def test_a_bar_is_a_collective_or_one_of_the_kinds():
+def test_a_bar_is_a_collective_or_looks_like_one_of_the_kinds():
     assert Bar("reduce_scatter", 1.0, 2.0, sends=True).words == "reduce-scatter"
     assert Bar("spread", 1.0, 2.0).words == "spreading sparse entries"
-    with pytest.raises(osf.DataError, match=r"one of forward, .*, not all_reduce"):
-        Bar("all_reduce", 1.0, 2.0)
+    unheard = Bar("cast_weights", 1.0, 2.0)
+    assert (unheard.words, unheard.look) == ("cast-weights", "other")
+    assert kinds_of([Gantt("x", (Lane("compute", (unheard,)),), 2.0)]) == ["other"]
 
 
 def test_a_collective_of_unknown_size_and_time_of_readiness_is_one_as_well():

@@ -251,7 +251,7 @@ class _Run:
                 releases.append(now)
                 end = max(end, now, computed)
                 begin, end = end, end + self._price(batch)
-                compute.disturbed(begin, end)
+                compute.add_collective(begin, end)
                 now = end if self.blocking else now
             self.last, self.free = began, now
             first = after

@@ -40,35 +40,34 @@ def predict_timeline(
     ready = compute.ready
     communication: list[Span] = []
     end: float = 0
-    for bucket in plan.buckets:
+    for number, bucket in enumerate(plan.buckets):
         layers = tuple(block.layer for block in bucket.blocks)
         start = max(end, bucket.release_time, compute.clock(max([ready[layer] for layer in layers])))
         end = start + _price(bucket, cost, effects)
-        compute.disturbed(start, end)
-        communication.append(Span("all_reduce", "channel 0", layers, start, end))
+        compute.add_collective(start, end)
+        communication.append(Span("all_reduce", "channel 0", layers, start, end, number))
     arrivals = [span.end for span in communication]
-    landings = [("copy", effects.copy_out * bucket.size) for bucket in plan.buckets] if effects.copy_out else ()
-    last, finish = aftermath(plan, landings, workload.update_time, compute.clock(compute.end), arrivals)
+    computed = compute.clock(compute.end)
+    last, finish = after_backward(plan, effects.copy_out, workload.update_time, computed, arrivals)
     return Timeline((*compute.spans(), *communication, *last), workload.compute_time, finish)
 
 
-def aftermath(
-    plan: Plan, landings: Sequence[tuple[str, float]], update: float, computed: float, arrivals: Sequence[float]
+def after_backward(
+    plan: Plan, copy_out: float, update: float, computed: float, arrivals: Sequence[float]
 ) -> tuple[list[Span], float]:
-    """What follows backward before the iteration is over, and when it is: what became of the buckets, and the update.
+    """Spans between the end of backward and the end of the iteration, and that end: buckets copied out, and the update.
 
-    Bucket by bucket, in the order of the plan, its arrival is awaited and its gradients copied back (reducer.cpp,
-    ``finalize_backward``) or made of its entries, so early buckets are dealt with while later ones are on their way.
-    ``landings`` say for each bucket what that is and how many seconds it takes; none where nothing is done. ``update``:
-    seconds.
+    Bucket by bucket, in the order of the plan, its arrival is awaited and its gradients are copied back (reducer.cpp,
+    ``finalize_backward``), so early buckets are dealt with while later ones are on their way. ``copy_out``: seconds per
+    byte; ``update``, ``computed`` (when backward has ended) and ``arrivals``: seconds.
     """
-    finish = computed if landings else max([computed, *arrivals])
+    finish = computed if copy_out else max([computed, *arrivals])
     spans: list[Span] = []
-    for bucket, arrival, (kind, work) in zip(plan.buckets, arrivals, landings, strict=True) if landings else ():
+    for number, (bucket, arrival) in enumerate(zip(plan.buckets, arrivals, strict=True)) if copy_out else ():
         start = max(finish, arrival)
-        finish = start + work
-        if work:
-            spans.append(Span(kind, "compute", tuple(block.layer for block in bucket.blocks), start, finish))
+        finish = start + copy_out * bucket.size
+        layers = tuple(block.layer for block in bucket.blocks)
+        spans.append(Span("copy", "compute", layers, start, finish, number))
     if update:
         spans.append(Span("update", "compute", (), finish, finish + update))
         finish = finish + update
@@ -132,8 +131,8 @@ class Compute:
             self.ready[name] = time * self.stretch + added
         self.end = self.end * self.stretch + added
 
-    def disturbed(self, start: float, end: float) -> None:
-        """A collective runs from ``start`` to ``end``; to be told in order."""
+    def add_collective(self, start: float, end: float) -> None:
+        """Let a collective run from ``start`` to ``end``. Collectives are added in the order of time."""
         if self.slowdown and end > start:
             self.done.append(self._progress(start))
             self.starts.append(start)

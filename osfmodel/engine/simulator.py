@@ -141,7 +141,7 @@ class _Compute:
             self.run.ends[number] = now
             operation, start = self.operations[number], self.run.starts[number]
             if not operation.quiet or now > start:
-                self.run.computed.append(Span(operation.kind, COMPUTE, operation.layers, start, now))
+                self.run.computed.append(Span(operation.kind, COMPUTE, operation.layers, start, now, operation.bucket))
             yield number
 
     def _next(self) -> int:
@@ -222,7 +222,7 @@ class _Network:
             operation, start = self.operations[flow.number], self.run.starts[flow.number]
             self.run.ends[flow.number] = now
             lane = f"{operation.stream} {flow.channel}"
-            self.run.sent.append(Span(operation.kind, lane, operation.layers, start, now))
+            self.run.sent.append(Span(operation.kind, lane, operation.layers, start, now, operation.bucket))
             flow.communicator.free.append(flow.channel)
             if flow.communicator.credit is not None:
                 flow.communicator.credit += operation.size

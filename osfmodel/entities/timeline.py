@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,7 @@ class Span:
             ``reduce_scatter`` and ``all_gather`` of a plan that splits it, or ``all_gather`` of a sparse bucket
     stream: ``compute`` or ``channel 0``, ``channel 1`` ...
     layers: the layers concerned; empty for one update of all, as where a barrier comes before it
+    bucket: number of the bucket of the plan that it carries or deals with; -1 for none, or where that is not known
     """
 
     kind: str
@@ -21,6 +22,7 @@ class Span:
     layers: tuple[str, ...]
     start: float
     end: float
+    bucket: int = field(default=-1, compare=False, repr=False)
 
     @property
     def duration(self) -> float:

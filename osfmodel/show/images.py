@@ -26,6 +26,7 @@ FILLS = {
     "copy": "#b86f9b",
     "spread": "#b86f9b",
     "input": "#8a8f9c",
+    "other": "#5fb3b8",
 }
 """Colours of KINDS; adjacent ones also differ in lightness."""
 WIRE = "#f0b133"
@@ -66,7 +67,7 @@ def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
             spot = [(bar.start * factor, bar.duration * factor)]
             edge = {"edgecolor": "white", "lw": 0.3 if bar.duration > EDGED * longest else 0}
             tall = 0.8 * bar.coverage  # as high as it is busy
-            axes.broken_barh(spot, (place - 0.4, tall), facecolors=WIRE if bar.sends else FILLS[bar.kind], **edge)
+            axes.broken_barh(spot, (place - 0.4, tall), facecolors=WIRE if bar.sends else FILLS[bar.look], **edge)
             parts = [(start * factor, (end - start) * factor) for start, end in bar.exposed]
             axes.broken_barh(parts, (place - 0.4, 0.8), facecolors="none", edgecolor="#7a2e00", hatch="////", lw=0)
             if bar.sends and bar.bucket is not None and bar.duration > NUMBERED * longest:

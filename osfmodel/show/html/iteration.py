@@ -119,7 +119,7 @@ def _cells(bar: Bar, gantt: Gantt) -> list[str]:
 
 def _bar(bar: Bar, y: int, gantt: Gantt) -> Markup:
     return element(
-        "rect", **_box(bar.start, bar.end, y, gantt, bar.coverage), class_=f"bar {bar.kind}{_odd(bar)}",
+        "rect", **_box(bar.start, bar.end, y, gantt, bar.coverage), class_=f"bar {bar.look}{_odd(bar)}",
         data_bucket=bar.bucket, data_say=_sentence(bar),
     )  # fmt: skip
 

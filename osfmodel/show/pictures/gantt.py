@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from osfmodel.entities.checks import require_name
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, common, length, outside, union
-from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span
 from osfmodel.entities.trace import Collective, Step
 from osfmodel.planning.predictions import Prediction
@@ -23,6 +23,7 @@ KINDS = {
     "copy": "copying",
     "spread": "spreading sparse entries",
     "input": "waiting for input",
+    "other": "other work",
 }
 """What bars other than collectives show, in words. Every form of a picture draws each of them in its own way."""
 
@@ -31,7 +32,7 @@ KINDS = {
 class Bar:
     """Something that keeps a lane busy. Times in seconds since the iteration began.
 
-    kind:    out of KINDS, ``compute`` where a trace does not tell forward from backward; or which collective
+    kind:    that of an operation, ``compute`` where a trace does not tell forward from backward; or which collective
     sends:   whether it is a collective
     layers:  the layers concerned, where they are known
     bytes:   of the gradients that a collective carries, where they are known
@@ -58,13 +59,16 @@ class Bar:
     def __post_init__(self) -> None:
         if self.end < self.start:
             raise DataError(f"a bar ({self.kind}) ends before it begins")
-        if not self.sends and self.kind not in KINDS:
-            raise DataError(f"a bar that sends nothing is one of {', '.join(KINDS)}, not {self.kind}")
+
+    @property
+    def look(self) -> str:
+        """The entry of KINDS as which it is drawn, where it is no collective."""
+        return self.kind if self.kind in KINDS else "other"
 
     @property
     def words(self) -> str:
-        """What it is, for a person."""
-        return self.kind.replace("_", "-") if self.sends else KINDS[self.kind]
+        """Its kind, for a person."""
+        return KINDS[self.kind] if self.kind in KINDS and not self.sends else self.kind.replace("_", "-")
 
     @property
     def duration(self) -> float:
@@ -132,7 +136,7 @@ class Gantt:
 
 def kinds_of(gantts: Iterable[Gantt]) -> list[str]:
     """What bars other than collectives show in any of the charts, for one legend of all."""
-    found = {bar.kind for gantt in gantts for lane in gantt.lanes for bar in lane.bars if not bar.sends}
+    found = {bar.look for gantt in gantts for lane in gantt.lanes for bar in lane.bars if not bar.sends}
     return [kind for kind in KINDS if kind in found]
 
 
@@ -144,9 +148,8 @@ def predicted(prediction: Prediction) -> Gantt:
     ready = {layer: span.end for span in compute if span.kind == "backward" for layer in span.layers}
     busy = union((span.start, span.end) for span in compute)
     channels: dict[str, list[Bar]] = {}
-    for span, number in zip(timeline.communication, _numbers(timeline.communication, plan), strict=True):
-        bucket = None if number is None else plan.buckets[number]
-        channels.setdefault(span.stream, []).append(_collective(span, number, bucket, ready, busy))
+    for span in timeline.communication:
+        channels.setdefault(span.stream, []).append(_collective(span, plan, ready, busy))
     lanes = [Lane(COMPUTE, _computed(compute, makes))]
     lanes += [Lane(name, _in_order(channels[name])) for name in sorted(channels, key=lambda name: (len(name), name))]
     return Gantt(prediction.name, tuple(lanes), timeline.iteration_time, timeline.compute_time)
@@ -184,28 +187,10 @@ def _buckets_of_layers(plan: Plan) -> dict[str, int]:
     return found
 
 
-def _numbers(spans: Iterable[Span], plan: Plan) -> list[int | None]:
-    """The bucket of each collective. Pieces of one tensor have the same layers, and start in their order."""
-    waiting: dict[tuple[str, ...], list[int]] = {}
-    for number, bucket in enumerate(plan.buckets):
-        waiting.setdefault(tuple(block.layer for block in bucket.blocks), []).append(number)
-    spans = list(spans)
-    found: list[int | None] = [None] * len(spans)
-    taken: dict[tuple[str, tuple[str, ...]], int] = {}
-    for place in sorted(range(len(spans)), key=lambda place: spans[place].start):
-        span = spans[place]
-        turn = taken.get((span.kind, span.layers), 0)
-        taken[span.kind, span.layers] = turn + 1
-        numbers = waiting.get(span.layers, [])
-        found[place] = numbers[turn] if turn < len(numbers) else None
-    return found
-
-
-def _collective(
-    span: Span, number: int | None, bucket: Bucket | None, ready: Mapping[str, float], busy: Sequence[Interval]
-) -> Bar:
+def _collective(span: Span, plan: Plan, ready: Mapping[str, float], busy: Sequence[Interval]) -> Bar:
     there = max((ready[layer] for layer in span.layers if layer in ready), default=None)
-    size = None if bucket is None else bucket.size
+    number = span.bucket if span.bucket >= 0 else None
+    size = None if number is None else plan.buckets[number].size
     exposed = outside(span.start, span.end, busy)
     return Bar(span.kind, span.start, span.end, True, span.layers, size, number, there, exposed)
 

@@ -22,6 +22,7 @@ GLYPHS = {
     "copy": ("▓", "magenta"),
     "spread": ("▓", "magenta"),
     "input": ("▓", "magenta"),
+    "other": ("▓", "cyan"),
 }
 """What stands for each of KINDS, and its colour."""
 HIDDEN, EXPOSED = ("▄", "yellow"), ("█", "red")
@@ -101,7 +102,7 @@ def _overlap(start: float, end: float, left: float, right: float) -> float:
 
 def _glyph(bar: Bar, left: float, right: float) -> tuple[str, str]:
     if not bar.sends:
-        return GLYPHS[bar.kind]
+        return GLYPHS[bar.look]
     alone = sum(_overlap(start, end, left, right) for start, end in bar.exposed)
     return EXPOSED if 2 * alone >= _overlap(bar.start, bar.end, left, right) else HIDDEN
 
