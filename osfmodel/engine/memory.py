@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple
 
 from osfmodel.engine.optimizers import require_mirrorable, state_bytes, update_scratch
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.executors import EXECUTORS, KEEPERS, RUNTIME
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -35,40 +35,12 @@ BUCKETS, SPARSE, GATHERED, ACTIVATIONS = "buckets", "sparse state", "gathered en
 UPDATE, COMMUNICATORS = "update scratch", "communicators"
 OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATHERED, UPDATE, COMMUNICATORS)
 """Who holds memory, in the order in which it is shown."""
-LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
 
 
 def caveat(communicator: int) -> str:
     """What is said of every prediction."""
     library = "" if communicator else ", the library's buffers"
     return f"live bytes; the device's context{library} and fragmentation come on top"
-
-
-class Keeper(NamedTuple):
-    """Who keeps gradients, and how.
-
-    meaning:   half a line for a person
-    gradients: whether each has memory of its own from its backward until the update
-    buckets:   whether buckets stay; of the executor, as long as it does not release
-    executes:  whether it takes any plan, and not just all-reduces on one channel with a barrier
-    """
-
-    meaning: str
-    gradients: bool
-    buckets: bool
-    executes: bool = False
-
-    def takes(self, plan: Plan) -> bool:
-        """Whether it can carry ``plan`` out."""
-        return self.executes or plan.plain
-
-
-KEEPERS: Mapping[str, Keeper] = {
-    LOCAL: Keeper("one worker alone: each gradient from its backward until the update", True, False),
-    DDP: Keeper("PyTorch DDP: gradients, and buckets that hold them once more", True, True),
-    VIEW: Keeper("PyTorch DDP with gradient_as_bucket_view: gradients inside buckets that stay", False, True),
-    RUNTIME: Keeper("osf.execute: gradients inside buckets that stay, or come and go with release", False, True, True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +79,7 @@ def memory_of(
     plan: Plan,
     timeline: Timeline,
     workers: int,
-    keeper: str = RUNTIME,
+    keeper: str = RUNTIME.name,
     optimizer: str | None = None,
     communicator: int = 0,
 ) -> Memory:
@@ -125,10 +97,8 @@ def memory_of(
     require_count(workers, "the number of workers", least=1)
     if keeper not in KEEPERS:
         raise UsageError(f"unknown keeper {keeper!r}: known are {', '.join(KEEPERS)}")
-    if not KEEPERS[keeper].takes(plan):
-        raise UsageError(
-            f"{KEEPERS[keeper].meaning.partition(':')[0]} cannot carry out this plan: only osf.execute can"
-        )
+    if not EXECUTORS[keeper].carries(plan):
+        raise UsageError(f"{EXECUTORS[keeper].called} cannot carry out this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
     library = communicator * plan.channels if workers > 1 else 0
