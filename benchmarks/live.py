@@ -29,8 +29,9 @@ sys.path.insert(0, str(ROOT))
 
 from osfmodel import Plan, load_cluster, load_workload  # noqa: E402
 from osfmodel.cost.pricing import pricing_of  # noqa: E402
-from osfmodel.entities.effects import EXECUTED, REPLAYED_ON_CPU, RUNTIME  # noqa: E402
+from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
 from osfmodel.entities.errors import OsfError  # noqa: E402
+from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.measurement import (  # noqa: E402
     Measurement,
@@ -86,7 +87,7 @@ class Setting(NamedTuple):
     def plans(self) -> tuple[str, ...]:
         """What is run, by turns, apart from the plans that are made for it."""
         if self.how == EXECUTOR:
-            return ("ddp", "optimal", *(f"{RUNTIME}:{name}" for name in PUBLISHED))
+            return ("ddp", "optimal", *(f"{RUNTIME.prefix}{name}" for name in PUBLISHED))
         return ("ddp", "optimal", *(f"cap:{cap}" for cap in CAPS)) if self.how == SWEEP else PLANS
 
     @property
@@ -126,7 +127,7 @@ def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
     """
     workload = load_workload(setting.workload).scaled(SCALES[setting.workload])
     cluster = load_cluster(wires)
-    pricing = pricing_of(cluster, setting.workers).under(REPLAYED_ON_CPU | EXECUTED)
+    pricing = pricing_of(cluster, setting.workers).under(REPLAYED_ON_CPU | RUNTIME.conditions)
     yield f"ddp-k{cluster.in_flight}", make_plan("ddp", workload, pricing, Objective(cluster.in_flight))
     for overlap in (False, True):
         for channels in CHANNELS:
@@ -142,7 +143,7 @@ def _saved(setting: Setting, folder: Path, wires: Path) -> list[str]:
     words = []
     for name, plan in made_plans(setting, wires):
         profiles.save(plan, home / f"{name}.json")
-        words += ["--plan", f"{RUNTIME}:{home / name}.json"]
+        words += ["--plan", f"{RUNTIME.prefix}{home / name}.json"]
     return words
 
 
@@ -215,7 +216,7 @@ def kept(folder: Path, chosen: Iterable[Setting]) -> Iterator[Measurement]:
         path = folder / setting.file
         own = (("set", SETS[setting.how]),) if setting.how in SETS else ()
         for run in load_measurements(path) if path.exists() else ():
-            plan = f"{RUNTIME}:{Path(run.plan).stem}" if run.plan.endswith(".json") else run.plan
+            plan = f"{RUNTIME.prefix}{Path(run.plan).stem}" if run.plan.endswith(".json") else run.plan
             source = run.source if run.source.origin == ORIGIN else source_of(UNSTATED)
             yield replace(run, plan=plan, cluster=setting.wires, source=source, conditions=run.conditions + own)
 
@@ -379,7 +380,7 @@ def _executed(groups: Sequence[Beside]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     slower: list[str] = []
     for group in groups:
-        found = {turns.plan.removeprefix(f"{RUNTIME}:"): turns for turns in group.turns}
+        found = {turns.plan.removeprefix(RUNTIME.prefix): turns for turns in group.turns}
         alike = next(turns for name, turns in found.items() if name.startswith("ddp-k"))
         own = [turns for name, turns in found.items() if name.startswith("own-") and turns.predicted is not None]
         tuned, ours = found["optimal"], min(own, key=lambda turns: turns.predicted or 0)

@@ -27,7 +27,8 @@ from benchmarks.live_horovod import RATES, SCALES, WORKERS  # noqa: E402
 from osfmodel import Cluster, load_cluster, load_workload  # noqa: E402
 from osfmodel.cost.pricing import Pricing, pricing_of  # noqa: E402
 from osfmodel.cost.shapes import FREE  # noqa: E402
-from osfmodel.entities.effects import HOROVOD, REPLAYED_ON_CPU  # noqa: E402
+from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
+from osfmodel.entities.executors import HOROVOD  # noqa: E402
 from osfmodel.entities.files import documents  # noqa: E402
 from osfmodel.formats.horovod.timeline import timeline  # noqa: E402
 from osfmodel.formats.source_text import Text  # noqa: E402
@@ -149,7 +150,7 @@ def expected(noted: Noted, wires: Mapping[int, Cluster]) -> list[int]:
     workload = load_workload(noted.workload).scaled(noted.scale)
     pricing = Pricing.of(FREE, workers=noted.ranks)
     if noted.pace == PACES[1].words:
-        pricing = pricing_of(wires[noted.ranks], noted.ranks).under({"executor": HOROVOD} | REPLAYED_ON_CPU)
+        pricing = pricing_of(wires[noted.ranks], noted.ranks).under(HOROVOD.conditions | REPLAYED_ON_CPU)
     plan = make_plan(f"horovod:{noted.threshold},{noted.cycle}ms", workload, pricing)
     return [bucket.size for bucket in plan.buckets]
 

@@ -28,7 +28,7 @@ import live  # noqa: E402
 import live_sparse  # noqa: E402
 
 import osfmodel as osf  # noqa: E402
-from osfmodel.entities.effects import RUNTIME  # noqa: E402
+from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.measurement import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.units import MIB  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
@@ -90,7 +90,7 @@ def measure(folder: Path) -> None:
             plan = folder / f"plan-{case.stem}.json"
             osf.save(case.fit.plan, plan)
             words = ["run", WORKLOAD, "--scale", f"{SCALE:g}", "--batch-size", str(case.fit.batch_size)]
-            words += ["--plan", "ddp" if case.way == BEFORE else f"{RUNTIME}:{plan}"]
+            words += ["--plan", "ddp" if case.way == BEFORE else f"{RUNTIME.prefix}{plan}"]
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
             partial = folder / f"unfinished-{case.stem}.json"
             live.osf(hosts, [*words, "-o", str(partial)])

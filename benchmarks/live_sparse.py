@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import live  # noqa: E402
 
 from osfmodel import load_cluster  # noqa: E402
-from osfmodel.entities.effects import RUNTIME  # noqa: E402
+from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
 from osfmodel.entities.measurement import (  # noqa: E402
     Measurement,
@@ -48,9 +48,9 @@ ITERATIONS = 20
 CORES = 2
 """Of the machine that the kept runs are from."""
 DENSITIES, KINDS, BUCKETS = ("1%", "10%"), ("", ",release,mirror"), "cap:4MiB"
-DENSE = ("ddp", f"{RUNTIME}:{BUCKETS}")
+DENSE = ("ddp", f"{RUNTIME.prefix}{BUCKETS}")
 """Stock DDP by default, and the executor with the buckets that are sparse in the others."""
-SPARSE = tuple(f"{RUNTIME}:sparse:{density},{BUCKETS}{kind}" for density in DENSITIES for kind in KINDS)
+SPARSE = tuple(f"{RUNTIME.prefix}sparse:{density},{BUCKETS}{kind}" for density in DENSITIES for kind in KINDS)
 ORIGIN = "measured with benchmarks/live_sparse.py"
 
 

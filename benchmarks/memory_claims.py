@@ -20,7 +20,7 @@ from dataclasses import replace
 import osfmodel as osf
 from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import DDP, memory_of
+from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import sparsely
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import one_by_one
@@ -45,7 +45,7 @@ def variants(workload: osf.Workload, pricing: Pricing) -> Iterator[tuple[str, os
     """(name, plan, who keeps gradients) of all but the planned one."""
     again = tuple(segment.name for segment in workload.segments)
     default = CONFIG_TARGETS["ddp"].realise(CONFIG_TARGETS["ddp"].default_knobs(), workload, pricing)
-    yield "dense, DDP", default, DDP
+    yield "dense, DDP", default, "ddp"
     yield (
         "memory saved: recomputed and released",
         replace(one_by_one(workload), recompute=again, release=True),

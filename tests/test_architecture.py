@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from osfmodel.entities.executors import EXECUTORS
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "osfmodel"
@@ -191,13 +192,15 @@ def test_no_class_name_means_two_things():
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+BY_NAME = {module for row in EXECUTORS.values() if row.run for module in (row.run.module, row.run.bench) if module}
+"""Modules of executors, which commands load by the name in their row."""
 FOR_USERS = {"runtime.callbacks", "runtime.executor", "runtime.profiler", "solve.exact.exhaustive"}
 """What scripts import, or who adds a solver for its tests. Commands are loaded by name."""
 
 
 def test_every_module_is_reached():
     """Nothing is in the package for its tests or benchmarks alone."""
-    used = {below for found in graph().values() for below in found}
+    used = {below for found in graph().values() for below in found} | set(map(inner, BY_NAME))
     bare = {name for name, path in modules().items() if len(ast.parse(path.read_text(encoding="utf-8")).body) == 1}
     alone = {name for name in set(modules()) - used - bare if name.partition(".")[0] != "cli"}
     assert sorted(alone - FOR_USERS) == []

@@ -19,7 +19,7 @@ from osfmodel.cli import main
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import RUNTIME, memory_of
+from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.plan import one_by_one
 from osfmodel.planning.memory.demand import Demand
@@ -94,7 +94,7 @@ def test_what_cannot_be_scaled_is_said(workload, other, message):
 def test_the_plan_keeps_the_limit_and_beats_what_was_there():
     for limit in (GIB, 3 * GIB, 12 * GIB):
         found = tuned(limit)
-        again = memory_of(found.after.workload, found.after.plan, found.after.timeline, 8, RUNTIME)
+        again = memory_of(found.after.workload, found.after.plan, found.after.timeline, 8, "runtime")
         assert again.peak.bytes == found.after.memory.peak.bytes <= limit
         assert found.before is not None
         assert found.before.memory.peak.bytes <= limit

@@ -13,8 +13,9 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine.sparse import part_bytes, sparsely
-from osfmodel.entities.effects import COUNTED, EXECUTED, REPLAYED_ON_CPU, Effects
+from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
 from osfmodel.entities.errors import OsfError
+from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.plan import one_by_one
 from osfmodel.runtime.bench.sparse_compute import SIZES, SparseTiming, fitted
 from osfmodel.targets.named_plans import make_plan, named_plan, sparse_name
@@ -148,10 +149,10 @@ def test_a_plan_pays_the_same_in_every_command(name, tmp_path):
 def test_what_runs_pay():
     """Selection is real work also in a replay; there the copies of a sparse plan's dense buckets count as well."""
     effects = Effects(copy_in=1e-10, select=1e-9, spread=1e-11, mirror=1e-10)
-    replay = REPLAYED_ON_CPU | EXECUTED
-    assert effects.under(replay) == Effects(select=1e-9, spread=1e-11, mirror=1e-10)
-    assert effects.under(replay | COUNTED).copy_in == 1e-10
-    assert effects.under(REPLAYED_ON_CPU | COUNTED | {"executor": "horovod"}).copy_in == 0
+    replay = REPLAYED_ON_CPU | RUNTIME.conditions
+    assert effects_under(effects, replay) == Effects(select=1e-9, spread=1e-11, mirror=1e-10)
+    assert effects_under(effects, replay | COUNTED).copy_in == 1e-10
+    assert effects_under(effects, REPLAYED_ON_CPU | COUNTED | {"executor": "horovod"}).copy_in == 0
 
 
 def test_the_costs_of_choosing_are_found_again():

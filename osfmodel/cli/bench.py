@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_writable, save_or_print, teller, warn
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
-from osfmodel.entities.effects import HOROVOD
 from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.entities.executors import DDP, EXECUTORS, RunSupport
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.units import parse_bytes
 from osfmodel.runtime import bench
-from osfmodel.runtime.bench import measured_cluster
+from osfmodel.runtime.bench import BenchRequest, measured_cluster
 from osfmodel.runtime.bench.measured_cluster import Findings, Surroundings
 from osfmodel.runtime.bench.sizes import powers, sizes_for
 from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
@@ -26,12 +26,15 @@ from osfmodel.runtime.job.collective_job import job_of
 from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require_torch, together
 from osfmodel.show.documents.results import summary
 
+MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
+"""Executors whose collectives are not torch's."""
+
 
 @click.command(name="bench")
 @click.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
 @click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
 @click.option(
-    "--executor", type=OneOf(["ddp", HOROVOD]), default="ddp", show_default=True,
+    "--executor", type=OneOf([DDP.name, *MEASURING]), default=DDP.name, show_default=True,
     help="Whose collectives: torch's, or Horovod's, with what its loop takes.",
 )  # fmt: skip
 @click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
@@ -92,12 +95,14 @@ def bench_command(
         bench.MeasurementRequest(sizes, _flights(in_flight), repeat, compute, chosen), network, label, target
     )
     require_torch("osf bench")
-    if executor == HOROVOD:
-        if merge is not None or workload is not None or backend == "nccl":
+    support = MEASURING.get(executor)
+    if support is not None:
+        if merge is not None or workload is not None or backend not in (None, support.backend):
             raise UsageError(
-                "--executor horovod measures gloo at sizes from --min-size on: leave --merge and --for out"
+                f"--executor {executor} measures {support.backend} at sizes from --min-size on: leave --merge and "
+                "--for out"
             )
-        _bench_horovod(asked, limit, place.on("gloo"))
+        _bench_under(support, asked, limit, place.on(support.backend))
         return
     place = place.on(backend)
     found, surroundings = together(place, limit, partial(_measured, asked, limit, place))
@@ -108,31 +113,13 @@ def bench_command(
             warn(doubt)
 
 
-def _bench_horovod(asked: BenchRequest, limit: float, place: Place) -> None:
-    """The same through Horovod, which has all-reduces only here."""
-    from osfmodel.runtime.horovod import HorovodTurns, require_horovod
-    from osfmodel.runtime.horovod import bench as under_horovod
-
-    require_horovod("osf bench")
-
-    def work(watch: Watchdog) -> Cluster:
-        watch.beat("while Horovod's cluster was measured")
-        turns = HorovodTurns(place, limit, watch)
-        found = under_horovod.measure(turns, asked.request.sizes, asked.request.repeat, teller(place.rank == 0))
-        return under_horovod.cluster_of(found, turns, asked.label, unmet(asked.network).network)
-
-    cluster = together(place, limit, work)
+def _bench_under(support: RunSupport, asked: BenchRequest, limit: float, place: Place) -> None:
+    """The same through an executor's own collectives."""
+    import_module(support.module).require_installed("osf bench")
+    measure = import_module(support.bench).measure_cluster
+    cluster = together(place, limit, partial(measure, asked, limit, place, teller(place.rank == 0)))
     if place.rank == 0:
         _write(cluster, asked.target)
-
-
-class BenchRequest(NamedTuple):
-    """What this rank was asked for; what is measured is what rank 0 was."""
-
-    request: bench.MeasurementRequest
-    network: str | None
-    label: str
-    target: str | None
 
 
 def _measured(asked: BenchRequest, limit: float, place: Place, watch: Watchdog) -> tuple[Findings, Surroundings]:

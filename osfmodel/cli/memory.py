@@ -11,12 +11,12 @@ from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import DDP, KEEPERS, LOCAL, RUNTIME, caveat, memory_of
+from osfmodel.engine.memory import caveat, memory_of
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.files import profiles
-from osfmodel.entities.plan import Plan
 from osfmodel.entities.units import parse_room
 from osfmodel.show.documents.memory import MemoryPredicted
 from osfmodel.targets.named_plans import make_plan, named_plan
@@ -83,17 +83,13 @@ def memory_command(
         label, plan = found if isinstance(found, tuple) else (name, None)
         if plan is None:
             entry = named_plan(name)
-            paid = pricing.under(entry.conditions) if entry.conditions else pricing.for_rules(entry.objective)
+            paid = pricing.for_rules(entry.objective, entry.executor)
             plan = make_plan(name, workload, paid)
         else:
             paid = pricing.for_plan(plan)
         timeline = predict_timeline(workload, plan, paid)
-        keeps = keeper or (LOCAL if workers is None else _keeper(plan))
+        executor = LOCAL if workers is None else DDP if DDP.carries(plan) else RUNTIME
         label = "one worker alone" if workers is None else label
-        memories[label] = memory_of(workload, plan, timeline, counts[0], keeps, optimizer, kept)
+        memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time
     emit(style, as_json, output, MemoryPredicted(workload.name, workload.batch_size, memories, times, (caveat(kept),)))
-
-
-def _keeper(plan: Plan) -> str:
-    return DDP if KEEPERS[DDP].takes(plan) else RUNTIME

@@ -14,8 +14,9 @@ from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, 
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import LOCAL, memory_of
+from osfmodel.engine.memory import memory_of
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.executors import LOCAL
 from osfmodel.entities.files import documents
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.units import how_many, show_bytes
@@ -172,7 +173,7 @@ def _memory(workload: Workload) -> list[str]:
     if workload.state_bytes is None or not any(layer.peak_bytes for layer in workload.layers):
         return []
     plan, free = in_one(workload), Pricing.of(AffineCost(((0.0, 0.0),)))
-    peak = memory_of(workload, plan, predict_timeline(workload, plan, free), 1, LOCAL).peak
+    peak = memory_of(workload, plan, predict_timeline(workload, plan, free), 1, LOCAL.name).peak
     parts = ", ".join(f"{owner} {show_bytes(size)}" for owner, size in peak.held.items() if size)
     count = len(workload.segments)
     again = f"; {how_many(count, 'block')} can be computed again" if count else ""

@@ -87,8 +87,8 @@ def tune_command(
         return
     limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
     if others["live"] is not None:
-        only_ddp = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE and target == "ddp"
-        tune_live_command(ctx.params, limits, not only_ddp)
+        asked = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE
+        tune_live_command(ctx.params, limits, not asked or CONFIG_TARGETS[target].executes)
         return
     workload, cluster = load_subject(subject)
     if not workload.gradient_bytes:

@@ -12,12 +12,12 @@ import click
 
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
 from osfmodel.cli.options.subject import WHAT_IF
-from osfmodel.entities.effects import RUNTIME
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import show_time
-from osfmodel.runtime.job.ranks import place_of, require_torch, together
+from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
 from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve import Limits
+from osfmodel.targets import CONFIG_TARGETS
 
 if TYPE_CHECKING:
     from osfmodel.runtime.live import Live
@@ -67,7 +67,7 @@ def refuse_mixtures(ctx: click.Context) -> None:
         for name in given:
             if name in NOT_LIVE:
                 raise UsageError(f"{spelled[name]} does not go with --live: {NOT_LIVE[name]}")
-        if ctx.params["target"] not in ("ddp", RUNTIME):
+        if not CONFIG_TARGETS[ctx.params["target"]].live:
             raise UsageError(f"--for {ctx.params['target']} does not go with --live, which trains with PyTorch alone")
         return
     for name in given:
@@ -99,7 +99,7 @@ def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) ->
     )
     place = place_of(os.environ, "tune --live", least=2).on(params["backend"])
     settings = TrainingSettings(params["iterations"], params["repeat"])
-    voice = session.Voice(teller(place.rank == 0), line)
+    voice = Voice(teller(place.rank == 0), line)
     found = together(place, seconds, partial(live.tune_live, asked, settings, place, voice))
     if found is not None:
         print_text(_shown(found, asked.folder))

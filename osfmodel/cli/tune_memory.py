@@ -10,10 +10,11 @@ import click
 from osfmodel.cli.app import OneOf, emit, parse_workers
 from osfmodel.cli.options.subject import WHAT_IF, Subject, load_subject
 from osfmodel.engine.optimizers import OPTIMIZERS
-from osfmodel.entities.effects import RUNTIME
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_part, parse_room
+from osfmodel.targets import CONFIG_TARGETS
 
 ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
@@ -60,10 +61,10 @@ def refuse_other_options(ctx: click.Context) -> None:
     for name in ("density", "mirror"):
         if name in given and not ctx.params["sparse"]:
             raise UsageError(f"{spelled[name]} is for --sparse")
-    if "target" in given and ctx.params["target"] != RUNTIME:
+    if "target" in given and not CONFIG_TARGETS[ctx.params["target"]].executes:
         raise UsageError(
-            f"--for {ctx.params['target']} does not go with --memory: only osf.execute (--for {RUNTIME}) releases, "
-            "recomputes and sends sparsely"
+            f"--for {ctx.params['target']} does not go with --memory: only osf.execute (--for {RUNTIME.name}) "
+            "releases, recomputes and sends sparsely"
         )
 
 

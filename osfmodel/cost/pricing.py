@@ -24,8 +24,9 @@ import numpy as np
 from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.cluster import BLOCKING, Cluster
-from osfmodel.entities.effects import EXECUTED, HOROVOD, NO_EFFECTS, RUNTIME, Effects
+from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
+from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.plan import Objective, Plan
 
 
@@ -76,22 +77,21 @@ class Pricing:
         """What the wires see of ``objective``: each of its channels keeps ``in_flight`` collectives going."""
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
 
-    def for_rules(self, objective: Objective) -> Pricing:
-        """What plans under these rules pay: other rules than the plain ones are the executor's."""
-        return self if objective.plain else self.under(EXECUTED)
+    def for_rules(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
+        """Prices for plans under these rules; where no executor is given, other rules than the plain ones need ours."""
+        if executor is not None:
+            return self.under(executor.conditions)
+        return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """What a plan pays of which nobody says who carries it out: a framework, or where none can, the executor."""
-        return self if plan.plain else self.under(EXECUTED)
+        """Prices for a plan whose executor is not given: a framework, or where none can carry it out, ours."""
+        return self if plan.plain else self.under(RUNTIME.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
-        """What a run of ``osf run`` with these conditions pays.
-
-        The executor keeps exactly as many collectives in flight as a plan has channels, whatever the library does, and
-        so does Horovod.
-        """
-        in_flight = 1 if conditions.get("executor") in (RUNTIME, HOROVOD) else self.in_flight
-        return replace(self, effects=self.effects.under(conditions), in_flight=in_flight)
+        """Prices for a run of ``osf run`` with these conditions: its executor's effects and collectives in flight."""
+        executor = executor_of(conditions)
+        in_flight = self.in_flight if executor.in_flight is None else executor.in_flight
+        return replace(self, effects=executor.effects(self.effects, conditions), in_flight=in_flight)
 
     def slower(self, factor: float) -> Pricing:
         """The same on a network that takes ``factor`` times as long."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
@@ -28,6 +27,7 @@ from osfmodel.engine.sparse import Sparsity
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.executors import EXECUTORS, KEEPERS, RUNTIME, Storage
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -41,7 +41,6 @@ OWNERS = (WEIGHTS, STATE, BUFFERS, ACTIVATIONS, GRADIENTS, BUCKETS, SPARSE, GATH
 """Who holds memory, in the order in which it is shown."""
 ALWAYS = (WEIGHTS, STATE, BUFFERS)
 """Owners that are shown where they hold nothing, too."""
-LOCAL, DDP, VIEW, RUNTIME = "local", "ddp", "ddp-view", "runtime"
 
 
 def caveat(communicator: int) -> str:
@@ -50,39 +49,12 @@ def caveat(communicator: int) -> str:
     return f"live bytes; the device's context{library} and fragmentation come on top"
 
 
-class Keeper(NamedTuple):
-    """Who keeps gradients, and how.
-
-    meaning:   half a line for a person
-    gradients: whether each has memory of its own from its backward until the update
-    buckets:   whether buckets stay; of the executor, as long as it does not release
-    executes:  whether it takes any plan, and not just all-reduces on one channel with a barrier
-    """
-
-    meaning: str
-    gradients: bool
-    buckets: bool
-    executes: bool = False
-
-    def takes(self, plan: Plan) -> bool:
-        """Whether it can carry ``plan`` out."""
-        return self.executes or plan.plain
-
-
-KEEPERS: Mapping[str, Keeper] = {
-    LOCAL: Keeper("one worker alone: each gradient from its backward until the update", True, False),
-    DDP: Keeper("PyTorch DDP: gradients, and buckets that hold them once more", True, True),
-    VIEW: Keeper("PyTorch DDP with gradient_as_bucket_view: gradients inside buckets that stay", False, True),
-    RUNTIME: Keeper("osf.execute: gradients inside buckets that stay, or come and go with release", False, True, True),
-}
-
-
 def memory_of(
     workload: Workload,
     plan: Plan,
     timeline: Timeline,
     workers: int,
-    keeper: str = RUNTIME,
+    keeper: str = RUNTIME.name,
     optimizer: str | None = None,
     communicator: int = 0,
 ) -> Memory:
@@ -100,10 +72,8 @@ def memory_of(
     require_count(workers, "the number of workers", least=1)
     if keeper not in KEEPERS:
         raise UsageError(f"unknown keeper {keeper!r}: known are {', '.join(KEEPERS)}")
-    if not KEEPERS[keeper].takes(plan):
-        raise UsageError(
-            f"{KEEPERS[keeper].meaning.partition(':')[0]} cannot carry out this plan: only osf.execute can"
-        )
+    if not EXECUTORS[keeper].carries(plan):
+        raise UsageError(f"{EXECUTORS[keeper].called} cannot carry out this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
     bare = lower(workload, plan, Pricing.of(FREE, workers=workers))
@@ -117,7 +87,7 @@ def holding(
     workload: Workload,
     plan: Plan,
     workers: int,
-    keeper: Keeper,
+    keeper: Storage,
     optimizer: str | None = None,
     communicator: int = 0,
 ) -> Program:
@@ -174,7 +144,7 @@ class _Holdings:
                 self.dealt.setdefault((one.stream if one.stream == CHANNEL else one.kind, one.bucket), number)
         self.sparse = {block.layer for bucket in plan.buckets if _sparse(bucket) for block in bucket.blocks}
 
-    def program(self, keeper: Keeper, always: Mapping[str, int]) -> Program:
+    def program(self, keeper: Storage, always: Mapping[str, int]) -> Program:
         """The program with its moments and all that it holds."""
         always = {**always, SPARSE: sum(self.sizes[name] for name in self.sparse)}
         if keeper.buckets and not self.plan.release:

@@ -65,29 +65,6 @@ class Effects:
         """All but the launch latency, where prices have that in them already, or nothing is launched."""
         return replace(self, launch_latency=0)
 
-    def under(self, conditions: Mapping[str, str]) -> Effects:
-        """Those that show in a run of ``osf run`` with these conditions.
-
-        A replay on a CPU computes by a timetable, so that whatever else the compute stream does fits in between. With
-        ``gradient_as_bucket_view``, an option of DDP, gradients live in the buckets, so that nothing is copied. Under
-        the executor they live there, too, but each is scaled on its way into the bucket, which is a pass over memory as
-        DDP's copy is; what DDP's hooks take is not what the executor's do. Sparse buckets are the executor's alone, and
-        what hooks compute under them puts off the timetable of a replay as well, copies into buckets included. Horovod
-        has neither of these. Its fusion buffer and its negotiation are its own: what else is stated to carry a run out
-        has none.
-        """
-        if conditions.get("executor") == HOROVOD:
-            slowdown = 0 if REPLAYED_ON_CPU.items() <= conditions.items() else self.compute_slowdown
-            return replace(self, copy_in=0, copy_out=0, hook_time=0, compute_slowdown=slowdown)
-        found = replace(self, copy_out=0, hook_time=0) if conditions.get("executor") == RUNTIME else self
-        if "executor" in conditions:
-            found = replace(found, fusion_copy=0, negotiation=0, negotiation_miss=0)
-        if REPLAYED_ON_CPU.items() <= conditions.items():
-            copy_in = found.copy_in if COUNTED.items() <= conditions.items() else 0
-            found = replace(found, copy_in=copy_in, hook_time=0, compute_slowdown=0)
-        view = "gradient_as_bucket_view" in conditions and conditions.get("executor") != RUNTIME
-        return replace(found, copy_in=0, copy_out=0) if view else found
-
     @property
     def active(self) -> Mapping[str, float]:
         """The effects that are on, by name."""
@@ -103,12 +80,6 @@ class Effects:
 
 
 NO_EFFECTS = Effects()
-RUNTIME = "runtime"
-"""The condition ``executor`` of a run that this package's executor carried out; DDP did where there is none."""
-HOROVOD = "horovod"
-"""The condition ``executor`` of a run under Horovod."""
-EXECUTED = {"executor": RUNTIME}
-"""Conditions of such a run."""
 REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
 """Conditions of such a run, as ``osf run`` states them."""
 COUNTED = {"hooks": "counted"}

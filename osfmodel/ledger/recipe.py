@@ -14,13 +14,13 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import Regime, regime_of
-from osfmodel.entities.effects import HOROVOD, RUNTIME
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.executors import executor_of
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.targets import horovod
+from osfmodel.targets import CONFIG_TARGETS
 
 UNSTEADY = 0.05
 """Repeats that differ by more, slowest over fastest, are not counted."""
@@ -109,18 +109,20 @@ def row_of(
 
 
 def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan | None:
-    """The plan that the conditions of a run say it had: what was sent, what Horovod makes of settings.
+    """The plan that the conditions of a run say it had: what was sent, what a target makes of its settings.
 
     None where they do not. Raises OsfError where they cannot be read, or do not fit the workload.
     """
-    executor = conditions.get("executor")
-    if executor == HOROVOD and "settings" in conditions:
-        return horovod.realise(horovod.stated(conditions, workload), workload, pricing)
-    if executor != RUNTIME and "sent" not in conditions:
-        return None
-    if "sent" not in conditions:
+    executor = executor_of(conditions)
+    for target in CONFIG_TARGETS.values():
+        knobs = target.stated(conditions, workload) if target.stated and target.executor is executor else None
+        if knobs is not None:
+            return target.realise(knobs, workload, pricing)
+    if "sent" in conditions:
+        return read(conditions["sent"], workload)
+    if executor.states_plan:
         raise DataError(f"a run of {workload.name!r} under the executor does not state its sent: what the plan was")
-    return read(conditions["sent"], workload)
+    return None
 
 
 def not_predicted(run: Measurement, reason: str) -> Row:

@@ -16,6 +16,7 @@ from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_bytes
@@ -25,7 +26,6 @@ from osfmodel.solve.bounds import objective_bound, plan_bound
 from osfmodel.targets import runs_on
 from osfmodel.targets.named_plans import STOCK_PLANS, NamedPlan, named_plan
 
-NO_CONDITIONS: Mapping[str, str] = MappingProxyType({})
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, NamedPlan]
 """A plan to predict: a name of NAMED_PLANS, a plan, or either under a label of its own."""
 ROUNDING = 1e-12
@@ -175,10 +175,9 @@ class _Subject:
         self.warnings = size_warnings(workload, workers) + count_warnings(cluster, workers)
         self._bounds: dict[Objective, list[Bound]] = {}
 
-    def paid(self, objective: Objective, conditions: Mapping[str, str] = NO_CONDITIONS) -> Pricing:
-        """What plans under these rules and conditions pay, as far as the engine knows it."""
-        pricing = self.pricing.under(conditions) if conditions else self.pricing.for_rules(objective)
-        return self.engine.seen(pricing)
+    def paid(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
+        """Prices for plans under these rules and this executor, as far as the engine knows them."""
+        return self.engine.seen(self.pricing.for_rules(objective, executor))
 
     def bound(self, plan: Plan, objective: Objective, pricing: Pricing) -> Bound:
         """What no schedule under these rules can beat; one for all plans that pay and are allowed the same."""
@@ -226,7 +225,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
     if isinstance(entry, NamedPlan):
         made_for = PLAIN if entry.chooses and rules else entry.objective
         objective = replace(made_for, **rules)
-        pricing = subject.paid(objective, entry.conditions)
+        pricing = subject.paid(objective, entry.executor)
         plan, caveats = entry.make(workload, pricing, objective), entry.caveats(workload)
     else:
         objective = replace(entry.objective, **rules)

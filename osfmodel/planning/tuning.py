@@ -110,7 +110,7 @@ class Tuning:
             f"{self.target} as tuned for {self.outcomes[0].workers} workers",
             target.caveats,
             self.plan.objective,
-            conditions={} if default else target.conditions,
+            executor=None if default else target.executor,
         )
 
     @property

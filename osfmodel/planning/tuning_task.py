@@ -49,8 +49,8 @@ class TuningProblem:
     @property
     def pricings(self) -> tuple[Pricing, ...]:
         """What the target pays."""
-        conditions = self.target.conditions
-        return tuple(pricing.under(conditions) for pricing in self.stock) if conditions else self.stock
+        executor = self.target.executor
+        return self.stock if executor is None else tuple(one.under(executor.conditions) for one in self.stock)
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
         """What ``knobs`` pay: the default of an executor is what one has without it."""

@@ -273,6 +273,7 @@ TARGET = Target(
     caveats=caveats,
     exact=exact,
     size=SizeKnob("bucket_cap_mb", lambda size: DdpKnobs((size,)), best_cap),
+    live=True,
     compared=True,
     unpriced=True,
 )

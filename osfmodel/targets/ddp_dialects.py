@@ -38,6 +38,7 @@ ACCELERATE = replace(
     meaning="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
     render=accelerate_lines,
     dialect_of="ddp",
+    live=False,
     compared=False,
 )
 
@@ -61,5 +62,6 @@ LIGHTNING = replace(
     meaning="PyTorch Lightning on PyTorch DDP: its default caps",
     render=lightning_lines,
     dialect_of="ddp",
+    live=False,
     compared=False,
 )

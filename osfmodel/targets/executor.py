@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.effects import EXECUTED
+from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files.documents import document_of, encode
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -49,6 +49,7 @@ TARGET = Target(
     ending="",
     beside="train.py is your script, with osf.execute and the plan that this command writes without --lines "
     "(-o plan.json)",
-    conditions=EXECUTED,
+    executor=RUNTIME,
     executes=True,
+    live=True,
 )

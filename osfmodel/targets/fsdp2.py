@@ -18,8 +18,8 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.effects import EXECUTED
 from osfmodel.entities.errors import DataError, PlanError
+from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import Limits
@@ -226,7 +226,7 @@ TARGET = Target(
     render=render,
     caveats=caveats,
     exact=exact,
-    conditions=EXECUTED,
+    executor=RUNTIME,
     objective=RULES,
     unpriced=True,
 )

@@ -16,8 +16,8 @@ from osfmodel.cost.shapes import FREE
 from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
 from osfmodel.engine.horovod_settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.entities.compression import FP16
-from osfmodel.entities.effects import HOROVOD
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
 from osfmodel.entities.units import MIB, show_bytes, show_time
@@ -115,9 +115,11 @@ def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:
     return grouped_plan(workload, [[place[name] for name in group] for group in loop.groups])
 
 
-def stated(conditions: Mapping[str, str], workload: Workload) -> Loop:
-    """The settings of a run, as its measurement states them. Raises UsageError or DataError for what cannot be read."""
-    loop = named(conditions.get("settings", ""))
+def stated(conditions: Mapping[str, str], workload: Workload) -> Loop | None:
+    """The settings of a run, if its conditions state them. Raises UsageError or DataError for what cannot be read."""
+    if "settings" not in conditions:
+        return None
+    loop = named(conditions["settings"])
     if "sent" not in conditions:
         return loop
     groups = _grouped(read(conditions["sent"], workload)).groups
@@ -260,7 +262,8 @@ TARGET = Target(
     search=search,
     words=words,
     reluctance=WORTH_A_LINE,
-    conditions={"executor": HOROVOD},
+    executor=HOROVOD,
+    stated=stated,
     clock=True,
     compared=True,
     unpriced=True,  # its loop has the settings, and forms the batches itself

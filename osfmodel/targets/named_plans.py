@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse
-from osfmodel.entities.effects import EXECUTED
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.executors import RUNTIME, ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
 from osfmodel.entities.units import parse_bytes, parse_part, show_bytes
 from osfmodel.entities.workload import Workload
@@ -29,7 +28,7 @@ class NamedPlan(NamedTuple):
     objective: the rules that it was made for, where nobody asks for others
     chooses:   whether it may use less than the rules permit
     on_request: whether it is shown only where asked for
-    conditions: of runs under it, on which depends what it pays (``Pricing.under``)
+    executor:  that carries it out, on which prices depend; None where it is not given
     unpriced:  whether it can be carried out without knowing what a message costs
     """
 
@@ -39,7 +38,7 @@ class NamedPlan(NamedTuple):
     objective: Objective = PLAIN
     chooses: bool = False
     on_request: bool = False
-    conditions: Mapping[str, str] = MappingProxyType({})
+    executor: ExecutorRow | None = None
     unpriced: bool = False
 
     def make(self, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
@@ -94,7 +93,7 @@ def _table() -> dict[str, NamedPlan]:
     for name, target in STOCK_TARGETS.items():
         table[name] = NamedPlan(
             _by_default(target), target.meaning, target.caveats, target.objective,
-            on_request=not target.compared, conditions=target.conditions, unpriced=target.unpriced,
+            on_request=not target.compared, executor=target.executor, unpriced=target.unpriced,
         )  # fmt: skip
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
@@ -149,7 +148,7 @@ def _with_settings(name: str) -> NamedPlan:
     meaning, rules = f"Horovod with {said}", Objective(streams)
     return NamedPlan(
         make, meaning, horovod.caveats, rules, chooses=streams > 1,
-        conditions=horovod.TARGET.conditions, unpriced=name != horovod.BEST,
+        executor=horovod.TARGET.executor, unpriced=name != horovod.BEST,
     )  # fmt: skip
 
 
@@ -219,7 +218,7 @@ def _sparse(name: str) -> NamedPlan:
     said = "".join(f", {SPARSE_OPTIONS[option]}" for option in options)
     return NamedPlan(
         make, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", _changes_training,
-        entry.objective, entry.chooses, conditions=EXECUTED, unpriced=entry.unpriced and FALLBACK not in options,
+        entry.objective, entry.chooses, executor=RUNTIME, unpriced=entry.unpriced and FALLBACK not in options,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from osfmodel.cost import Cost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import Case, Limits
@@ -57,9 +58,11 @@ class Target:
                                                            plan says them, and what there is to say of the search
     words:         (knobs) -> text                         in a few words, for a target with a search
     reluctance:    by how much a candidate that asks for more (changed code) must be better, relative
-    conditions:    of runs under the framework, on which depends what it pays (``Pricing.under``)
+    executor:      that carries its plans out, or whose prices it pays; None for a stock framework that has no row
+    stated:        (conditions, workload) -> knobs         that a run states; None where it does not state them
     clock:         whether buckets are released by a clock of its own, so that a plan does not fix when
     executes:      whether it is an executor, which also knows several channels, cut tensors and no barrier
+    live:          whether ``osf tune --live`` trains under it
     objective:     the rules under which the framework works; an executor works under any
     dialect_of:    the target that does the work, where this one only has other lines for its knobs
     compared:      whether its default is among the plans that are compared where nobody names any
@@ -85,9 +88,11 @@ class Target:
     search: Callable[[Sequence[Case], Limits], tuple[Any, tuple[str, ...]]] | None = None
     words: Callable[[Any], str] = str
     reluctance: float = 0
-    conditions: Mapping[str, str] = field(default_factory=dict)
+    executor: ExecutorRow | None = None
+    stated: Callable[[Mapping[str, str], Workload], Any] | None = None
     clock: bool = False
     executes: bool = False
+    live: bool = False
     objective: Objective = PLAIN
     dialect_of: str = ""
     compared: bool = False

@@ -11,11 +11,12 @@ from osfmodel import Block, Bucket, Layer, Plan, PlanError, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import KEEPERS, RUNTIME, holding, memory_of
+from osfmodel.engine.memory import holding, memory_of
 from osfmodel.engine.program import COMPUTE, Operation, Program
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import STRATEGIES, lower, strategy_of
 from osfmodel.entities.effects import Effects
+from osfmodel.entities.executors import KEEPERS, RUNTIME
 
 LAYERS = (
     Layer("a", Fraction(1), Fraction(2), 100, activation_bytes=1000, peak_bytes=1500),
@@ -64,7 +65,7 @@ def test_every_byte_is_sent(name, plan):
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_time_and_memory_come_from_one_run(name, plan):
-    program = holding(lower(STEP, plan, PRICING), STEP, plan, 4, KEEPERS[RUNTIME])
+    program = holding(lower(STEP, plan, PRICING), STEP, plan, 4, KEEPERS[RUNTIME.name])
     found = run(program, PRICING)
     timeline = predict_timeline(STEP, plan, PRICING)
     assert found.timeline(STEP.compute_time).iteration_time == timeline.iteration_time

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import LOCAL, RUNTIME, memory_of
+from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.plan import in_one
 from osfmodel.runtime.executor.recompute import Recomputation
@@ -60,7 +60,7 @@ def test_predictions_from_one_profile_hold_at_another_batch_size(workload, optio
     larger = at_batch(workload, 640)
     given = in_one(larger) if plan is None else plan
     workers = 1 if plan is None else memory.WORKERS
-    keeper = LOCAL if plan is None else RUNTIME
+    keeper = "local" if plan is None else "runtime"
     predicted = memory_of(larger, given, predict_timeline(larger, given, PRICING), workers, keeper).peak.bytes
     assert predicted == pytest.approx(found, rel=0.05)
     assert (given.recompute != ()) == (option.every > 0)
@@ -73,7 +73,7 @@ def test_recomputing_is_predicted_to_save_what_it_saves(workload):
     )
     larger = at_batch(workload, 640)
     found = memory.measured(maker, 640, again, real=False)
-    wrong = memory_of(larger, dense, predict_timeline(larger, dense, PRICING), memory.WORKERS, RUNTIME).peak.bytes
+    wrong = memory_of(larger, dense, predict_timeline(larger, dense, PRICING), memory.WORKERS, "runtime").peak.bytes
     assert wrong > 1.5 * found
     assert replace(again, recompute=()) == dense
 

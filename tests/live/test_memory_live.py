@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.engine.memory import DDP, KEEPERS, VIEW
 from osfmodel.entities.batches import at_batch
+from osfmodel.entities.executors import KEEPERS
 from osfmodel.runtime.profiler.segments import blocks
 from osfmodel.runtime.profiler.steps import INPUT, LOSS
 
@@ -294,7 +294,7 @@ def test_ddp_keeps_gradients_and_buckets_as_its_keepers_say(view):
             one.grad.untyped_storage().data_ptr(): one.grad.untyped_storage().nbytes() for one in model.parameters()
         }
         whole = sum(4 * one.numel() for one in model.parameters())
-        keeper = KEEPERS[VIEW if view else DDP]
+        keeper = KEEPERS["ddp-view" if view else "ddp"]
         assert sum(kept.values()) == whole * (keeper.gradients + keeper.buckets)
     finally:
         dist.destroy_process_group()

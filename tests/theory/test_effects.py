@@ -17,6 +17,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.effects import EFFECTS, effects_of, expected_maximum
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.executors import effects_under
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.solve.under_effects import as_timed
 
@@ -209,9 +210,9 @@ def test_what_the_executor_carries_out_has_effects_of_its_own():
     """It scales each gradient into its bucket, where it stays; DDP's options and hooks are not its."""
     every = Effects(launch_latency=1, hook_time=2, copy_in=3, copy_out=4, compute_slowdown=5)
     run = {"executor": "runtime", "gradient_as_bucket_view": "True"}
-    assert every.under(run) == Effects(launch_latency=1, copy_in=3, compute_slowdown=5)
-    assert every.under({**run, "what": "a replay", "device": "CPU"}) == Effects(launch_latency=1)
-    assert every.under({}) == every
+    assert effects_under(every, run) == Effects(launch_latency=1, copy_in=3, compute_slowdown=5)
+    assert effects_under(every, {**run, "what": "a replay", "device": "CPU"}) == Effects(launch_latency=1)
+    assert effects_under(every, {}) == every
 
 
 def test_the_executor_has_as_many_in_flight_as_the_plan_has_channels():
@@ -223,5 +224,5 @@ def test_the_executor_has_as_many_in_flight_as_the_plan_has_channels():
 def test_the_fusion_buffer_and_negotiation_are_horovods():
     """Where it is not said what carries a run out, they are charged as they are given."""
     effects = Effects(fusion_copy=1e-10, negotiation=1e-4, negotiation_miss=2e-4)
-    assert effects.under({}) == effects.under({"executor": "horovod"}) == effects
-    assert effects.under({"executor": "runtime"}) == effects.under({"executor": "ddp"}) == Effects()
+    assert effects_under(effects, {}) == effects_under(effects, {"executor": "horovod"}) == effects
+    assert effects_under(effects, {"executor": "runtime"}) == effects_under(effects, {"executor": "ddp"}) == Effects()

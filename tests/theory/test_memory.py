@@ -17,14 +17,10 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import (
     ACTIVATIONS,
     BUCKETS,
-    DDP,
     GATHERED,
     GRADIENTS,
-    LOCAL,
-    RUNTIME,
     STATE,
     UPDATE,
-    VIEW,
     activation_levels,
     memory_of,
 )
@@ -42,7 +38,7 @@ STEP = Workload(
 )
 
 
-def memory(workload=STEP, plan=None, keeper=RUNTIME, optimizer=None, workers=4):
+def memory(workload=STEP, plan=None, keeper="runtime", optimizer=None, workers=4):
     plan = plan or contiguous_plan(workload, (1, 3))
     return memory_of(workload, plan, predict_timeline(workload, plan, Pricing.of(LINE)), workers, keeper, optimizer)
 
@@ -52,7 +48,7 @@ def levels(found, owner):
 
 
 def test_one_worker_alone_holds_what_was_ready_before():
-    found = memory(keeper=LOCAL)
+    found = memory(keeper="local")
     assert levels(found, GRADIENTS) | {"": 0} == {
         "forward a": 0, "forward b": 0, "forward c": 0,
         "backward c": 0, "backward b": 400, "backward a": 600, "update": 700, "": 0,
@@ -64,7 +60,8 @@ def test_one_worker_alone_holds_what_was_ready_before():
 
 
 @pytest.mark.parametrize(
-    ("keeper", "gradients", "buckets"), [(LOCAL, 600, 0), (DDP, 600, 700), (VIEW, 0, 700), (RUNTIME, 0, 700)]
+    ("keeper", "gradients", "buckets"),
+    [("local", 600, 0), ("ddp", 600, 700), ("ddp-view", 0, 700), ("runtime", 0, 700)],
 )
 def test_who_keeps_gradients(keeper, gradients, buckets):
     found = memory(keeper=keeper)
@@ -137,7 +134,7 @@ def test_levels_are_in_the_order_of_time():
     starts = [level.start for level in memory(plan=plan).levels]
     assert starts == sorted(starts)
     with pytest.raises(UsageError, match=r"only osf\.execute can"):
-        memory(plan=plan, keeper=DDP)
+        memory(plan=plan, keeper="ddp")
 
 
 def test_a_recomputed_segment_is_not_there_before_its_own_backward():
@@ -174,7 +171,7 @@ def test_what_is_not_known_is_said():
     with pytest.raises(UsageError, match="unknown keeper"):
         memory(keeper="nobody")
     with pytest.raises(UsageError, match=r"only osf\.execute can"):
-        memory(plan=replace(contiguous_plan(STEP, (3,)), release=True), keeper=DDP)
+        memory(plan=replace(contiguous_plan(STEP, (3,)), release=True), keeper="ddp")
 
 
 # ------------------------------------------------------------------------------------------------------- by counting

@@ -17,6 +17,7 @@ from statistics import median
 from osfmodel.entities.cluster import LIBRARIES, Cluster
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import how_many, show_time
@@ -270,7 +271,7 @@ def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int)
         return None
     formed = Counter(" ".join(str(group.bytes) for group in found.iterations[a]) for a, _ in found.steady)
     conditions = {
-        "executor": "horovod",
+        **HOROVOD.conditions,
         "library": found.library or "not stated",
         "buckets": formed.most_common(1)[0][0],
     }

@@ -15,8 +15,9 @@ from functools import cache
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import LOCAL, RUNTIME, memory_of
+from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
+from osfmodel.entities.executors import LOCAL, RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import in_one
@@ -37,9 +38,9 @@ def _row(run: Measurement) -> Row:
         return Row(label_of(run), run.measured, None, note="of a form that our executor does not have: measured only")
     workload = _workload(run.workload, size)
     plan = stated_plan(dict(run.conditions), workload, PRICING)
-    keeper = LOCAL if plan is None else RUNTIME
+    executor = LOCAL if plan is None else RUNTIME
     plan = in_one(workload) if plan is None else plan
-    memory = memory_of(workload, plan, predict_timeline(workload, plan, PRICING), run.workers, keeper)
+    memory = memory_of(workload, plan, predict_timeline(workload, plan, PRICING), run.workers, executor.name)
     own = _profile(run.workload).batch_size == size
     return Row(label_of(run), run.measured, memory.peak.bytes, fitted=own)
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import DDP, RUNTIME, memory_of, require_known
+from osfmodel.engine.memory import memory_of, require_known
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.effects import EXECUTED
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
@@ -96,7 +96,7 @@ class _Search:
 
     def __init__(self, workload: Workload, pricing: Pricing, demand: Demand, other: Workload | None) -> None:
         self.workload, self.demand, self.other = workload, demand, other
-        self.stock, self.pricing = pricing, pricing.under(EXECUTED)
+        self.stock, self.pricing = pricing, pricing.under(RUNTIME.conditions)
         self.fixed = workload.gradient_bytes + state_bytes(workload, demand.optimizer) + (workload.fixed_bytes or 0)
         self.fixed += demand.communicator if pricing.workers > 1 else 0
 
@@ -173,7 +173,7 @@ class _Search:
         plan = target.realise(target.default_knobs(), seen, self.stock)
         timeline = predict_timeline(seen, plan, self.stock)
         memory = memory_of(
-            seen, plan, timeline, self.stock.workers, DDP, self.demand.optimizer, self.demand.communicator
+            seen, plan, timeline, self.stock.workers, DDP.name, self.demand.optimizer, self.demand.communicator
         )
         return Candidate(seen, plan, timeline, memory, self.stock.workers)
 
@@ -236,5 +236,5 @@ class _Search:
     def _judged(self, seen: Workload, plan: Plan) -> Candidate:
         timeline = predict_timeline(seen, plan, self.pricing)
         demand, workers = self.demand, self.pricing.workers
-        memory = memory_of(seen, plan, timeline, workers, RUNTIME, demand.optimizer, demand.communicator)
+        memory = memory_of(seen, plan, timeline, workers, RUNTIME.name, demand.optimizer, demand.communicator)
         return Candidate(seen, plan, timeline, memory, self.pricing.workers)

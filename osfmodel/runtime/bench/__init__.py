@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import COLLECTIVES
 from osfmodel.entities.units import show_bytes, show_time
@@ -46,6 +46,20 @@ class MeasurementRequest:
     repeat: int = 20
     compute: str = "busy"
     collectives: tuple[str, ...] = COLLECTIVES
+
+
+class BenchRequest(NamedTuple):
+    """What a rank was asked for; what is measured is what rank 0 was.
+
+    network: what the network is, in words; None for the interface of the library
+    label:   the name of the cluster
+    target:  the file to write, if any
+    """
+
+    request: MeasurementRequest
+    network: str | None
+    label: str
+    target: str | None
 
 
 def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:

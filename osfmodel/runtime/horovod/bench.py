@@ -21,12 +21,25 @@ from osfmodel.entities.source import Source
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.formats.horovod.timeline import timeline
 from osfmodel.formats.source_text import Text
+from osfmodel.runtime.bench import BenchRequest
+from osfmodel.runtime.bench.surroundings import unmet
 from osfmodel.runtime.horovod import HorovodTurns
 from osfmodel.runtime.horovod.process import BESIDE
+from osfmodel.runtime.job.ranks import Place, Watchdog
 
 COPIED = (4 << 20, 16 << 20, 64 << 20)
 """Bytes at which copies into and out of the fusion buffer are measured, as far as they are asked for."""
 COPY_REPEATS = 10
+
+
+def measure_cluster(
+    asked: BenchRequest, limit: float, place: Place, tell: Callable[[str], None], watch: Watchdog
+) -> Cluster:
+    """The cluster that Horovod's collectives see, on every rank. Raises as :func:`measure`."""
+    watch.beat("while Horovod's cluster was measured")
+    turns = HorovodTurns(place, limit, watch)
+    found = measure(turns, asked.request.sizes, asked.request.repeat, tell)
+    return cluster_of(found, turns, asked.label, unmet(asked.network).network)
 
 
 def measure(turns: HorovodTurns, sizes: Sequence[int], repeat: int, tell: Callable[[str], None]) -> dict[str, Any]:

@@ -11,17 +11,21 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import PREFIX, name_of
 from osfmodel.entities.batches import Variation
-from osfmodel.entities.compression import FP16
-from osfmodel.entities.effects import HOROVOD, REPLAYED_ON_CPU
+from osfmodel.entities.compression import FP16, NONE, compressed
+from osfmodel.entities.effects import REPLAYED_ON_CPU
+from osfmodel.entities.executors import HOROVOD
+from osfmodel.entities.files import profiles
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import Measurement, save_measurements
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.runtime.horovod import HorovodTurns
-from osfmodel.runtime.training import LEAST_WARM_UPS, apart, furthest
-from osfmodel.targets import horovod
+from osfmodel.runtime.horovod import HorovodTurns, require_horovod
+from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
+from osfmodel.runtime.training import LEAST_WARM_UPS, TrainingSettings, apart, furthest
+from osfmodel.runtime.training.request import RunRequest, plan_called
+from osfmodel.targets import CONFIG_TARGETS, horovod
 
 NOTED = 10
 """Iterations of a turn whose timeline is kept."""
@@ -50,12 +54,55 @@ class Series:
     timeline: str | None = None
 
 
+def require_installed(command: str) -> None:
+    """Raise UsageError where Horovod with PyTorch is not installed."""
+    require_horovod(command)
+
+
+def run(
+    asked: RunRequest, settings: TrainingSettings, place: Place, voice: Voice, watch: Watchdog
+) -> list[Measurement]:
+    """Run everything in turns under Horovod; rank 0 keeps a file of what is finished. Raises as :func:`run_all`."""
+    require_agreement(repr((asked, settings)))
+    workload = asked.variation.of(profiles.load_workload(asked.workload or asked.subject))
+    workload = compressed(workload, asked.compression or NONE)
+    watch.patience += 2 * workload.compute_time
+    pricing = asked.pricing(place.world).under(HOROVOD.conditions | ({} if asked.real else REPLAYED_ON_CPU))
+    loops = {
+        asked.beside(name): loop_of(name, lambda name: plan_called(name, workload, pricing), workload, pricing)
+        for name in asked.plans
+    }
+    series = _series(asked, settings, workload, loops)
+    return run_all(series, HorovodTurns(place, settings.limit, watch), asked.output, voice.progress)
+
+
+def _series(asked: RunRequest, settings: TrainingSettings, workload: Workload, loops: Mapping[str, Loop]) -> Series:
+    subject = {
+        "name": asked.subject,
+        "variation": None if asked.real else tuple(asked.variation),
+        "workload": asked.workload,
+        "device": "cpu",
+        "compression": asked.compression,
+    }
+    return Series(
+        subject,
+        workload,
+        (asked.beside(asked.workload or asked.subject), asked.beside(asked.cluster or "unmeasured")),
+        loops,
+        settings.iterations,
+        settings.repeats,
+        settings.warm_ups,
+        asked.verify,
+        asked.timeline,
+    )
+
+
 def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing: Pricing) -> Loop:
     """The settings that a plan's name asks for: its own (``horovod:64MiB,5ms``), or those of a plan's groups.
 
     Raises PlanError for a plan that Horovod cannot carry out.
     """
-    if name == HOROVOD:
+    if CONFIG_TARGETS.get(name) is horovod.TARGET:
         return Loop()
     if name.startswith(PREFIX):
         return horovod.settings_of(name)[0](workload, pricing)
@@ -132,7 +179,7 @@ def conditions(series: Series, turns: HorovodTurns, loop: Loop) -> dict[str, str
     import torch
 
     stated = {
-        "executor": HOROVOD,
+        **HOROVOD.conditions,
         "library": turns.place.backend,
         "horovod": version("horovod"),
         "torch": str(torch.__version__),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from osfmodel.entities.errors import JobError, OsfError, StoppedError, UsageError
 from osfmodel.entities.units import show_time
@@ -38,6 +38,13 @@ LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "timeo
 
 
 Made = TypeVar("Made")
+
+
+class Voice(NamedTuple):
+    """How rank 0 speaks meanwhile: of progress (heard on a terminal), and in lines that are always to be heard."""
+
+    progress: Callable[[str], None]
+    line: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

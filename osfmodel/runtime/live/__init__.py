@@ -15,8 +15,9 @@ from typing import NamedTuple
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.effects import REPLAYED_ON_CPU, RUNTIME
+from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement, save_measurements
 from osfmodel.entities.plan import Objective, Plan
@@ -28,9 +29,9 @@ from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfini
 from osfmodel.runtime.bench.sizes import sizes_for
 from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
 from osfmodel.runtime.job.collective_job import job_of
-from osfmodel.runtime.job.ranks import Place, Watchdog, group, nothing, require_agreement
+from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, nothing, require_agreement
 from osfmodel.runtime.live.choice import Choice
-from osfmodel.runtime.live.session import PLANNING, Session, TuneRequest, Voice
+from osfmodel.runtime.live.session import PLANNING, Session, TuneRequest
 from osfmodel.runtime.profiler.conditions import other_threads
 from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training import Ran, TrainingSettings
@@ -199,7 +200,7 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
 
     def make() -> Planned:
         stated = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
-        seen = replace(cluster, effects=cluster.effects.under(stated))
+        seen = replace(cluster, effects=effects_under(cluster.effects, stated))
         tuning = tune(workload, seen, here.place.world, "ddp", here.asked.limits)
         here.keep(TUNED, lambda path: profiles.save(tuning.plan, path))
         if not here.asked.executor or here.asked.limits != Limits():
@@ -222,7 +223,7 @@ def _turns(here: Session, workload: Workload, trainee: Trainee, planned: Planned
     turns = [default, tuned]
     if planned.executed is not None:
         try:
-            turns.append(training.executed(f"{RUNTIME}:{EXECUTED_PLAN}", planned.executed.plan, trainee))
+            turns.append(training.executed(RUNTIME.prefix + EXECUTED_PLAN, planned.executed.plan, trainee))
         except OsfError as error:  # the same on every rank: they have the same model
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
@@ -306,7 +307,7 @@ def choice_of(runs: Sequence[Ran]) -> Choice:
     default, tuned, executed = (
         [ran for ran in runs if kind(ran.planned)]
         for kind in (
-            lambda planned: planned.label == "ddp",
+            lambda planned: planned.by_default,
             lambda planned: planned.label == TUNED,
             lambda planned: bool(planned.sent),
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from osfmodel.entities.errors import OsfError, StoppedError
-from osfmodel.runtime.job.ranks import Place, Watchdog
+from osfmodel.runtime.job.ranks import Place, Voice, Watchdog
 from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve import Limits
 
@@ -43,13 +43,6 @@ class TuneRequest:
     def real(self) -> bool:
         """Whether the subject is a user's model."""
         return is_factory(self.subject)
-
-
-class Voice(NamedTuple):
-    """How rank 0 speaks meanwhile: of progress (heard on a terminal), and in lines that are always to be heard."""
-
-    progress: Callable[[str], None]
-    line: Callable[[str], None]
 
 
 @dataclass(slots=True)

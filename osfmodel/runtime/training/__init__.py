@@ -16,8 +16,9 @@ from math import inf, isfinite, isnan, nan
 from typing import Any
 
 from osfmodel.entities.batches import Variation
-from osfmodel.entities.effects import COUNTED, EXECUTED
+from osfmodel.entities.effects import COUNTED
 from osfmodel.entities.errors import OsfError
+from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
@@ -264,7 +265,7 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
         "carried_by": ran.planned.by,
     }
     if ran.planned.sent:
-        own |= EXECUTED | {"sent": ran.planned.sent}
+        own |= RUNTIME.conditions | {"sent": ran.planned.sent}
         if hooks_count(ran.planned.plan):
             own |= COUNTED
     if label in losses:

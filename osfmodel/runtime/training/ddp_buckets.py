@@ -17,7 +17,7 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bucket_layout
-from osfmodel.targets import ddp
+from osfmodel.targets import CONFIG_TARGETS, ddp
 from osfmodel.targets.named_plans import single_cap
 
 
@@ -33,6 +33,11 @@ class Carried:
     arguments: dict[str, Any] = field(default_factory=dict)
     hook: bool = False
     sent: str = ""
+
+    @property
+    def by_default(self) -> bool:
+        """Whether DDP does that without being told."""
+        return not (self.arguments or self.hook or self.sent)
 
     @property
     def by(self) -> str:
@@ -53,7 +58,7 @@ def carried(label: str, plan: Plan, workload: Workload, hook: bool | None = None
     Raises PlanError, naming the plan and what to do, where DDP has no way to.
     """
     _require_possible(label, plan, workload)
-    if label == "ddp" and not hook:
+    if CONFIG_TARGETS.get(label) is ddp.TARGET and not hook:
         return Carried(label, plan)
     cap = single_cap(label)
     if cap is not None and not hook:

@@ -1,0 +1,190 @@
+"""Executors: the programs that carry out a plan, and how they differ in effects, memory and what a run may take.
+
+To add one: a module in ``runtime/`` and one row here. No other module compares with an executor's name; the tests in
+tests/conformance/test_executors.py run over the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
+from osfmodel.entities.plan import Plan
+
+
+class Storage(NamedTuple):
+    """Memory for gradients.
+
+    gradients: whether each has memory of its own from its backward until the update
+    buckets:   whether buckets stay, as long as the plan does not release them
+    """
+
+    gradients: bool
+    buckets: bool
+
+
+class RunSupport(NamedTuple):
+    """How ``osf run`` and ``osf bench`` use an executor.
+
+    module:  in it ``run(asked, settings, place, voice, watch)`` trains and returns measurements, and
+             ``require_installed(command)`` raises UsageError
+    options: options of ``osf run`` that not every executor takes
+    refusal: the message where they are given with an ``{executor}`` that does not take them
+    backend: the only backend that it works with; any where it is empty
+    profiled: whether a model needs a profile (``--workload``)
+    bench:   the module whose ``measure_cluster(asked, limit, place, tell, watch)`` measures its collectives; where it
+             is empty they are torch's
+    """
+
+    module: str
+    options: frozenset[str]
+    refusal: str
+    backend: str = ""
+    profiled: bool = False
+    bench: str = ""
+
+
+class ExecutorRow(NamedTuple):
+    """What distinguishes one executor from another.
+
+    name:       in commands and files
+    summary:    half a line; the part before the colon is what messages call it
+    conditions: that its runs state
+    effects:    (effects, conditions of a run) -> the effects that apply to this run
+    storage:    of gradients; None where it is not known
+    any_plan:   whether it carries out any plan; else only all-reduces on one channel with a barrier
+    in_flight:  collectives at once for each channel of a plan; None for the library's own number
+    states_plan: whether its runs must state the plan (condition ``sent``)
+    prefix:     of plans that it carries out in turn with those of the executor of the run; empty where it does not
+    run:        None where it is no choice of ``osf run --executor``
+    """
+
+    name: str
+    summary: str
+    conditions: dict[str, str]
+    effects: Callable[[Effects, Mapping[str, str]], Effects]
+    storage: Storage | None = None
+    any_plan: bool = False
+    in_flight: int | None = None
+    states_plan: bool = False
+    prefix: str = ""
+    run: RunSupport | None = None
+
+    @property
+    def called(self) -> str:
+        """The name in messages."""
+        return self.summary.partition(":")[0]
+
+    def carries(self, plan: Plan) -> bool:
+        """Whether it can carry out ``plan``."""
+        return self.any_plan or plan.plain
+
+
+def _without_horovods(effects: Effects) -> Effects:
+    """The effects without Horovod's fusion buffer and negotiation."""
+    return replace(effects, fusion_copy=0, negotiation=0, negotiation_miss=0)
+
+
+def _replayed(effects: Effects, conditions: Mapping[str, str]) -> Effects:
+    """The effects that a replay on a CPU shows: it computes by a timetable, and other work fits in between.
+
+    Hooks that compute delay the timetable as well, copies into buckets included.
+    """
+    if not conditions.items() >= REPLAYED_ON_CPU.items():
+        return effects
+    copy_in = effects.copy_in if conditions.items() >= COUNTED.items() else 0
+    return replace(effects, copy_in=copy_in, hook_time=0, compute_slowdown=0)
+
+
+def _of_ddp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
+    """The effects under DDP; with its option ``gradient_as_bucket_view`` gradients live in the buckets: no copies.
+
+    Where a run does not state its executor, Horovod's effects are charged as they are given.
+    """
+    found = _replayed(effects, conditions)
+    found = _without_horovods(found) if "executor" in conditions else found
+    return replace(found, copy_in=0, copy_out=0) if "gradient_as_bucket_view" in conditions else found
+
+
+def _of_runtime(effects: Effects, conditions: Mapping[str, str]) -> Effects:
+    """The effects under osf.execute, which scales each gradient on its way into its bucket, where it stays.
+
+    Scaling is a pass over memory as DDP's copy is; the time of DDP's hooks is not that of its own hooks.
+    """
+    return _replayed(_without_horovods(replace(effects, copy_out=0, hook_time=0)), conditions)
+
+
+def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
+    """The effects under Horovod: its fusion buffer and negotiation, none of DDP's copies and hooks."""
+    return _replayed(replace(effects, copy_in=0, copy_out=0, hook_time=0), conditions)
+
+
+_WITH_TORCH = RunSupport(
+    "osfmodel.runtime.training.run",
+    frozenset({"find_unused_parameters", "static_graph", "gradient_as_bucket_view", "comm_hook"}),
+    "options of DDP are given, and {executor} carries the plans out: leave them out",
+)
+LOCAL = ExecutorRow(
+    "local",
+    "one worker alone: each gradient from its backward until the update",
+    conditions={},
+    effects=_of_ddp,
+    storage=Storage(gradients=True, buckets=False),
+)
+DDP = ExecutorRow(
+    "ddp",
+    "PyTorch DDP: gradients, and buckets that hold them once more",
+    conditions={},
+    effects=_of_ddp,
+    storage=Storage(gradients=True, buckets=True),
+    run=_WITH_TORCH,
+)
+VIEW = ExecutorRow(
+    "ddp-view",
+    "PyTorch DDP with gradient_as_bucket_view: gradients inside buckets that stay",
+    conditions={"gradient_as_bucket_view": "True"},
+    effects=_of_ddp,
+    storage=Storage(gradients=False, buckets=True),
+)
+RUNTIME = ExecutorRow(
+    "runtime",
+    "osf.execute: gradients inside buckets that stay, or come and go with release",
+    conditions={"executor": "runtime"},
+    effects=_of_runtime,
+    storage=Storage(gradients=False, buckets=True),
+    any_plan=True,
+    in_flight=1,
+    states_plan=True,
+    prefix="runtime:",
+    run=_WITH_TORCH,
+)
+HOROVOD = ExecutorRow(
+    "horovod",
+    "Horovod: a fusion buffer, and a loop that negotiates what is sent",
+    conditions={"executor": "horovod"},
+    effects=_of_horovod,
+    in_flight=1,
+    run=RunSupport(
+        "osfmodel.runtime.horovod.run",
+        frozenset({"timeline", "compression"}),
+        "--timeline and --compression are Horovod's: give --executor horovod",
+        backend="gloo",
+        profiled=True,
+        bench="osfmodel.runtime.horovod.bench",
+    ),
+)
+EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD)}
+KEEPERS: Mapping[str, Storage] = {name: row.storage for name, row in EXECUTORS.items() if row.storage is not None}
+"""Storage of gradients by executor, where it is known."""
+
+
+def executor_of(conditions: Mapping[str, str]) -> ExecutorRow:
+    """The executor that the conditions of a run state; DDP where they state none, or one that is not in the table."""
+    return EXECUTORS.get(conditions.get("executor", DDP.name), DDP)
+
+
+def effects_under(effects: Effects, conditions: Mapping[str, str]) -> Effects:
+    """The effects that apply to a run of ``osf run`` with these conditions."""
+    return executor_of(conditions).effects(effects, conditions)

@@ -1,0 +1,66 @@
+"""A request of ``osf run``: what trains under which plans, and how names and files in it are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from osfmodel.cost.clusters import load_cluster
+from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.shapes import FREE
+from osfmodel.entities.batches import Variation
+from osfmodel.entities.executors import RUNTIME
+from osfmodel.entities.files import profiles
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime.training.factories import is_factory
+from osfmodel.targets.named_plans import make_plan
+
+UNMEASURED = Pricing.of(FREE, workers=2)
+"""For plans that can be carried out without knowing what a message costs."""
+
+
+class RunRequest(NamedTuple):
+    """What the command line asks for."""
+
+    subject: str
+    plans: tuple[str, ...]
+    cluster: str | None
+    workload: str | None
+    variation: Variation
+    output: str
+    hook: bool | None
+    verify: bool
+    timeline: str | None = None
+    compression: str | None = None
+
+    @property
+    def real(self) -> bool:
+        """Whether the subject is a user's model."""
+        return is_factory(self.subject)
+
+    def pricing(self, workers: int) -> Pricing:
+        """Prices of the cluster, if one is given."""
+        return UNMEASURED if self.cluster is None else pricing_of(load_cluster(self.cluster), workers)
+
+    def beside(self, name: str) -> str:
+        """A file as it is found from where the output lies; a name as it is."""
+        if is_executed(name):
+            return RUNTIME.prefix + self.beside(name.removeprefix(RUNTIME.prefix))
+        return os.path.relpath(name, Path(self.output).resolve().parent) if is_file(name) else name
+
+
+def is_executed(plan: str) -> bool:
+    """Whether a plan is for osf.execute beside those of DDP."""
+    return plan.startswith(RUNTIME.prefix)
+
+
+def is_file(name: str) -> bool:
+    """Whether that is a file, and no name of something known."""
+    return name.endswith(".json")
+
+
+def plan_called(name: str, workload: Workload, pricing: Pricing) -> Plan:
+    """The plan in a file, or the named one at these prices. Raises OsfError where there is none."""
+    return profiles.load_plan(name) if is_file(name) else make_plan(name, workload, pricing)

@@ -1,0 +1,95 @@
+"""``osf run`` under PyTorch DDP and osf.execute: trains for real under one plan after the other, and measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.simulator import without_priority
+from osfmodel.entities.executors import RUNTIME
+from osfmodel.entities.files import profiles
+from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.units import show_time
+from osfmodel.entities.workload import Workload
+from osfmodel.runtime import training
+from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch
+from osfmodel.runtime.profiler.conditions import other_threads
+from osfmodel.runtime.training import TrainingSettings
+from osfmodel.runtime.training.ddp_buckets import Carried, carried
+from osfmodel.runtime.training.request import UNMEASURED, RunRequest, is_executed, is_file, plan_called
+from osfmodel.runtime.training.trainees import Trainee, agreed, replayed, trained
+from osfmodel.targets.named_plans import make_plan
+
+FIXED = " (fixed order)"
+"""How the label of a plan ends that would send by priority, and has its predicted order instead."""
+
+
+def require_installed(command: str) -> None:
+    """Raise UsageError where PyTorch is not installed."""
+    require_torch(command)
+
+
+def run(
+    asked: RunRequest, settings: TrainingSettings, place: Place, voice: Voice, watch: Watchdog
+) -> list[Measurement]:
+    """Run everything in turns; rank 0 keeps a file of what is finished. Raises whatever torch or the model does."""
+    require_agreement(repr((asked, settings)))
+    watch.telling = voice.progress
+    trainee = _trainee(asked, place, voice)
+    watch.patience += 2 * trainee.workload.compute_time
+    pricing = asked.pricing(place.world)
+    stated = training.conditions_of(trainee, settings, place)
+    plans = []
+    for name in asked.plans:
+        watch.beat(f"while plan {name!r} was made")
+        plans.append(_carried(name, asked, trainee, pricing, stated))
+    losses: dict[str, float] = {}
+    if asked.verify:
+        losses = training.loss_difference(trainee, _default_first(plans, trainee.workload), settings, place, watch)
+    first = _first(asked, settings, place, trainee)
+    runs: list[Measurement] = []
+    for ran in training.run_all(trainee, plans, settings, place, watch):
+        one = training.measurement_of(ran, first, losses)
+        runs.append(replace(one, plan=asked.beside(one.plan)))
+        if place.rank == 0:
+            save_measurements(Path(asked.output).stem, runs, asked.output)
+            watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
+            done = f"{len(runs)} of {settings.repeats * len(plans)}"
+            voice.progress(f"{done}: {runs[-1].plan} {show_time(runs[-1].iteration_time)} per iteration")
+    return runs
+
+
+def _trainee(asked: RunRequest, place: Place, voice: Voice) -> Trainee:
+    if not asked.real:
+        return replayed(asked.variation.of(profiles.load_workload(asked.subject)), place.device)
+    known = None if asked.workload is None else profiles.load_workload(asked.workload)
+    note = "" if known is None or place.rank else other_threads(known, place.device)
+    if note:
+        voice.line(f"warning: {note}")
+    return agreed(trained(asked.subject, place.device, known))
+
+
+def _carried(label: str, asked: RunRequest, trainee: Trainee, pricing: Pricing, stated: dict[str, str]) -> Carried:
+    if not is_executed(label):
+        plan = plan_called(label, trainee.workload, pricing.under(stated))
+        return carried(label, plan, trainee.workload, asked.hook)
+    name, pricing = label.removeprefix(RUNTIME.prefix), pricing.under(stated | RUNTIME.conditions)
+    plan = plan_called(name, trainee.workload, pricing)
+    if plan.credit is not None and not is_file(name):
+        label, plan = label + FIXED, without_priority(trainee.workload, plan, pricing)
+    return training.executed(label, plan, trainee)
+
+
+def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
+    """The plans, with DDP's default in front, whose losses the others are compared with."""
+    default = carried("ddp", make_plan("ddp", workload, UNMEASURED), workload)
+    return [default, *(planned for planned in plans if not planned.by_default)]
+
+
+def _first(asked: RunRequest, settings: TrainingSettings, place: Place, trainee: Trainee) -> Measurement:
+    """What all runs share; files are named from where the measurement file will lie."""
+    named = asked.workload or (asked.subject if not asked.real else trainee.workload.name)
+    names = asked.beside(named), asked.beside(asked.cluster or "unmeasured")
+    return training.first_of(trainee, settings, place, names, None if asked.real else asked.variation)
