@@ -35,8 +35,8 @@ def text(name: str) -> str:
     """The lines for the best plan."""
     target, made, price = CONFIG_TARGETS[name], workload(), pricing()
     plan = SOLVERS["optimal"].solve(made, price.cost(), Limits()).require()[0]
-    knobs = target.complete(target.project(plan, made, price, Limits()), made, price, Limits())
-    return target.render(knobs, made)
+    knobs = target.convert.complete(target.convert.project(plan, made, price, Limits()), made, price, Limits())
+    return target.text.render(knobs, made)
 
 
 if __name__ == "__main__":
