@@ -57,8 +57,8 @@ def require_executor(ctx: click.Context) -> None:
     """Raise UsageError where the settings are wanted for another framework."""
     if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
         raise UsageError(
-            f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) releases, "
-            "recomputes and sends sparsely"
+            f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) "
+            "releases, recomputes and sends sparsely"
         )
 
 
