@@ -44,7 +44,7 @@ MARGIN = 0.1
 def variants(workload: osf.Workload, pricing: Pricing) -> Iterator[tuple[str, osf.Plan, str]]:
     """(name, plan, who keeps gradients) of all but the planned one."""
     again = tuple(segment.name for segment in workload.segments)
-    default = CONFIG_TARGETS["ddp"].realise(CONFIG_TARGETS["ddp"].default_knobs(), workload, pricing)
+    default = CONFIG_TARGETS["ddp"].convert.default(workload, pricing)
     yield "dense, DDP", default, "ddp"
     yield (
         "memory saved: recomputed and released",

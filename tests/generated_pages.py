@@ -15,6 +15,7 @@ import click
 
 from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
+from osfmodel.cli.groups import GENERAL, grouped
 from osfmodel.ledger import LEDGER
 from osfmodel.ledger.check import Checked, overall
 from osfmodel.ledger.recipe import TIME
@@ -58,7 +59,9 @@ def _command(name: str) -> str:
     parts = [f"# osf {name}", *said, f"```text\n{usage}\n```"]
     for heading, lines in literal:
         parts.append(f"## {heading}\n\n```sh\n{lines}\n```")
-    parts.append("## Options\n\n" + _table(("option", "meaning"), _options(command, context)))
+    for heading, options in grouped(command.get_params(context)).items():
+        title = "## Options" if heading == GENERAL.heading else f"### {heading}"
+        parts.append(f"{title}\n\n" + _table(("option", "meaning"), _options(options, context)))
     there = [page for page in HOW_TO.get(name, ()) if (DOCS / "commands" / page).exists()]
     if there:
         parts.append("## At work\n\n" + "\n".join(f"* [{_title(DOCS / 'commands' / page)}]({page})" for page in there))
@@ -77,9 +80,8 @@ def _help_of(command: click.Command) -> tuple[list[str], list[tuple[str, str]]]:
     return said, literal
 
 
-def _options(command: click.Command, context: click.Context) -> Iterable[Sequence[str]]:
+def _options(options: Iterable[click.Option], context: click.Context) -> Iterable[Sequence[str]]:
     """As the command's own help has them, with defaults and ranges."""
-    options = [param for param in command.get_params(context) if isinstance(param, click.Option)]
     for record in filter(None, [option.get_help_record(context) for option in options]):
         names, value = re.fullmatch(r"((?:-\w, )?\S+)(.*)", record[0], re.DOTALL).groups()
         shown = [f"<code>{_escaped(part.strip())}</code>" for part in (names, value) if part]

@@ -77,10 +77,10 @@ def test_the_optimum_is_formed(name):
     """Any runs of whole tensors in ready order, where there is one dtype: each bucket has a limit of its own."""
     workload, cost = osf.load_workload(name), AffineCost(((1e-4, 1e-10),))
     plan = osf.SOLVERS["optimal"].solve(workload, cost, osf.Limits()).plan
-    assert ddp.TARGET.forms(plan, workload)
+    assert ddp.TARGET.convert.forms(plan, workload)
     clocked = osf.Plan(plan.workload, tuple(replace(bucket, release_time=1.0) for bucket in plan.buckets))
-    assert not ddp.TARGET.forms(clocked, workload)
-    assert not ddp.TARGET.forms(osf.Plan(plan.workload, plan.buckets[::-1]), workload)
+    assert not ddp.TARGET.convert.forms(clocked, workload)
+    assert not ddp.TARGET.convert.forms(osf.Plan(plan.workload, plan.buckets[::-1]), workload)
 
 
 def test_with_several_dtypes_what_some_limits_form_is_formed():
@@ -92,10 +92,10 @@ def test_with_several_dtypes_what_some_limits_form_is_formed():
         workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 30, count).tolist(), dtypes)
         knobs = ddp.DdpKnobs(tuple(rng.integers(1, 60, int(rng.integers(1, 4))).tolist()))
         plan = ddp.realise(knobs, workload)
-        assert ddp.TARGET.forms(plan, workload)
+        assert ddp.TARGET.convert.forms(plan, workload)
         assert ddp.realise(ddp.project(plan, workload, Pricing.of(cost)), workload) == plan
         turned = osf.Plan(plan.workload, plan.buckets[::-1])
-        if ddp.TARGET.forms(turned, workload):
+        if ddp.TARGET.convert.forms(turned, workload):
             assert ddp.realise(ddp.project(turned, workload, Pricing.of(cost)), workload) == turned
         else:
             refused += 1

@@ -173,7 +173,7 @@ GROUPS = (("t0", "t1"), ("t2",), ("t3",))
 def test_what_the_loop_forms_groups_can_form(knobs):
     """Whatever the clock made of the settings, as groups it is formed again."""
     plan = horovod.realise(knobs, WORKLOAD, COST)
-    assert horovod.TARGET.forms(plan, WORKLOAD)
+    assert horovod.TARGET.convert.forms(plan, WORKLOAD)
     assert runs_on(plan, WORKLOAD) == ("horovod",)
     again = horovod.realise(horovod.project(plan, WORKLOAD, COST), WORKLOAD, COST)
     assert [bucket.blocks for bucket in again.buckets] == [bucket.blocks for bucket in plan.buckets]
@@ -194,7 +194,7 @@ def test_out_of_order_or_before_it_is_ready_nothing_is_formed():
     prompt = Plan(plan.workload, tuple(Bucket(bucket.blocks) for bucket in plan.buckets))
     at_the_end = Plan(plan.workload, tuple(Bucket(bucket.blocks, 2.5) for bucket in plan.buckets[::-1]))
     for other in (prompt, at_the_end, Plan(plan.workload, plan.buckets[::-1])):
-        assert not horovod.TARGET.forms(other, WORKLOAD)
+        assert not horovod.TARGET.convert.forms(other, WORKLOAD)
         assert "horovod" not in runs_on(other, WORKLOAD)
     assert runs_on(prompt, WORKLOAD) == ("ddp",)
 
@@ -203,8 +203,8 @@ def test_groups_of_one_time_are_formed_in_the_order_of_their_last_gradients():
     """Both are ready at once; the hook of t1 is called last."""
     workload = workload_of([1.0, 1.0], [MIB, MIB])
     plan = horovod.realise(Loop(threshold=0), workload, FREE)
-    assert horovod.TARGET.forms(plan, workload)
-    assert not horovod.TARGET.forms(Plan(plan.workload, plan.buckets[::-1]), workload)
+    assert horovod.TARGET.convert.forms(plan, workload)
+    assert not horovod.TARGET.convert.forms(Plan(plan.workload, plan.buckets[::-1]), workload)
 
 
 def test_no_groups_by_names_that_are_made_up():

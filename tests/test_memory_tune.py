@@ -261,14 +261,14 @@ def test_osf_memory_says_who_owns_the_peak(profile):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("tune", "--workers", "8", "--sparse"), "--sparse is for --memory SIZE"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--for", "ddp"), "--for ddp does not go with --memory"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--channels", "2"), "--channels does not go with --memory"),
+        (("tune", "--workers", "8", "--sparse"), "--sparse works only with --memory SIZE"),
+        (("tune", "--workers", "8", "--memory", "2GiB", "--for", "ddp"), "--for ddp does not work with --memory"),
+        (("tune", "--workers", "8", "--memory", "2GiB", "--channels", "2"), "--channels does not work with --memory"),
         (("tune", "--workers", "4,8", "--memory", "2GiB"), "--memory plans for one worker count"),
         (("tune", "--workers", "8", "--memory", "lots"), "lots"),
         (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "few"), "write a part of the entries"),
         (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "0"), "nothing would be sent"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--mirror"), "--mirror is for --sparse"),
+        (("tune", "--workers", "8", "--memory", "2GiB", "--mirror"), "--mirror works only with --sparse"),
         (("memory", "--workers", "4,8"), "give one count"),
         (("memory", "--workers", "8", "--also", "x.json"), "--also is for --batch-size"),
     ],

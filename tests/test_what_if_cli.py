@@ -199,7 +199,7 @@ def test_a_table_has_no_bandwidth_to_set():
 def test_what_measures_or_counts_bytes_takes_no_what_if(extra):
     result = run("tune", "resnet50-memory", "--cluster", "v100-10gbe", *extra.split(), "--bandwidth", "x2")
     assert result.exit_code == 2
-    assert "--bandwidth does not go with" in result.stderr
+    assert "--bandwidth does not work with" in result.stderr
     kept = run("memory", "resnet50-memory", "--accumulate", "2")
     assert kept.exit_code == 2
     assert "what is kept with 2 micro-batches accumulated is not known here" in kept.stderr

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from osfmodel.cli.groups import OUTPUT
 from osfmodel.cost import worker_counts
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
@@ -170,9 +171,9 @@ def main() -> None:
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--format and -o, the same on every command."""
-    command = click.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all.")(command)
-    command = click.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
-    return click.option(
+    command = OUTPUT.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all.")(command)
+    command = OUTPUT.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
+    return OUTPUT.option(
         "-f",
         "--format",
         "style",

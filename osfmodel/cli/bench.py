@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from osfmodel.cli.app import WORKLOAD, OneOf, parse_limit, print_text, require_writable, save_or_print, teller, warn
+from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import OsfError, UsageError
@@ -28,28 +29,33 @@ from osfmodel.show.documents.results import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
 """Executors whose collectives are not torch's."""
+MEASURED = OptionGroup("What is measured")
 
 
-@click.command(name="bench")
-@click.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
-@click.option("--merge", metavar="FILE", help="Add this worker count to the cluster in FILE; written there without -o.")
+@click.command(name="bench", cls=GroupedCommand)
+@OUTPUT.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
+@OUTPUT.option(
+    "--merge",
+    metavar="FILE",
+    help="Add this worker count to the cluster in FILE, which is written where -o is not given.",
+)
 @click.option(
     "--executor", type=OneOf([DDP.name, *MEASURING]), default=DDP.name, show_default=True,
     help="Whose collectives: torch's, or Horovod's, with what its loop takes.",
 )  # fmt: skip
 @click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
-@click.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
-@click.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
-@click.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
-@click.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
-@click.option("--collective", "collectives", multiple=True, type=OneOf(COLLECTIVES), help="Default: all three.")
-@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Samples at each size, at most.")
-@click.option(
+@MEASURED.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
+@MEASURED.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
+@MEASURED.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
+@MEASURED.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
+@MEASURED.option("--collective", "collectives", multiple=True, type=OneOf(COLLECTIVES), help="Default: all three.")
+@MEASURED.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Most samples at each size.")
+@MEASURED.option(
     "--compute", type=OneOf(["busy", "sleep", "none"]), default="busy", show_default=True,
     help="What is slowed by collectives: matrix products, sleeps (as in a replay), or do not measure.",
 )  # fmt: skip
-@click.option("--network", metavar="WORDS", help="What the network is, for the file; default: its interface.")
-@click.option("--name", help="Name of the cluster; default: the file's.")
+@OUTPUT.option("--network", metavar="WORDS", help="What the network is, for the file; default: its interface.")
+@OUTPUT.option("--name", help="Name of the cluster; default: the file's.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Longest wait for another rank.")
 def bench_command(
     output: str | None,

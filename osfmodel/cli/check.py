@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from osfmodel.cli.app import NameOrFile, emit, output_options
+from osfmodel.cli.groups import GroupedCommand
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.ledger import LEDGER
@@ -16,7 +17,7 @@ from osfmodel.show.documents.check import Judged
 SOURCE = NameOrFile("source", lambda: LEDGER)
 
 
-@click.command(name="check")
+@click.command(name="check", cls=GroupedCommand)
 @click.argument("sources", metavar="[SOURCE|FILE]...", nargs=-1, type=SOURCE)
 @click.option("--rows", is_flag=True, help="Show every run, not only the sources (CSV always has every run).")
 @click.option("--tolerance", type=float, metavar="T", help="Fail above this median error, for example 0.05.")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from osfmodel.cli.app import CLUSTER, emit, line, output_options, require_other, require_writable
+from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.files import profiles
@@ -19,7 +20,7 @@ PAGE = ".html"
 """How the name of a file ends that becomes a page."""
 
 
-@click.command(name="explain")
+@click.command(name="explain", cls=GroupedCommand)
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
     "--cluster",

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, line, print_text, require_other, require_writable, warn
+from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
 from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
@@ -38,10 +39,12 @@ from osfmodel.show.documents.results import summary
 
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 
+UNSAID = OptionGroup("If the file does not say it")
 
-@click.command(name="import")
+
+@click.command(name="import", cls=GroupedCommand)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option(
+@OUTPUT.option(
     "-o",
     "--output",
     metavar="FILE",
@@ -55,12 +58,12 @@ TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measu
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
-@click.option("--kind", type=OneOf(TYPES), help="Only this, where a file holds several.")
-@click.option("--name", help="Name of what is read; default: the file's.")
-@click.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
-@click.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
-@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
-@click.option("--collective", type=OneOf(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
+@OUTPUT.option("--kind", type=OneOf(TYPES), help="Only this, where a file holds several.")
+@OUTPUT.option("--name", help="Name of what is read; default: the file's.")
+@UNSAID.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
+@UNSAID.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
+@UNSAID.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
+@UNSAID.option("--collective", type=OneOf(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
 @trace_options
 def import_command(
     files: tuple[str, ...],

@@ -7,12 +7,13 @@ from difflib import get_close_matches
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
+from osfmodel.cli.groups import GroupedCommand
 from osfmodel.entities.errors import UsageError
 from osfmodel.show import catalogue
 from osfmodel.show.documents.results import Listed
 
 
-@click.command(name="list")
+@click.command(name="list", cls=GroupedCommand)
 @click.argument("kind", type=OneOf(catalogue.LISTINGS), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @output_options

@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cost.pricing import pricing_of
@@ -22,7 +23,7 @@ from osfmodel.show.documents.memory import MemoryPredicted
 from osfmodel.targets.named_plans import make_plan, named_plan
 
 
-@click.command(name="memory")
+@click.command(name="memory", cls=GroupedCommand)
 @subject_options(cluster_required=False)
 @click.option("--workers", metavar="N", help="Worker count; with --cluster. Default: one worker alone.")
 @plan_option("Named plan or plan file; repeatable.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.groups import OUTPUT, RULES, GroupedCommand, OptionGroup
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.engine import AUTO, ENGINES
@@ -23,8 +24,11 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.documents.results import Predicted
 from osfmodel.targets.named_plans import plans_for
 
+BATCH = OptionGroup("Batch and scaling")
+WHOLE = OptionGroup("Training as a whole")
 
-@click.command(name="predict")
+
+@click.command(name="predict", cls=GroupedCommand)
 @subject_options()
 @click.option("--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; A..B: see above.")
 @plan_option("Named plan or plan file; repeatable. Default: those that fit the rules asked for.")
@@ -35,25 +39,25 @@ from osfmodel.targets.named_plans import plans_for
     metavar="ENGINE",
     help="Predict with this model: ours (auto), or OSF's as reconstructed (osf); 'osf list engines'.",
 )
-@click.option(
+@RULES.option(
     "--channels",
     type=click.IntRange(1, 64),
     metavar="K",
     help="Collectives in flight.",
 )
-@click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only.")
-@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
-@click.option("--buckets", is_flag=True, help="Also list the sizes of each plan's buckets, as they are sent.")
-@click.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
-@click.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
-@click.option("--batch-size", type=int, metavar="B", help="What if each worker took B samples at a time.")
-@click.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
-@click.option(
+@RULES.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only.")
+@RULES.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
+@OUTPUT.option("--buckets", is_flag=True, help="Also list the sizes of each plan's buckets, as they are sent.")
+@WHOLE.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
+@WHOLE.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
+@BATCH.option("--batch-size", type=int, metavar="B", help="What if each worker took B samples at a time.")
+@BATCH.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
+@BATCH.option(
     "--scaling",
     type=OneOf(["weak", "strong"]),
     help="What more workers bring where each keeps its batch (weak), or all share one (strong).",
 )
-@click.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")
+@BATCH.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")
 @output_options
 def predict_command(
     subject: Subject,

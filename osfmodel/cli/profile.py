@@ -11,6 +11,7 @@ from types import FrameType
 import click
 
 from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
+from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
@@ -26,22 +27,24 @@ from osfmodel.runtime.profiler.driving import DTYPES, Driving, Measured, batch_f
 from osfmodel.runtime.training.factories import SEQUENCE, Maker, from_factory, from_torchvision, from_transformers
 from osfmodel.show.documents.results import summary
 
+MODEL = OptionGroup("Model")
 
-@click.command(name="profile")
+
+@click.command(name="profile", cls=GroupedCommand)
 @click.argument("factory", metavar="PACKAGE.MODULE:FACTORY", required=False)
-@click.option("--torchvision", metavar="NAME", help="A classification model of torchvision, with random weights.")
-@click.option(
+@MODEL.option("--torchvision", metavar="NAME", help="A classification model of torchvision, with random weights.")
+@MODEL.option(
     "--transformers", metavar="NAME", help="A model type (bert, gpt2 ...), folder or hub name; random weights."
 )
-@click.option("--sequence", type=click.IntRange(1), metavar="N", help=f"Tokens for --transformers; default {SEQUENCE}.")
+@MODEL.option("--sequence", type=click.IntRange(1), metavar="N", help=f"Tokens for --transformers; default {SEQUENCE}.")
 @click.option("--batch-size", "sizes", metavar="A[,B,C]", help="Samples per iteration; one profile each, and a fit.")
 @click.option("--steps", type=click.IntRange(1), default=20, metavar="N", help="Steps with hooks (20), and without.")
 @click.option("--warm-up", type=click.IntRange(0), default=WARM_UP, metavar="N", help=f"Steps before ({WARM_UP}).")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Of parameters, inputs and gradients.")
-@click.option("--autocast", is_flag=True, help="Only compute in --dtype; parameters and gradients stay as they are.")
+@MODEL.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Of parameters, inputs and gradients.")
+@MODEL.option("--autocast", is_flag=True, help="Only compute in --dtype; parameters and gradients stay as they are.")
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... Default: cuda where there is a GPU, else cpu.")
-@click.option("--name", help="Name of the workload; default: the model's.")
-@click.option("-o", "--output", metavar="FILE|FOLDER", help="Where to write it (.json); a folder for several sizes.")
+@OUTPUT.option("--name", help="Name of the workload; default: the model's.")
+@OUTPUT.option("-o", "--output", metavar="FILE|FOLDER", help="Where to write it (.json); a folder for several sizes.")
 def profile_command(
     factory: str | None,
     torchvision: str | None,

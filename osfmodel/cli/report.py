@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from osfmodel.cli.app import line, parse_workers, print_text, require_other, require_writable, warn
+from osfmodel.cli.groups import OUTPUT, TRACES, GroupedCommand
 from osfmodel.cli.options import named_or_file, plan_option, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.options.traces import load_job, trace_options
@@ -53,7 +54,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
 """What is written, by how the name of the file ends."""
 
 
-@click.command(name="report")
+@click.command(name="report", cls=GroupedCommand)
 @subject_options()
 @click.option(
     "--workers", required=True, metavar="N[,N...|A..B]", help="Of several, the iteration is that of the last."
@@ -62,7 +63,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     "Named plan or plan file to stand beside the default and the tuned one; repeatable. Default: the stock plans."
 )
 @target_option("Framework whose default and tuned plans are compared.")
-@click.option(
+@TRACES.option(
     "--trace",
     "traces",
     multiple=True,
@@ -74,7 +75,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     "--evidence", is_flag=True, help="Also show the measured runs of the sources of the error band, all of them."
 )
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker and iteration, if not the profile's.")
-@click.option(
+@OUTPUT.option(
     "-o",
     "--output",
     "outputs",

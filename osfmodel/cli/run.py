@@ -22,6 +22,7 @@ from osfmodel.cli.app import (
     teller,
     warn,
 )
+from osfmodel.cli.groups import GroupedCommand, OptionGroup
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16, NONE
 from osfmodel.entities.errors import UsageError
@@ -34,9 +35,13 @@ from osfmodel.targets.named_plans import named_plan
 
 RUNNING: dict[str, RunSupport] = {name: row.run for name, row in EXECUTORS.items() if row.run is not None}
 """Executors that train under torchrun."""
+UNDER_HOROVOD = OptionGroup("With --executor horovod")
+MODEL = OptionGroup("Model")
+MEASURED = OptionGroup("What is measured")
+OF_DDP = OptionGroup("With --executor ddp")
 
 
-@click.command(name="run")
+@click.command(name="run", cls=GroupedCommand)
 @click.argument("subject", metavar="WORKLOAD|PACKAGE.MODULE:FACTORY", type=WORKLOAD)
 @click.option(
     "--plan", "plans", multiple=True, required=True, metavar="NAME|FILE", type=PLAN,
@@ -46,22 +51,22 @@ RUNNING: dict[str, RunSupport] = {name: row.run for name, row in EXECUTORS.items
     "--executor", type=OneOf(RUNNING), default=DDP.name, show_default=True,
     help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
 )  # fmt: skip
-@click.option("--compression", type=OneOf([NONE, FP16]), help="Of gradients, by Horovod.")
-@click.option("--timeline", metavar="FOLDER", help="Keep Horovod's timeline of each plan, from a turn of its own.")
+@UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Of gradients.")
+@UNDER_HOROVOD.option("--timeline", metavar="FOLDER", help="Keep its timeline of each plan, from a turn of its own.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
-@click.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
-@click.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
-@click.option("--batch-size", type=click.IntRange(1), metavar="B", help="Replay B samples per worker, in proportion.")
-@click.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
-@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
-@click.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
+@MODEL.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
+@MODEL.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
+@MODEL.option("--batch-size", type=click.IntRange(1), metavar="B", help="Replay B samples per worker, in proportion.")
+@MEASURED.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
+@MEASURED.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
+@MEASURED.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
 @click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="For meeting and each collective.")
-@click.option("--verify", is_flag=True, help="Also compare the losses of each plan with the default's (FACTORY).")
-@click.option("--find-unused-parameters", is_flag=True, help="As DDP's argument.")
-@click.option("--static-graph", is_flag=True, help="As DDP's argument.")
-@click.option("--gradient-as-bucket-view", is_flag=True, help="As DDP's argument.")
-@click.option("--comm-hook", is_flag=True, help="Carry plans out by a communication hook, as on an older torch.")
+@MEASURED.option("--verify", is_flag=True, help="Also compare the losses of each plan with the default's (FACTORY).")
+@OF_DDP.option("--find-unused-parameters", is_flag=True, help="As DDP's argument.")
+@OF_DDP.option("--static-graph", is_flag=True, help="As DDP's argument.")
+@OF_DDP.option("--gradient-as-bucket-view", is_flag=True, help="As DDP's argument.")
+@OF_DDP.option("--comm-hook", is_flag=True, help="Carry plans out by a communication hook, as on an older torch.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Measurements; whole or not at all.")
 def run_command(
     subject: str,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
+from osfmodel.cli.groups import LIMITS, OUTPUT, RULES, GroupedCommand, is_given
 from osfmodel.cli.options import target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
-from osfmodel.cli.tune_live import live_options, refuse_mixtures, tune_live_command
-from osfmodel.cli.tune_memory import memory_options, refuse_other_options, tune_memory_command
+from osfmodel.cli.tune_live import live_options, tune_live_command
+from osfmodel.cli.tune_memory import memory_options, require_executor, tune_memory_command
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.plan import Objective
 from osfmodel.entities.units import parse_bytes
@@ -22,53 +24,37 @@ from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 
-@click.command(name="tune")
+@click.command(name="tune", cls=GroupedCommand)
 @subject_options(cluster_required=False)
 @click.option("--workers", metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them.")
 @target_option("Framework, or runtime: any plan.")
-@click.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
-@click.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
-@click.option(
+@LIMITS.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
+@LIMITS.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
+@RULES.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
+@RULES.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
+@RULES.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
+@RULES.option(
     "--host-lead", metavar="F|F..G", help="How many times as fast as the device the host submits work (horovod)."
 )
-@click.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
-@click.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
-@click.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
-@click.option(
+@memory_options
+@live_options
+@OUTPUT.option(
     "--lines",
     type=OneOf(SNIPPETS),
     help="Print other lines for the plan: how to launch it, or NCCL's choices for its messages.",
 )
-@memory_options
-@live_options
 @output_options
-def tune_command(
-    subject: Subject,
-    workers: str,
-    target: str,
-    max_bucket: str | None,
-    max_buckets: int | None,
-    host_lead: str | None,
-    channels: int,
-    forward_overlap: bool,
-    split: bool,
-    lines: str | None,
-    style: str | None,
-    as_json: bool,
-    output: str | None,
-    **others: Any,
-) -> None:
+def tune_command(subject: Subject, **asked: Any) -> None:
     """Find the settings that make a framework carry out the best plan, and print the lines to paste.
 
-    Needs --cluster and --workers. With --live FOLDER, under torchrun, it measures the cluster (unless given) and the
-    model (WORKLOAD may be PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and
-    keeps the better.
+    Needs --cluster and --workers, but for --live. -o ddp.py, horovod.env or deepspeed.json writes the settings; -o
+    plan.json, .yaml or .csv writes the plan and its times. --format decides between the two.
 
-    -o FILE writes what its name says: the framework's settings where it ends as files of these do (ddp.py, horovod.env,
-    deepspeed.json), else the plan and its times (.json, .yaml, .csv). --format decides between the two.
+    --memory SIZE also looks for the batch size, and for what to recompute, release and send sparsely, that train most
+    samples per second within SIZE: a plan for osf.execute.
 
-    With --memory SIZE it looks for the batch size, and for what to keep, recompute, release and, with --sparse, send
-    sparsely, that train most samples per second within SIZE: a plan for osf.execute.
+    --live FOLDER, under torchrun, measures the cluster (unless given) and the model (WORKLOAD may be
+    PACKAGE.MODULE:FACTORY, as for osf profile), trains under the default and the tuned plan, and keeps the better.
 
     \b
     Example:
@@ -80,33 +66,46 @@ def tune_command(
       torchrun --nproc-per-node 4 -m osfmodel tune my_training:make --live tuned
     """
     ctx = click.get_current_context()
-    refuse_mixtures(ctx)
-    refuse_other_options(ctx)
-    if others["memory"] is not None:
-        tune_memory_command(ctx.params)
+    if asked["live"] is not None:
+        executor = not is_given(ctx, "target") or CONFIG_TARGETS[asked["target"]].executes
+        tune_live_command(subject, asked, _limits(asked), executor)
         return
-    limits = Limits(None if max_bucket is None else parse_bytes(max_bucket), max_buckets)
-    if others["live"] is not None:
-        asked = ctx.get_parameter_source("target") == click.core.ParameterSource.COMMANDLINE
-        tune_live_command(ctx.params, limits, not asked or CONFIG_TARGETS[target].executes)
-        return
+    for param in ctx.command.params:
+        if param.name in ("cluster_name", "workers") and ctx.params[param.name] is None:
+            raise click.MissingParameter(ctx=ctx, param=param)
+    if asked["memory"] is not None:
+        require_executor(ctx)
+        tune_memory_command(subject, asked)
+    else:
+        _tune(subject, asked)
+
+
+def _limits(asked: Mapping[str, Any]) -> Limits:
+    most = asked["max_bucket"]
+    return Limits(None if most is None else parse_bytes(most), asked["max_buckets"])
+
+
+def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
+    """Tune a framework for what is predicted, and print the result."""
+    limits, target, lines = _limits(asked), asked["target"], asked["lines"]
     workload, cluster = load_subject(subject)
     if not workload.gradient_bytes:
         raise DataError(f"no gradient of {workload.name!r} has a size, so that there is nothing to tune: {SIZED}")
     tuning = tune(
         subject.what_if.of_workload(workload, 1),
         cluster,
-        parse_workers(workers, cluster),
+        parse_workers(asked["workers"], cluster),
         target,
         limits,
-        Objective(channels, forward_overlap, split),
-        _leads(host_lead, target),
-    )
-    tuning = tuning.under(subject.what_if)
+        Objective(asked["channels"], asked["forward_overlap"], asked["split"]),
+        _leads(asked["host_lead"], target),
+    ).under(subject.what_if)
+    style, as_json = asked["style"], asked["as_json"]
     if lines is None:
-        emit(style, as_json, output, Tuned(tuning))
+        emit(style, as_json, asked["output"], Tuned(tuning))
     else:
-        emit(style or ("json" if as_json else "code"), as_json, output, Tuned(tuning, SNIPPETS[lines].write(tuning)))
+        shown = Tuned(tuning, SNIPPETS[lines].write(tuning))
+        emit(style or ("json" if as_json else "code"), as_json, asked["output"], shown)
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
-from osfmodel.cli.options.subject import WHAT_IF
+from osfmodel.cli.groups import OUTPUT, PRICES, RULES, WHAT_IF, OptionGroup
+from osfmodel.cli.options.subject import Subject
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import show_time
 from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
@@ -22,65 +23,44 @@ from osfmodel.targets import CONFIG_TARGETS
 if TYPE_CHECKING:
     from osfmodel.runtime.live import Live
 
-ONLY_LIVE = ("known_workload", "scale", "iterations", "repeat", "backend", "timeout")
-NOT_LIVE = {
-    "workers": "it is the number of ranks",
-    "cost_model": "the cluster is measured",
-    "effects": "the cluster is measured",
-    **dict.fromkeys(WHAT_IF, "it trains for real, with what there is"),
-    "channels": "rules that only the executor knows are tried by themselves",
-    "forward_overlap": "rules that only the executor knows are tried by themselves",
-    "split": "it tries all-reduces only",
-    "lines": "files go to FOLDER",
-    "style": "files go to FOLDER",
-    "as_json": "files go to FOLDER",
-    "output": "files go to FOLDER",
-}
-"""Options that --live does not take, and why."""
+LIVE = OptionGroup(
+    "Measured live, under torchrun",
+    switch="--live FOLDER",
+    without={
+        "--memory": "it trains with the batch size that it is given",
+        "--workers": "it is the number of ranks",
+        "--split": "it tries all-reduces only",
+        "--host-lead": "it trains with PyTorch alone",
+        PRICES.heading: "the cluster is measured",
+        WHAT_IF.heading: "it trains for real, with what there is",
+        RULES.heading: "rules that only the executor knows are tried by themselves",
+        OUTPUT.heading: "files go to FOLDER",
+    },
+)
 
 
 def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--live and what goes with it."""
     for option in (
-        click.option("--timeout", default="60s", metavar="TIME", help="Live: for meeting and each collective (60s)."),
-        click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Live: default nccl with a GPU, else gloo."),
-        click.option("--repeat", type=click.IntRange(1), default=3, metavar="R", help="Live: turns per plan (3)."),
-        click.option("--iterations", type=click.IntRange(1), default=20, metavar="N", help="Live: in each turn (20)."),
-        click.option("--scale", type=float, default=1.0, metavar="X", help="Live: replay computation X times as slow."),
-        click.option(
-            "--workload", "known_workload", metavar="FILE", help="Live: the profile of the model of FACTORY, if known."
+        LIVE.option("--timeout", default="60s", metavar="TIME", help="For meeting and each collective (60s)."),
+        LIVE.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with a GPU, else gloo."),
+        LIVE.option("--repeat", type=click.IntRange(1), default=3, metavar="R", help="Turns per plan (3)."),
+        LIVE.option("--iterations", type=click.IntRange(1), default=20, metavar="N", help="In each turn (20)."),
+        LIVE.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow."),
+        LIVE.option(
+            "--workload", "known_workload", metavar="FILE", help="The profile of the model of FACTORY, if known."
         ),
-        click.option(
-            "--live", metavar="FOLDER", help="Under torchrun: measure, tune, train, keep the better; files to FOLDER."
-        ),
+        LIVE.option("--live", metavar="FOLDER", help="Measure, tune, train, keep the better; files to FOLDER."),
     ):
         command = option(command)
     return command
 
 
-def refuse_mixtures(ctx: click.Context) -> None:
-    """Raise UsageError for options that do not go with --live, or only with it; MissingParameter as click does."""
-    given = [name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
-    spelled = {param.name: max(param.opts, key=len) for param in ctx.command.params}
-    live = ctx.params["live"]
-    if live is not None:
-        for name in given:
-            if name in NOT_LIVE:
-                raise UsageError(f"{spelled[name]} does not go with --live: {NOT_LIVE[name]}")
-        if not CONFIG_TARGETS[ctx.params["target"]].live:
-            raise UsageError(f"--for {ctx.params['target']} does not go with --live, which trains with PyTorch alone")
-        return
-    for name in given:
-        if name in ONLY_LIVE:
-            raise UsageError(f"{spelled[name]} is for --live FOLDER")
-    for param in ctx.command.params:
-        if param.name in ("cluster_name", "workers") and ctx.params[param.name] is None:
-            raise click.MissingParameter(ctx=ctx, param=param)
-
-
-def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) -> None:
+def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limits, executor: bool) -> None:
     """Run it on this rank, and show on rank 0 what came of it; ``executor``: consider plans of the executor, too."""
-    _require_sensible(params)
+    if not CONFIG_TARGETS[params["target"]].live:
+        raise UsageError(f"--for {params['target']} does not work with --live, which trains with PyTorch alone")
+    _require_sensible(subject.workload_name, params)
     seconds = parse_limit(params["timeout"])
     require_torch("osf tune --live")
     from osfmodel.runtime import live
@@ -88,9 +68,9 @@ def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) ->
     from osfmodel.runtime.training import TrainingSettings
 
     asked = session.TuneRequest(
-        params["workload_name"],
+        subject.workload_name,
         params["live"],
-        params["cluster_name"],
+        subject.cluster_name,
         params["known_workload"],
         params["scale"],
         limits,
@@ -105,9 +85,9 @@ def tune_live_command(params: dict[str, Any], limits: Limits, executor: bool) ->
         print_text(_shown(found, asked.folder))
 
 
-def _require_sensible(params: dict[str, Any]) -> None:
+def _require_sensible(subject: str, params: Mapping[str, Any]) -> None:
     """Everything that can be said before anyone meets."""
-    subject, scale = params["workload_name"], params["scale"]
+    scale = params["scale"]
     if not 0 < scale < 1e6:
         raise UsageError(f"--scale {scale}: write a factor above 0, such as 8 or 0.5")
     if is_factory(subject) and scale != 1:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from osfmodel.cli.app import OneOf, emit, parse_workers
-from osfmodel.cli.options.subject import WHAT_IF, Subject, load_subject
+from osfmodel.cli.groups import LIMITS, RULES, WHAT_IF, OptionGroup, is_given
+from osfmodel.cli.options.subject import Subject, load_subject
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
@@ -16,65 +17,58 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.targets import CONFIG_TARGETS
 
-ONLY_MEMORY = ("sparse", "density", "mirror", "optimizer", "batch_size", "also", "no_release", "communicator")
 DENSITY = "1%"
 """The least part of a layer's entries that is sent, where nobody says."""
-PLANNED = ("live", "lines", "max_bucket", "max_buckets", "host_lead", "channels", "forward_overlap", "split")
-NOT_MEMORY = {
-    **dict.fromkeys(PLANNED, "which plans for one channel and a barrier"),
-    **dict.fromkeys(WHAT_IF, "which takes the profile and the network as they are"),
-}
-"""Options that --memory does not take, and why."""
+MEMORY = OptionGroup(
+    "Within a memory budget",
+    switch="--memory SIZE",
+    without={
+        "--lines": "its plan is for osf.execute",
+        LIMITS.heading: "it plans without limits on buckets",
+        RULES.heading: "it plans for one channel and a barrier",
+        WHAT_IF.heading: "it takes the profile and the network as they are",
+    },
+)
+SPARSE = OptionGroup(MEMORY.heading, switch="--sparse")
 
 
 def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--memory and what goes with it."""
     for option in (
-        click.option("--no-release", is_flag=True, help="Memory: keep gradients until the update, for clipping."),
-        click.option("--communicator", metavar="SIZE", help="Memory: what the library keeps for each communicator."),
-        click.option("--also", metavar="FILE", help="Memory: a profile of the same model at another batch size."),
-        click.option("--batch-size", type=int, metavar="B", help="Memory: samples per worker; default: the fastest."),
-        click.option("--optimizer", type=OneOf(OPTIMIZERS), help="Memory: if not that of the profile."),
-        click.option("--mirror", is_flag=True, help="Memory: what is not sent in mirror weights (SGD), no residual."),
-        click.option("--density", metavar="PART", help="Memory: the least part that --sparse sends of a layer (1%)."),
-        click.option(
-            "--sparse", is_flag=True, help="Memory: layers may send their largest entries only; changes training."
+        SPARSE.option(
+            "--mirror",
+            is_flag=True,
+            help="Keep unsent updates in a second copy of the weights instead of a residual (SGD).",
         ),
-        click.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),
-    ):  # fmt: skip
+        SPARSE.option("--density", metavar="PART", help="The least part that --sparse sends of a layer (1%)."),
+        MEMORY.option("--sparse", is_flag=True, help="Layers may send their largest entries only; changes training."),
+        MEMORY.option("--no-release", is_flag=True, help="Keep gradients until the update, for clipping."),
+        MEMORY.option("--communicator", metavar="SIZE", help="What the library keeps for each communicator."),
+        MEMORY.option("--also", metavar="FILE", help="A profile of the same model at another batch size."),
+        MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="If not that of the profile."),
+        MEMORY.option("--batch-size", type=int, metavar="B", help="Samples per worker; default: the fastest."),
+        MEMORY.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),
+    ):
         command = option(command)
     return command
 
 
-def refuse_other_options(ctx: click.Context) -> None:
-    """Raise UsageError for options that do not go with --memory, or only with it."""
-    spelled = {param.name: max(param.opts, key=len) for param in ctx.command.params}
-    given = {name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE}
-    if ctx.params["memory"] is None:
-        for name in ONLY_MEMORY:
-            if name in given:
-                raise UsageError(f"{spelled[name]} is for --memory SIZE")
-        return
-    for name, reason in NOT_MEMORY.items():
-        if name in given:
-            raise UsageError(f"{spelled[name]} does not go with --memory, {reason}")
-    for name in ("density", "mirror"):
-        if name in given and not ctx.params["sparse"]:
-            raise UsageError(f"{spelled[name]} is for --sparse")
-    if "target" in given and not CONFIG_TARGETS[ctx.params["target"]].executes:
+def require_executor(ctx: click.Context) -> None:
+    """Raise UsageError where the settings are wanted for another framework."""
+    if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
         raise UsageError(
-            f"--for {ctx.params['target']} does not go with --memory: only osf.execute (--for {RUNTIME.name}) "
+            f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) "
             "releases, recomputes and sends sparsely"
         )
 
 
-def tune_memory_command(params: dict[str, Any]) -> None:
+def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
     """Find the plan and print it."""
     from osfmodel.planning.memory.demand import Demand
     from osfmodel.planning.memory.search import tune_memory
     from osfmodel.show.documents.memory import MemoryTuned  # not loaded where osf tune tunes something else
 
-    workload, cluster = load_subject(Subject.of(params))
+    workload, cluster = load_subject(subject)
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")

@@ -115,9 +115,10 @@ def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pric
     """
     executor = executor_of(conditions)
     for target in CONFIG_TARGETS.values():
-        knobs = target.stated(conditions, workload) if target.stated and target.executor is executor else None
+        stated = target.convert.stated if target.executor is executor else None
+        knobs = stated(conditions, workload) if stated else None
         if knobs is not None:
-            return target.realise(knobs, workload, pricing)
+            return target.convert.realise(knobs, workload, pricing)
     if "sent" in conditions:
         return read(conditions["sent"], workload)
     if executor.states_plan:

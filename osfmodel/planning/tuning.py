@@ -103,12 +103,12 @@ class Tuning:
     @property
     def named(self) -> NamedPlan:
         """The configuration as a plan that can be predicted at any worker count."""
-        target = CONFIG_TARGETS[self.target]
-        default = target.executes and self.knobs == target.default_knobs()  # which is what one has without it
+        target, convert = CONFIG_TARGETS[self.target], CONFIG_TARGETS[self.target].convert
+        default = target.executes and self.knobs == convert.default_knobs()  # which is what one has without it
         return NamedPlan(
-            lambda workload, pricing, objective: target.realise(self.knobs, workload, pricing),
+            lambda workload, pricing, objective: convert.realise(self.knobs, workload, pricing),
             f"{self.target} as tuned for {self.outcomes[0].workers} workers",
-            target.caveats,
+            target.text.caveats,
             self.plan.objective,
             executor=None if default else target.executor,
         )
@@ -183,9 +183,9 @@ def tune(
     if len(task.leads) == 1:
         task = replace(task, workload=workload.ahead(*task.leads), leads=())
     optima = task.optima()
-    default = task.times(task.target.default_knobs())
+    default = task.times(task.target.convert.default_knobs())
     searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
-    knobs = task.target.complete(_choose(task, optima, default, searched), task.workload, task.pricings[0], limits)
+    knobs = task.complete(_choose(task, optima, default, searched))
     plan, _ = task.realised(knobs)[0]
     return Tuning(
         workload,
@@ -193,8 +193,8 @@ def tune(
         target or "ddp",
         knobs,
         plan,
-        task.target.config(knobs),
-        task.target.render(knobs, workload),
+        task.target.text.config(knobs),
+        task.target.text.render(knobs, workload),
         outcomes := _outcomes(task, knobs, counts, optima, default),
         (
             *size_warnings(workload, max(counts)),
@@ -249,7 +249,8 @@ def _choose(
     # What was searched for is kept where nothing else is much better; then, for one count, the robust plan.
     values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
     close = 0 if several else NEGLIGIBLE
-    allowed = [1 + (task.target.reluctance if knobs is searched else close) for knobs in candidates]
+    search = task.target.search
+    allowed = [1 + (search.reluctance if search and knobs is searched else close) for knobs in candidates]
     rows = zip(candidates, values, allowed, strict=True)
     return next(knobs for knobs, value, factor in rows if value <= min(values) * factor)
 
@@ -262,14 +263,13 @@ def _candidates(
     pairs = [(robust, task.pricings[0])] if robust is not None else []
     pairs += [(plan, pricing) for (plan, _), pricing in zip(optima, task.pricings, strict=True)]
     # Spelled out where the target can spell it, so that the recommendation is a complete one.
-    default = task.target.default_knobs()
-    pairs.append((task.target.realise(default, task.workload, task.pricings[0]), task.pricings[0]))
+    pairs.append((task.target.convert.default(task.workload, task.pricings[0]), task.pricings[0]))
     seen: set[Plan] = set()
     for plan, pricing in pairs:
         if plan not in seen:
             seen.add(plan)
             yield task.project(plan, pricing)
-    yield default
+    yield task.target.convert.default_knobs()
 
 
 def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
@@ -320,8 +320,8 @@ def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, .
 
 def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]:
     """What is lost by what the target's search found, where something else is recommended."""
-    words = task.target.words
-    if searched is None or words(knobs) in (words(searched), words(task.target.default_knobs())):
+    words = task.target.search.words if task.target.search else str
+    if searched is None or words(knobs) in (words(searched), words(task.target.convert.default_knobs())):
         return []
     mine, theirs = task.times(knobs)[0], task.times(searched)[0]
     return [
@@ -341,7 +341,7 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
 
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:
     """How much slower than stated the network may be before the default would have been the better choice."""
-    default = task.target.default_knobs()
+    default = task.target.convert.default_knobs()
     for factor in MARGINS:
         slower = task.slower(factor)
         pairs = zip(slower.judged(knobs), slower.judged(default), strict=True)

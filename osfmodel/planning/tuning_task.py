@@ -54,7 +54,7 @@ class TuningProblem:
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
         """What ``knobs`` pay: the default of an executor is what one has without it."""
-        return self.stock if self.target.executes and knobs == self.target.default_knobs() else self.pricings
+        return self.stock if self.target.executes and knobs == self.target.convert.default_knobs() else self.pricings
 
     @property
     def costs(self) -> tuple[Cost, ...]:
@@ -89,7 +89,7 @@ class TuningProblem:
 
     def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
         """What the target makes of ``knobs`` at each price, timed there."""
-        plans = [(self.target.realise(knobs, self.workload, pricing), pricing) for pricing in self._paid(knobs)]
+        plans = [(self.target.convert.realise(knobs, self.workload, pricing), pricing) for pricing in self._paid(knobs)]
         return [(plan, self.timeline(plan, pricing)) for plan, pricing in plans]
 
     def times(self, knobs: Any) -> list[float]:
@@ -114,7 +114,11 @@ class TuningProblem:
 
     def project(self, plan: Plan, pricing: Pricing) -> Any:
         """The target's knobs for ``plan``."""
-        return self.target.project(plan, self.workload, pricing, self.limits)
+        return self.target.convert.project(plan, self.workload, pricing, self.limits)
+
+    def complete(self, knobs: Any) -> Any:
+        """``knobs`` with what only the final choice needs."""
+        return self.target.convert.complete(knobs, self.workload, self.pricings[0], self.limits)
 
     def search(self, best: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
         """Knobs that the target finds without a plan, and remarks; None where it has no such search, or finds none.
@@ -128,14 +132,14 @@ class TuningProblem:
             for pricing, time in zip(self.pricings, best, strict=True)
             for workload in self.hosts
         ]
-        return self.target.search(cases, self.limits)
+        return self.target.search.find(cases, self.limits)
 
     def keeps_limits(self, knobs: Any) -> bool:
         """Whether what the target makes of ``knobs`` is within the limits."""
         most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
         if most_bytes is None and most is None:
             return True
-        plans = [self.target.realise(knobs, self.workload, pricing) for pricing in self._paid(knobs)]
+        plans = [self.target.convert.realise(knobs, self.workload, pricing) for pricing in self._paid(knobs)]
         return all(most is None or len(plan.buckets) <= most for plan in plans) and (
             most_bytes is None or all(bucket.size <= most_bytes for plan in plans for bucket in plan.buckets)
         )
@@ -147,7 +151,7 @@ class TuningProblem:
     def caveats(self) -> tuple[str, ...]:
         """What the target's and the solver's results take for granted."""
         solver = SCHEDULERS[PLANNER].caveats if not self.objective.plain else SOLVERS["optimal"].caveats
-        return self.target.caveats(self.workload) + solver(self.workload)
+        return self.target.text.caveats(self.workload) + solver(self.workload)
 
     def extrapolation(self, plan: Plan) -> tuple[str, ...]:
         """What is beyond the measured sizes, each said once."""

@@ -34,4 +34,4 @@ STOCK_TARGETS: Mapping[str, Target] = {
 
 def runs_on(plan: Plan, workload: Workload) -> tuple[str, ...]:
     """The stock frameworks that can be set to carry out exactly this plan; none means that it needs an executor."""
-    return tuple(name for name, target in STOCK_TARGETS.items() if target.forms(plan, workload))
+    return tuple(name for name, target in STOCK_TARGETS.items() if target.convert.forms(plan, workload))

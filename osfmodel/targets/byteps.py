@@ -20,8 +20,17 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import Limits
-from osfmodel.targets.target import UNPRICED, SizeKnob, Target, exact_or, require_plain
+from osfmodel.solve.solution import Limits
+from osfmodel.targets.target import (
+    UNPRICED,
+    Conversion,
+    Launch,
+    SettingsText,
+    SizeKnob,
+    Target,
+    exact_or,
+    require_plain,
+)
 
 PAGE = 4096
 """Bytes of a page of memory, of whose multiples partitions are."""
@@ -80,9 +89,6 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     return min([*tried, *([] if tried else [BytePsKnobs()])], key=lambda knobs: _time(knobs, workload, pricing))
 
 
-project = exact_or(exact, nearest)
-
-
 def _partitions(workload: Workload, limits: Limits) -> list[int]:
     """The default, and powers of two pages from about the largest tensor down."""
     largest = max(workload.gradients.sizes, default=PAGE)
@@ -128,15 +134,11 @@ TEMPLATE = """\
 
 TARGET = Target(
     meaning="BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
-    default_knobs=BytePsKnobs,
-    project=project,
-    realise=realise,
-    config=config,
-    render=render,
-    ending=".env",
-    caveats=caveats,
-    exact=exact,
+    convert=Conversion(default_knobs=BytePsKnobs, project=exact_or(exact, nearest), realise=realise, exact=exact),
+    text=SettingsText(config=config, render=render, ending=".env", caveats=caveats),
+    launch=Launch(
+        launcher="bpslaunch does, beside a scheduler and servers, with the environment that -o byteps.env writes "
+        "without --lines"
+    ),
     size=SizeKnob("BYTEPS_PARTITION_BYTES", BytePsKnobs),
-    launcher="bpslaunch does, beside a scheduler and servers, with the environment that -o byteps.env writes without "
-    "--lines",
 )

@@ -25,10 +25,9 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.units import MIB, show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import Limits
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
-from osfmodel.solve.solution import allowed, finish
-from osfmodel.targets.target import SizeKnob, Target, require_plain, whatever_it_costs
+from osfmodel.solve.solution import Limits, allowed, finish
+from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, Target, require_plain, whatever_it_costs
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """By what a limit is changed in the search for lists that serve several dtypes."""
@@ -264,16 +263,16 @@ model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 
 TARGET = Target(
     meaning="PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
-    default_knobs=DdpKnobs,
-    project=project,
-    realise=whatever_it_costs(realise),
-    config=config,
-    render=render,
-    complete=complete,
-    caveats=caveats,
-    exact=exact,
+    convert=Conversion(
+        default_knobs=DdpKnobs,
+        project=project,
+        realise=whatever_it_costs(realise),
+        exact=exact,
+        complete=complete,
+        unpriced=True,
+    ),
+    text=SettingsText(config=config, render=render, caveats=caveats),
     size=SizeKnob("bucket_cap_mb", lambda size: DdpKnobs((size,)), best_cap),
     live=True,
     compared=True,
-    unpriced=True,
 )

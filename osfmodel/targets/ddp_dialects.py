@@ -36,10 +36,9 @@ accelerator = Accelerator(kwargs_handlers=[handler])
 ACCELERATE = replace(
     ddp.TARGET,
     meaning="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
-    render=accelerate_lines,
+    text=replace(ddp.TARGET.text, render=accelerate_lines),
     dialect_of="ddp",
     live=False,
-    compared=False,
 )
 
 
@@ -60,8 +59,7 @@ trainer = Trainer(strategy=strategy)  # add devices=..., num_nodes=... as usual
 LIGHTNING = replace(
     ddp.TARGET,
     meaning="PyTorch Lightning on PyTorch DDP: its default caps",
-    render=lightning_lines,
+    text=replace(ddp.TARGET.text, render=lightning_lines),
     dialect_of="ddp",
     live=False,
-    compared=False,
 )

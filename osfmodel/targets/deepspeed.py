@@ -19,9 +19,18 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_MOST, best_cap_elements, bounded_layout, cap_forming, in_elements
-from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain, whatever_it_costs
+from osfmodel.solve.solution import Limits
+from osfmodel.targets.target import (
+    Conversion,
+    Launch,
+    SettingsText,
+    SizeKnob,
+    Target,
+    exact_or,
+    require_plain,
+    whatever_it_costs,
+)
 
 DEFAULT_ELEMENTS = 500_000_000
 
@@ -82,9 +91,6 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     return DeepSpeedKnobs(cap, overlap=True)
 
 
-project = exact_or(exact, nearest)
-
-
 def caveats(workload: Workload) -> tuple[str, ...]:
     """What a prediction leaves out, and what users have seen with small bounds."""
     return (
@@ -133,22 +139,22 @@ TEMPLATE = """\
 
 TARGET = Target(
     meaning="DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
-    default_knobs=DeepSpeedKnobs,
-    project=project,
-    realise=whatever_it_costs(realise),
-    config=config,
-    render=render,
-    ending=".hjson",
-    files={".json": plain},
-    arguments=lambda knobs: "--deepspeed --deepspeed_config deepspeed.json",
-    beside="deepspeed.json is yours, with what this command writes without --lines (-o settings.json) merged in",
-    caveats=caveats,
-    exact=exact,
+    convert=Conversion(
+        default_knobs=DeepSpeedKnobs,
+        project=exact_or(exact, nearest),
+        realise=whatever_it_costs(realise),
+        exact=exact,
+        unpriced=True,
+    ),
+    text=SettingsText(config=config, render=render, ending=".hjson", files={".json": plain}, caveats=caveats),
+    launch=Launch(
+        arguments=lambda knobs: "--deepspeed --deepspeed_config deepspeed.json",
+        script="deepspeed.json is yours, with what this command writes without --lines (-o settings.json) merged in",
+    ),
     size=SizeKnob(
         "reduce_bucket_size",
         lambda count: DeepSpeedKnobs(count, overlap=True),
         lambda workload, cost: best_cap_elements(workload, cost, AT_MOST),
         elements=True,
     ),
-    unpriced=True,
 )

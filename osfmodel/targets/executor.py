@@ -10,11 +10,11 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files.documents import document_of, encode
-from osfmodel.entities.plan import Plan
+from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import Limits
-from osfmodel.targets import ddp
-from osfmodel.targets.target import Target
+from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
+from osfmodel.solve.solution import Limits
+from osfmodel.targets.target import Conversion, Launch, SettingsText, Target
 
 
 def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Plan:
@@ -26,7 +26,7 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
 
 def realise(knobs: Plan | None, workload: Workload, pricing: Pricing) -> Plan:
     """The plan as it is; what DDP does by default where there is none."""
-    return ddp.realise(ddp.DdpKnobs(), workload) if knobs is None else knobs
+    return grouped_plan(workload, bucket_layout(workload.gradients, DDP_LIMITS)) if knobs is None else knobs
 
 
 def config(knobs: Plan | None) -> dict[str, Any]:
@@ -41,14 +41,12 @@ def render(knobs: Plan | None, workload: Workload) -> str:
 
 TARGET = Target(
     meaning="an executor for any plan; by default PyTorch DDP's buckets",
-    default_knobs=lambda: None,
-    project=project,
-    realise=realise,
-    config=config,
-    render=render,
-    ending="",
-    beside="train.py is your script, with osf.execute and the plan that this command writes without --lines "
-    "(-o plan.json)",
+    convert=Conversion(default_knobs=lambda: None, project=project, realise=realise),
+    text=SettingsText(config=config, render=render, ending=""),
+    launch=Launch(
+        script="train.py is your script, with osf.execute and the plan that this command writes without --lines "
+        "(-o plan.json)"
+    ),
     executor=RUNTIME,
     executes=True,
     live=True,

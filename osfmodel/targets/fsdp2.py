@@ -22,8 +22,8 @@ from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.plan import Objective, Plan, grouped_plan
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import Limits
-from osfmodel.targets.target import UNPRICED, Target, exact_or, require_plain
+from osfmodel.solve.solution import Limits
+from osfmodel.targets.target import UNPRICED, Conversion, SettingsText, Target, exact_or, require_plain
 
 RULES = Objective(forward_overlap=True, split=True)
 """Those under which it works, whatever is grouped."""
@@ -219,14 +219,8 @@ fully_shard(model, reshard_after_forward=False)
 
 TARGET = Target(
     meaning="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
-    default_knobs=FsdpKnobs,
-    project=project,
-    realise=realise,
-    config=config,
-    render=render,
-    caveats=caveats,
-    exact=exact,
+    convert=Conversion(default_knobs=FsdpKnobs, project=project, realise=realise, exact=exact, unpriced=True),
+    text=SettingsText(config=config, render=render, caveats=caveats),
     executor=RUNTIME,
     objective=RULES,
-    unpriced=True,
 )

@@ -22,9 +22,18 @@ from osfmodel.entities.files.notation import read
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
 from osfmodel.entities.units import MIB, show_bytes, show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import SOLVERS, Case, Limits
+from osfmodel.solve.exact import optimal
+from osfmodel.solve.solution import Case, Limits
 from osfmodel.targets.horovod_search import best_settings
-from osfmodel.targets.target import SizeKnob, Target, require_plain
+from osfmodel.targets.target import (
+    Conversion,
+    Launch,
+    SettingsSearch,
+    SettingsText,
+    SizeKnob,
+    Target,
+    require_plain,
+)
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
 """Cycle times tried with groups, seconds: the loop has nothing to wait for."""
@@ -105,7 +114,7 @@ def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits =
     """Add the best plan as groups, on offer, where they are not in force and parameters have names."""
     if knobs.use_groups or workload.grain:
         return knobs
-    plan = SOLVERS["optimal"].solve(workload, pricing.cost(), limits).plan
+    plan = optimal.solve(workload, pricing.cost(), limits).plan
     return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
 
 
@@ -249,25 +258,29 @@ params:
 
 TARGET = Target(
     meaning="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
-    default_knobs=Loop,
-    project=project,
-    realise=realise,
-    config=config,
-    render=render,
-    ending=".env",
-    files={".yaml": launched, ".yml": launched},
-    complete=complete,
-    caveats=caveats,
-    exact=exact,
-    search=search,
-    words=words,
-    reluctance=WORTH_A_LINE,
+    convert=Conversion(
+        default_knobs=Loop,
+        project=project,
+        realise=realise,
+        exact=exact,
+        complete=complete,
+        stated=stated,
+        unpriced=True,  # its loop has the settings, and forms the batches itself
+    ),
+    text=SettingsText(
+        config=config,
+        render=render,
+        ending=".env",
+        files={".yaml": launched, ".yml": launched},
+        caveats=caveats,
+    ),
+    launch=Launch(
+        launcher="horovodrun or mpirun does, with the environment that -o horovod.env writes without --lines, or "
+        "horovodrun with --config-file and -o horovod.yaml"
+    ),
+    search=SettingsSearch(find=search, words=words, reluctance=WORTH_A_LINE),
+    size=SizeKnob("HOROVOD_FUSION_THRESHOLD", lambda size: Loop(threshold=size)),
     executor=HOROVOD,
-    stated=stated,
     clock=True,
     compared=True,
-    unpriced=True,  # its loop has the settings, and forms the batches itself
-    size=SizeKnob("HOROVOD_FUSION_THRESHOLD", lambda size: Loop(threshold=size)),
-    launcher="horovodrun or mpirun does, with the environment that -o horovod.env writes without --lines, or "
-    "horovodrun with --config-file and -o horovod.yaml",
 )

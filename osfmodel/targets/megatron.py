@@ -17,9 +17,9 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve import Limits
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
-from osfmodel.targets.target import SizeKnob, Target, exact_or, require_plain
+from osfmodel.solve.solution import Limits
+from osfmodel.targets.target import Conversion, Launch, SettingsText, SizeKnob, Target, exact_or, require_plain
 
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
 ALIGNED = 64
@@ -64,9 +64,6 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     if cap is None:
         raise PlanError("no --ddp-bucket-size keeps the limits for this workload: raise them")
     return MegatronKnobs(cap)
-
-
-project = exact_or(exact, nearest)
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -140,16 +137,12 @@ TEMPLATE = """\
 
 TARGET = Target(
     meaning="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
-    default_knobs=MegatronKnobs,
-    project=project,
-    realise=realise,
-    config=config,
-    render=render,
-    ending=".args",
-    arguments=flags,
-    beside="train.py is your script of Megatron's, such as pretrain_gpt.py; its other arguments go where these are",
-    caveats=caveats,
-    exact=exact,
+    convert=Conversion(default_knobs=MegatronKnobs, project=exact_or(exact, nearest), realise=realise, exact=exact),
+    text=SettingsText(config=config, render=render, ending=".args", caveats=caveats),
+    launch=Launch(
+        arguments=flags,
+        script="train.py is your script of Megatron's, such as pretrain_gpt.py; its other arguments go where these are",
+    ),
     size=SizeKnob(
         "--ddp-bucket-size",
         MegatronKnobs,

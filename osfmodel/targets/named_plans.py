@@ -53,7 +53,7 @@ def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
 
 
 def _by_default(target: Target) -> Rule:
-    return lambda workload, pricing, objective: target.realise(target.default_knobs(), workload, pricing)
+    return lambda workload, pricing, objective: target.convert.default(workload, pricing)
 
 
 def by_solver(solver: Solver) -> NamedPlan:
@@ -92,8 +92,8 @@ def _table() -> dict[str, NamedPlan]:
     }
     for name, target in STOCK_TARGETS.items():
         table[name] = NamedPlan(
-            _by_default(target), target.meaning, target.caveats, target.objective,
-            on_request=not target.compared, executor=target.executor, unpriced=target.unpriced,
+            _by_default(target), target.meaning, target.text.caveats, target.objective,
+            on_request=not target.compared, executor=target.executor, unpriced=target.convert.unpriced,
         )  # fmt: skip
     table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
     table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
@@ -135,7 +135,7 @@ def _capped(name: str) -> NamedPlan:
         return ddp.realise(ddp.DdpKnobs((cap,)), workload)
 
     meaning = f"PyTorch DDP with a bucket_cap_mb {which}"
-    return NamedPlan(make, meaning, ddp.TARGET.caveats, unpriced=limit is not None)
+    return NamedPlan(make, meaning, ddp.caveats, unpriced=limit is not None)
 
 
 def _with_settings(name: str) -> NamedPlan:

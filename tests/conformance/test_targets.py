@@ -41,8 +41,8 @@ def case(request):
 def test_what_is_realised_sends_everything_once(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    for knobs in (target.default_knobs(), target.project(plan, workload, pricing, Limits())):
-        target.realise(knobs, workload, pricing).require_valid(workload)
+    for knobs in (target.convert.default_knobs(), target.convert.project(plan, workload, pricing, Limits())):
+        target.convert.realise(knobs, workload, pricing).require_valid(workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -50,8 +50,8 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     default, tuned = (
-        predict_timeline(workload, target.realise(knobs, workload, pricing), pricing).iteration_time
-        for knobs in (target.default_knobs(), target.project(plan, workload, pricing, Limits()))
+        predict_timeline(workload, target.convert.realise(knobs, workload, pricing), pricing).iteration_time
+        for knobs in (target.convert.default_knobs(), target.convert.project(plan, workload, pricing, Limits()))
     )
     assert tuned <= default * (1 + 1e-12)
 
@@ -61,22 +61,22 @@ def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tm
     """Whatever else is called so; and osfmodel's own result, which is a plan, where it is asked for or no such file."""
     asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for", framework]
     target, whole = CONFIG_TARGETS[framework], json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
-    for ending in target.endings:
+    for ending in target.text.endings:
         path = tmp_path / f"settings{ending}"
         result = CliRunner().invoke(main, [*asked, "-o", str(path)])
         assert f"settings for {framework}; the plan and its times: --format json" in result.stderr
-        assert path.read_text() == (whole["rendered"] if ending == target.ending else path.read_text())
+        assert path.read_text() == (whole["rendered"] if ending == target.text.ending else path.read_text())
         assert {".py": _compiles, ".env": _sets, ".json": json.loads}.get(ending, str.strip)(path.read_text())
         assert CliRunner().invoke(main, [*asked, "-f", "json", "-o", str(path)]).exit_code == 0
         assert json.loads(path.read_text()) == whole
-    for ending in {".json", ".yaml"} - set(target.endings):
+    for ending in {".json", ".yaml"} - set(target.text.endings):
         path = tmp_path / f"result{ending}"
         assert "the plan and its times" in CliRunner().invoke(main, [*asked, "-o", str(path)]).stderr
         assert yaml.safe_load(path.read_text()) == whole
-    for ending in {".py", ".env", ".sh", ".args", ".hjson"} - set(target.endings):
+    for ending in {".py", ".env", ".sh", ".args", ".hjson"} - set(target.text.endings):
         path = tmp_path / f"wrong{ending}"
         result = CliRunner().invoke(main, [*asked, "-o", str(path)])
-        known = " or ".join(target.endings) or ".json"
+        known = " or ".join(target.text.endings) or ".json"
         assert (result.exit_code, f"make no {ending}: name it {known}" in result.stderr) == (2, True)
         assert not path.exists()
 
@@ -94,9 +94,9 @@ def test_what_has_no_lines_to_paste_is_not_written_as_such(ending, tmp_path):
 def test_files_that_a_launch_names_are_those_that_are_written(name):
     """``-o lines.py`` in a sentence has an ending that osf tune takes for this framework."""
     target = CONFIG_TARGETS[name]
-    told = re.findall(r"-o [\w-]+(\.\w+)", f"{target.script} {target.launcher}")
-    assert [ending for ending in told if ending not in (target.endings or (".json",))] == []
-    assert told or target.beside
+    told = re.findall(r"-o [\w-]+(\.\w+)", f"{target.script} {target.launch.launcher}")
+    assert [ending for ending in told if ending not in (target.text.endings or (".json",))] == []
+    assert told or target.launch.script
 
 
 def _compiles(text):
@@ -132,7 +132,9 @@ def some_plans(workload, pricing, plan):
         in_one(workload),
         SOLVERS["mg-wfbp"].solve(workload, pricing.cost(), Limits()).plan,
     ]
-    plans += [target.realise(target.default_knobs(), workload, pricing) for target in CONFIG_TARGETS.values()]
+    plans += [
+        target.convert.realise(target.convert.default_knobs(), workload, pricing) for target in CONFIG_TARGETS.values()
+    ]
     turned = [replace(made, buckets=made.buckets[::-1]) for made in plans]
     late = [
         replace(made, buckets=tuple(replace(bucket, release_time=bucket.release_time + 0.5) for bucket in made.buckets))
@@ -152,9 +154,12 @@ def test_what_a_framework_does_it_can_be_set_to_do(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     plain = (plan, one_by_one(workload), in_one(workload))
-    knobs = [target.default_knobs(), *(target.project(other, workload, pricing, Limits()) for other in plain)]
-    for chosen in (*knobs, target.complete(knobs[1], workload, pricing, Limits())):
-        assert target.forms(target.realise(chosen, workload, pricing), workload)
+    knobs = [
+        target.convert.default_knobs(),
+        *(target.convert.project(other, workload, pricing, Limits()) for other in plain),
+    ]
+    for chosen in (*knobs, target.convert.complete(knobs[1], workload, pricing, Limits())):
+        assert target.convert.forms(target.convert.realise(chosen, workload, pricing), workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -162,10 +167,10 @@ def test_a_plan_that_a_framework_forms_is_projected_exactly(name, case):
     """forms(plan) says that realise(project(plan)) is that plan: the same buckets and order, and release times."""
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    formed = [other for other in some_plans(workload, pricing, plan) if target.forms(other, workload)]
+    formed = [other for other in some_plans(workload, pricing, plan) if target.convert.forms(other, workload)]
     assert formed
     for other in formed:
-        again = target.realise(target.project(other, workload, pricing, Limits()), workload, pricing)
+        again = target.convert.realise(target.convert.project(other, workload, pricing, Limits()), workload, pricing)
         assert members(again) == members(other) if target.clock else again == other
 
 
@@ -173,9 +178,11 @@ def test_a_plan_that_a_framework_forms_is_projected_exactly(name, case):
 def test_config_is_json_and_text_is_complete(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    knobs = target.complete(target.project(plan, workload, pricing, Limits()), workload, pricing, Limits())
-    assert json.loads(json.dumps(target.config(knobs))) == target.config(knobs)
-    text = target.render(knobs, workload)
+    knobs = target.convert.complete(
+        target.convert.project(plan, workload, pricing, Limits()), workload, pricing, Limits()
+    )
+    assert json.loads(json.dumps(target.text.config(knobs))) == target.text.config(knobs)
+    text = target.text.render(knobs, workload)
     assert workload.name in text
     assert text.endswith("\n")
     assert not re.search(r"\{\w+\}", text), "a placeholder was left in the template"
@@ -192,8 +199,8 @@ def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
     target, beyond = CONFIG_TARGETS[name], Plan(workload.name, plan.buckets, **setting)
     if not target.objective.permits(beyond.objective):
         with pytest.raises(PlanError, match="executor"):
-            target.project(beyond, workload, pricing, Limits())
-    assert not target.forms(beyond, workload)
+            target.convert.project(beyond, workload, pricing, Limits())
+    assert not target.convert.forms(beyond, workload)
 
 
 @pytest.mark.parametrize("name", STOCK)
@@ -204,7 +211,7 @@ def test_a_cut_tensor_is_refused(name, case):
     pieces = [[Block(first[0], 0, half)], [Block(first[0], half, first[1] - half)], [Block(n, 0, s) for n, s in rest]]
     plan = Plan(workload.name, tuple(Bucket(tuple(blocks)) for blocks in pieces))
     with pytest.raises(PlanError, match="whole tensors"):
-        CONFIG_TARGETS[name].project(plan, workload, pricing, Limits())
+        CONFIG_TARGETS[name].convert.project(plan, workload, pricing, Limits())
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIG_TARGETS if name not in STOCK])
@@ -212,14 +219,14 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, split=True)
-    assert target.realise(target.project(wild, workload, pricing, Limits()), workload, pricing) == wild
-    assert target.forms(wild, workload)
+    assert target.convert.realise(target.convert.project(wild, workload, pricing, Limits()), workload, pricing) == wild
+    assert target.convert.forms(wild, workload)
     with pytest.raises(PlanError):
-        target.project(Plan("another", wild.buckets), workload, pricing, Limits())
+        target.convert.project(Plan("another", wild.buckets), workload, pricing, Limits())
 
 
 PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]
-UNPRICED_TARGETS = {name for name, target in STOCK_TARGETS.items() if target.unpriced}
+UNPRICED_TARGETS = {name for name, target in STOCK_TARGETS.items() if target.convert.unpriced}
 NEED_NONE = {"wfbp", "single", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"} | UNPRICED_TARGETS
 
 

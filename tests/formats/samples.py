@@ -1,7 +1,9 @@
-"""One sample of each format, written from what is known of the format: small, and with its oddities."""
+"""Samples of each format, written from what is known of it, small and with its oddities; else the one of its docs."""
 
+import re
 from pathlib import Path
 
+from tests.conftest import ROOT
 from tests.formats import traces
 
 DATA = Path(__file__).parent / "data"
@@ -138,7 +140,10 @@ DDP_JSON = """\
  "avg_forward_compute_time": 4000000, "avg_backward_compute_time": 8000000, "num_parameter_tensors": 4}
 """
 
-SAMPLES = {
+SECTION = re.compile(r"^## (\S+)\n(?:(?!^## ).)*?^```\w+ title=\"[^\"]+\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A format in docs/reference/formats.md, and the file that it shows."""
+SHOWN = {name: [file] for name, file in SECTION.findall((ROOT / "docs/reference/formats.md").read_text("utf-8"))}
+SAMPLES = SHOWN | {
     "nccl-tests": [NEW_TEXT, OLD_TEXT],
     "nccl-tests-json": [JSON_TEXT],
     "osu": [OSU_TEXT],

@@ -108,8 +108,10 @@ def test_they_form_the_plan(tmp_path):
     lines = []
     for name in ("accelerate", "lightning"):
         target = osf.CONFIG_TARGETS[name]
-        knobs = target.complete(target.project(plan, workload, pricing, Limits()), workload, pricing, Limits())
-        lines.append(target.render(knobs, workload))
+        knobs = target.convert.complete(
+            target.convert.project(plan, workload, pricing, Limits()), workload, pricing, Limits()
+        )
+        lines.append(target.text.render(knobs, workload))
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     launch = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

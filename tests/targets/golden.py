@@ -1,10 +1,12 @@
 """What each target but executors, whose file is a plan, writes for one small workload, kept as text.
 
-``python -m tests.targets.golden`` writes the files anew; read the difference: a changed line is what users paste.
+``python -m tests.targets.golden`` writes the files anew, and with the names of other targets theirs as well; read the
+difference: a changed line is what users paste.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from osfmodel import CONFIG_TARGETS, Layer, Workload
@@ -13,7 +15,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.solve import SOLVERS, Limits
 
 FOLDER = Path(__file__).resolve().parent / "golden"
-NAMES = [name for name, target in CONFIG_TARGETS.items() if not target.executes]
+NAMES = sorted(path.stem for path in FOLDER.iterdir())
 SIZES = (4_000, 2_400_000, 4_000, 9_000_000, 4_000, 9_000_000, 4_000, 40_960_000, 4_000, 16_384_000)
 
 
@@ -35,11 +37,10 @@ def text(name: str) -> str:
     """The lines for the best plan."""
     target, made, price = CONFIG_TARGETS[name], workload(), pricing()
     plan = SOLVERS["optimal"].solve(made, price.cost(), Limits()).require()[0]
-    knobs = target.complete(target.project(plan, made, price, Limits()), made, price, Limits())
-    return target.render(knobs, made)
+    knobs = target.convert.complete(target.convert.project(plan, made, price, Limits()), made, price, Limits())
+    return target.text.render(knobs, made)
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for each in NAMES:
+    for each in [*NAMES, *sys.argv[1:]]:
         (FOLDER / f"{each}.txt").write_text(text(each), encoding="utf-8")

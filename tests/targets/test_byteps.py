@@ -60,7 +60,7 @@ def test_the_default_partition_needs_no_rounding():
 def test_no_setting_tried_is_faster_than_what_is_found(sizes):
     """Against every partition of whole pages and every credit of those tried."""
     workload = made(sizes)
-    best = byteps.project(in_one(workload), workload, PRICING)
+    best = byteps.TARGET.convert.project(in_one(workload), workload, PRICING)
     found = time(best, workload)
     for power in range(6):
         for credit in byteps.CREDITS:
@@ -79,5 +79,5 @@ def test_fused_tensors_are_no_plan_of_its_own():
 
 def test_a_limit_on_buckets_is_kept():
     workload = made([400_000, 100_000])
-    knobs = byteps.project(in_one(workload), workload, PRICING, Limits(max_bucket_bytes=20_000))
+    knobs = byteps.TARGET.convert.project(in_one(workload), workload, PRICING, Limits(max_bucket_bytes=20_000))
     assert max(bucket.size for bucket in byteps.realise(knobs, workload, PRICING).buckets) <= 20_000

@@ -20,6 +20,7 @@ from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.targets import ddp
+from osfmodel.targets.target import Launch
 
 
 @cache
@@ -79,7 +80,7 @@ def test_what_torchrun_cannot_start_is_refused(name, made, why):
 
 @pytest.mark.parametrize("name", ["torchrun", "slurm"])
 def test_a_new_target_says_itself_what_starts_it(name, monkeypatch):
-    monkeypatch.setitem(osf.CONFIG_TARGETS, "new", replace(ddp.TARGET, launcher="newrun does"))
+    monkeypatch.setitem(osf.CONFIG_TARGETS, "new", replace(ddp.TARGET, launch=Launch(launcher="newrun does")))
     with pytest.raises(UsageError, match="torchrun does not start new: newrun does"):
         SNIPPETS[name].write(tuned(target="new"))
 
@@ -88,11 +89,11 @@ def test_a_new_target_says_itself_what_starts_it(name, monkeypatch):
 def test_the_settings_are_given_or_it_is_said_where_they_are(name, tmp_path):
     """Megatron's as its arguments, DeepSpeed's file by its flags; of others a file that the command writes."""
     for target, entry in osf.CONFIG_TARGETS.items():
-        if entry.launcher:
+        if entry.launch.launcher:
             continue
         tuning = tuned(target=target)
         found = words(SNIPPETS[name].write(tuning))
-        assert " ".join(found[found.index("train.py") + 1 :]) == entry.arguments(tuning.knobs)
+        assert " ".join(found[found.index("train.py") + 1 :]) == entry.launch.arguments(tuning.knobs)
         text = SNIPPETS[name].write(tuning)
         assert f"# For {target}: " in text
         named = re.search(r"-o ([a-z]+[.][a-z]+)", text)
@@ -100,7 +101,7 @@ def test_the_settings_are_given_or_it_is_said_where_they_are(name, tmp_path):
             asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for", target, "-o"]
             assert CliRunner().invoke(main, [*asked, str(tmp_path / named[1])]).exit_code == 0
         else:
-            assert entry.arguments(tuning.knobs)
+            assert entry.launch.arguments(tuning.knobs)
     megatron, deepspeed = tuned(target="megatron"), tuned(target="deepspeed")
     assert f"--ddp-bucket-size {megatron.config['ddp_bucket_size']}\n" in SNIPPETS[name].write(megatron)
     parser = argparse.ArgumentParser()

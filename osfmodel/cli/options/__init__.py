@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from osfmodel.cli.app import PLAN, OneOf
+from osfmodel.cli.groups import Decorator
 from osfmodel.entities.files import profiles
 from osfmodel.entities.plan import Plan
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def plan_option(said: str) -> Decorator:
@@ -24,8 +21,9 @@ def plan_option(said: str) -> Decorator:
 
 def target_option(said: str) -> Decorator:
     """--for: a command is handed ``target``, a key of CONFIG_TARGETS."""
+    said = f"{said} 'osf list targets' shows all."
     names = OneOf(CONFIG_TARGETS)
-    return click.option("--for", "target", type=names, default="ddp", show_default=True, help=said)
+    return click.option("--for", "target", type=names, metavar="TARGET", default="ddp", show_default=True, help=said)
 
 
 def named_or_file(name: str) -> str | tuple[str, Plan]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from osfmodel.cli import groups
 from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
@@ -70,18 +71,18 @@ def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., An
 
 def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Callable[..., Any]:
     for option in (
-        click.option("--accumulate", type=int, metavar="K", help="What if gradients of K micro-batches were added up."),
-        click.option("--compression", metavar="HOW", help="What if gradients were sent as fp16, bf16, powersgd:RANK."),
-        click.option("--compute", metavar="xF", help="What if devices were F times as fast (x1.5)."),
-        click.option("--latency", metavar="xF|TIME", help="What if latency were F times as long (x0.5), or 10us."),
-        click.option("--bandwidth", metavar="xF|RATE", help="What if the network were F times as fast, or 25Gbps."),
-        click.option(
+        groups.WHAT_IF.option("--accumulate", type=int, metavar="K", help="Gradients of K micro-batches added up."),
+        groups.WHAT_IF.option("--compression", metavar="HOW", help="Gradients sent as fp16, bf16 or powersgd:RANK."),
+        groups.WHAT_IF.option("--compute", metavar="xF", help="Devices F times as fast (x1.5)."),
+        groups.WHAT_IF.option("--latency", metavar="xF|TIME", help="Latency F times as long (x0.5), or 10us."),
+        groups.WHAT_IF.option("--bandwidth", metavar="xF|RATE", help="A network F times as fast (x2), or of 25Gbps."),
+        groups.PRICES.option(
             "--cost-model",
             type=OneOf(COST_MODELS),
             metavar="MODEL",
             help="Price collectives with this model instead ('osf list cost-models').",
         ),
-        click.option(
+        groups.PRICES.option(
             "--effect", "effects", multiple=True, metavar="NAME[=VALUE]",
             help="Switch an effect on, at its published value or yours; 'none' for none ('osf list effects').",
         ),

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from osfmodel.cli.app import WORKLOAD, warn
+from osfmodel.cli.groups import TRACES
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.trace import Trace
@@ -21,11 +20,11 @@ from osfmodel.show.terminal.progress import progress_bar
 
 STEPS = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12}))?")
 OPTIONS = (
-    click.option("--steps", metavar="N[..M]", help="Only these steps of a trace."),
-    click.option(
+    TRACES.option("--steps", metavar="N[..M]", help="Only these steps of a trace."),
+    TRACES.option(
         "--model", metavar="WORKLOAD", type=WORKLOAD, help="Its workload, for a trace without sizes of gradients."
     ),
-    click.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without sizes of buckets."),
+    TRACES.option("--ddp-logging", metavar="FILE", help="DDP's log of the run, for a trace without sizes of buckets."),
 )
 
 

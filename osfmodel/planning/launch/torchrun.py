@@ -38,7 +38,7 @@ def places(tuning: Tuning) -> tuple[int, int]:
     Raises UsageError for several worker counts, for workers that do not fill nodes evenly, and for a framework with a
     launcher of its own.
     """
-    launcher = CONFIG_TARGETS[tuning.target].launcher
+    launcher = CONFIG_TARGETS[tuning.target].launch.launcher
     if launcher:
         raise UsageError(f"torchrun does not start {tuning.target}: {launcher}")
     if len(tuning.outcomes) > 1:
@@ -62,7 +62,7 @@ def _head(tuning: Tuning, nodes: int, each: int) -> str:
 
 def _script(tuning: Tuning) -> str:
     """The training script, with the settings where they are arguments of it."""
-    return f"train.py {CONFIG_TARGETS[tuning.target].arguments(tuning.knobs)}".strip()
+    return f"train.py {CONFIG_TARGETS[tuning.target].launch.arguments(tuning.knobs)}".strip()
 
 
 BATCH = """\

@@ -169,8 +169,8 @@ class _Search:
 
     def default(self, batch_size: int) -> Candidate:
         """DDP as it comes."""
-        seen, target = self.at(batch_size), CONFIG_TARGETS["ddp"]
-        plan = target.realise(target.default_knobs(), seen, self.stock)
+        seen = self.at(batch_size)
+        plan = CONFIG_TARGETS["ddp"].convert.default(seen, self.stock)
         timeline = predict_timeline(seen, plan, self.stock)
         memory = memory_of(
             seen, plan, timeline, self.stock.workers, DDP.name, self.demand.optimizer, self.demand.communicator

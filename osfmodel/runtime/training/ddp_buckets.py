@@ -120,7 +120,7 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
         plan.require_valid(workload)
     except OsfError as error:
         raise PlanError(f"DDP cannot carry out plan {label!r}: {error}; {instead}") from None
-    if _one_dtype(workload) and not ddp.TARGET.forms(plan, workload):
+    if _one_dtype(workload) and not ddp.TARGET.convert.forms(plan, workload):
         order = "which sends tensors in another order than that in which they become ready"
         raise PlanError(f"DDP cannot carry out plan {label!r}, {order}: {anyway}")
 

@@ -195,14 +195,14 @@ class Tuned:
     @property
     def endings(self) -> tuple[str, ...]:
         """Of files with the framework's settings."""
-        return CONFIG_TARGETS[self.tuning.target].endings
+        return CONFIG_TARGETS[self.tuning.target].text.endings
 
     def code(self, ending: str) -> str:
         """The lines to paste, alone, as they stand in a file whose name ends so."""
         tuning = self.tuning
         if self.lines is not None:
             return self.lines
-        return CONFIG_TARGETS[tuning.target].written(tuning.knobs, tuning.workload, ending)
+        return CONFIG_TARGETS[tuning.target].text.written(tuning.knobs, tuning.workload, ending)
 
     def other(self, style: str) -> str:
         """What a file in this format holds, and how to have what it leaves out."""

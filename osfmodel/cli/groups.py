@@ -1,0 +1,98 @@
+"""Groups of options: each has its heading in --help, and says what does not work beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from osfmodel.entities.errors import UsageError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """Options under one heading.
+
+    heading: e.g. "What if"
+    switch:  the option of the group without which the others mean nothing, with its value, e.g. "--live FOLDER"
+    without: {heading or option: reason} for what does not work with the switch
+    """
+
+    heading: str
+    switch: str = ""
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    def option(self, *names: str, **attributes: Any) -> Decorator:
+        """Declare an option of this group, as ``click.option``."""
+        return click.option(*names, cls=GroupedOption, group=self, **attributes)
+
+
+GENERAL = OptionGroup("Options")
+LIMITS = OptionGroup("Limits")
+RULES = OptionGroup("Rules")
+PRICES = OptionGroup("Prices")
+WHAT_IF = OptionGroup("What if")
+TRACES = OptionGroup("Traces")
+OUTPUT = OptionGroup("Output")
+FIRST = (GENERAL, OUTPUT, LIMITS, RULES)
+"""Groups that most people need, in the order in which they are shown; others follow as they are declared."""
+
+
+class GroupedOption(click.Option):
+    """An option that knows its group."""
+
+    def __init__(self, *args: Any, group: OptionGroup, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.group = group
+
+
+def grouped(options: Iterable[click.Parameter]) -> dict[str, list[click.Option]]:
+    """The options under each heading, in the order in which they are shown."""
+    found: dict[str, list[click.Option]] = {group.heading: [] for group in FIRST}
+    for option in options:
+        if isinstance(option, click.Option):
+            found.setdefault(group_of(option).heading, []).append(option)
+    return {heading: members for heading, members in found.items() if members}
+
+
+def group_of(param: click.Parameter) -> OptionGroup:
+    """The group of an option: GENERAL for those that name none."""
+    return param.group if isinstance(param, GroupedOption) else GENERAL
+
+
+class GroupedCommand(click.Command):
+    """A command whose options have groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        for heading, options in grouped(self.get_params(ctx)).items():
+            with formatter.section(heading):
+                formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless options are given that do not work together."""
+        require_compatible(ctx)
+        return super().invoke(ctx)
+
+
+def require_compatible(ctx: click.Context) -> None:
+    """Raise UsageError for an option without the switch of its group, or beside a switch that excludes it."""
+    given = {max(param.opts, key=len): param for param in ctx.command.params if is_given(ctx, param.name)}
+    switched = {group.switch: group for param in ctx.command.params if (group := group_of(param)).switch}
+    for group in switched.values():
+        switch = group.switch.split()[0]
+        for name, param in given.items():
+            reason = group.without.get(name) or group.without.get(group_of(param).heading)
+            if switch in given and reason:
+                raise UsageError(f"{name} does not work with {switch}: {reason}")
+            if switch not in given and group_of(param) is group:
+                raise UsageError(f"{name} works only with {group.switch}")
+
+
+def is_given(ctx: click.Context, name: str | None) -> bool:
+    """Whether a parameter stands on the command line."""
+    return name is not None and ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
