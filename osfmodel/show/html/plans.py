@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.units import show_time
-from osfmodel.planning.predictions import Prediction
 from osfmodel.show.html.axes import key
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
 from osfmodel.show.pictures import Pictures
+from osfmodel.show.tables import PAGE, for_people, texts
+from osfmodel.show.tables.plans import PLANS, band_text, plan_rows
 
+NONE = "none"
+"""What a cell says that a terminal leaves empty."""
 LONGEST = 13
 """Characters of a plan's name beside its bar; the table has all."""
 PLANS_LANE = 26
@@ -28,19 +31,9 @@ def plans(pictures: Pictures) -> Iterable[Markup]:
     )
     words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(pictures.bound)}"
     yield key([("bound", None, words)])
-    heads = (
-        "plan",
-        "buckets",
-        "iteration",
-        "scaling factor",
-        "speed-up",
-        "exposed",
-        "above bound",
-        "error band",
-        "runs on",
-    )
-    rows = [_plan_row(one, pictures.request.workers) for one in pictures.comparison.predictions]
-    yield folded("Plans as a table", table("Every plan", heads, rows))
+    columns = for_people(PLANS, PAGE)
+    rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(pictures.comparison)]
+    yield folded("Plans as a table", table("Every plan", [one.heading(PAGE) for one in columns], rows))
 
 
 def plans_plot(pictures: Pictures) -> Markup:
@@ -71,20 +64,6 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
 
 
-def _plan_row(one: Prediction, workers: int) -> tuple[str, ...]:
-    return (
-        one.name,
-        str(len(one.plan.buckets)),
-        show_time(one.iteration_time),
-        f"{one.scaling_factor:.3f}",
-        f"{one.scaling_factor * workers:.4g}x",
-        show_time(max(one.timeline.exposed_communication, 0)),
-        f"{max(one.gap, 0):.1%}",
-        band_width(one.band),
-        ", ".join(one.runs_on) or "an executor",
-    )
-
-
 def band_width(band: Band | None) -> str:
     """Half of it, in words."""
-    return "none" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
+    return band_text(band) or NONE
