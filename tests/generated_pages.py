@@ -16,8 +16,8 @@ import click
 from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import Checked, overall
-from osfmodel.ledger.recipe import TIME
+from osfmodel.ledger.check import overall
+from osfmodel.ledger.results import TIME, Checked
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"

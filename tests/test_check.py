@@ -17,12 +17,13 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.engine.bands import quantile
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement, decode_measurements, load_measurements, save_measurements
 from osfmodel.entities.source import Source, imported
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import check, overall, quantile
+from osfmodel.ledger.check import check, overall
 from osfmodel.runtime.training.summary import _ratio
 from osfmodel.show import images
 from osfmodel.show.html.curves import scatter_key

@@ -10,7 +10,7 @@ from osfmodel.cli.app import NameOrFile, emit, output_options
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import check
+from osfmodel.ledger.check import check, overall
 from osfmodel.show.documents.check import Judged
 
 SOURCE = NameOrFile("source", lambda: LEDGER)
@@ -52,5 +52,5 @@ def check_command(
         from osfmodel.show.images import plot_check
 
         plot_check(checked, plot)
-    emit(style, as_json, output, Judged(checked, rows))
+    emit(style, as_json, output, Judged(checked, overall(checked), rows))
     return 0 if all(one.passed for one in checked) else 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.units import show_time
-from osfmodel.ledger.check import Checked
+from osfmodel.ledger.results import Checked
 from osfmodel.show.pictures import Curve, Pictures
 from osfmodel.show.pictures.coarse import coarse
 from osfmodel.show.pictures.curves import Scaling, Sweep

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.ledger.check import Checked, overall
-from osfmodel.ledger.recipe import UNSTEADY
-from osfmodel.ledger.side_by_side import Beside
+from osfmodel.ledger.results import UNSTEADY, Beside, Checked
 from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.checks import RUNS, SOURCES, TURNS, Turn
 
@@ -17,13 +15,13 @@ IMPLAUSIBLE = 0.9
 
 
 class Judged:
-    """What ``osf check`` found."""
+    """The result of ``osf check``; ``overall``: the medians over the sources of their median and 90th percentile."""
 
-    def __init__(self, checked: Sequence[Checked], with_rows: bool) -> None:
-        self.checked, self.with_rows = checked, with_rows
+    def __init__(self, checked: Sequence[Checked], overall: tuple[float | None, float | None], with_rows: bool) -> None:
+        self.checked, self.overall, self.with_rows = checked, overall, with_rows
 
     def document(self) -> dict[str, Any]:
-        middle, high = overall(self.checked)
+        middle, high = self.overall
         return {
             "schema_version": SCHEMA_VERSION,
             "sources": [self._source(one) for one in self.checked],
@@ -46,7 +44,7 @@ class Judged:
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import check as check_screen
 
-        check_screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
+        check_screen.show_check(console, self.checked, self.overall, self.with_rows)
 
     def warnings(self) -> list[str]:
         return [

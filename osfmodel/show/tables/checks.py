@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from osfmodel.entities.units import show_time
-from osfmodel.ledger import Row
-from osfmodel.ledger.check import Checked
-from osfmodel.ledger.side_by_side import Beside, PlanRuns
+from osfmodel.ledger.results import Beside, Checked, PlanRuns, Row
 from osfmodel.show.tables import Column, column, percent, signed_percent
 
 FITTED: Column[Checked] = column("fitted_rows", "fitted", lambda one: one.fitted)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from osfmodel.entities.units import how_many
-from osfmodel.ledger.check import Checked
-from osfmodel.ledger.side_by_side import Beside
+from osfmodel.ledger.results import Beside, Checked
 from osfmodel.show.tables import percent
 from osfmodel.show.tables.checks import FITTED, RUNS, SOURCES, TURNS, Turn
 from osfmodel.show.terminal.tables import ENDS, show_title, table_of
