@@ -13,8 +13,7 @@ import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.units import show_time
-from osfmodel.show.html import explanation_page
-from osfmodel.show.html.explained import FILLS, MOST, ROWED
+from osfmodel.show.html.explained import FILLS, MOST, ROWED, explanation_page
 from osfmodel.show.tables.explained import WORDS, costs
 from tests.live.explained import EXPECTED, paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, hostile_explanation

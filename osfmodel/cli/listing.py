@@ -20,7 +20,7 @@ from osfmodel.entities.files import documents, profiles
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.results import Listed
-from osfmodel.show.tables.listing import Named
+from osfmodel.show.tables.listing import Entry
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
 
@@ -28,7 +28,7 @@ from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
 class Listing(NamedTuple):
     """Entries, and a sentence for each profile that could not be read."""
 
-    rows: list[Named]
+    rows: list[Entry]
     problems: list[str]
 
 
@@ -39,7 +39,7 @@ def _profiles(kind: str, load: Callable[[Path], Any]) -> Callable[[], Listing]:
         rows, problems = [], profiles.missing_folders()
         for name, path in profiles.names(kind).items():
             try:
-                rows.append(Named(name, load(path)))
+                rows.append(Entry(name, load(path)))
             except OsfError as error:
                 problems.append(str(error))
         return Listing(rows, problems)
@@ -48,14 +48,14 @@ def _profiles(kind: str, load: Callable[[Path], Any]) -> Callable[[], Listing]:
 
 
 def _entries(table: Mapping[str, Any]) -> Callable[[], Listing]:
-    return lambda: Listing([Named(*pair) for pair in table.items()], [])
+    return lambda: Listing([Entry(*pair) for pair in table.items()], [])
 
 
 def _plans() -> Listing:
     """Those with a fixed name, then examples of those whose names have parameters."""
     families = [pair for family in FAMILIES.values() for pair in family.meanings().items()]
-    examples = [Named(name, SimpleNamespace(meaning=meaning)) for name, meaning in families]
-    return Listing([*(Named(*pair) for pair in NAMED_PLANS.items()), *examples], [])
+    examples = [Entry(name, SimpleNamespace(meaning=meaning)) for name, meaning in families]
+    return Listing([*(Entry(*pair) for pair in NAMED_PLANS.items()), *examples], [])
 
 
 LISTINGS: Mapping[str, Callable[[], Listing]] = {

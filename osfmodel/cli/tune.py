@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -16,8 +17,8 @@ from osfmodel.entities.plan import Objective
 from osfmodel.entities.units import parse_bytes
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.planning.predictions import SIZED
-from osfmodel.planning.tuning import tune
-from osfmodel.show.documents.results import Tuned
+from osfmodel.planning.tuning import Tuning, tune
+from osfmodel.show.documents.results import Lines, Tuned
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -103,10 +104,19 @@ def tune_command(
         _leads(host_lead, target),
     )
     tuning = tuning.under(subject.what_if)
-    if lines is None:
-        emit(style, as_json, output, Tuned(tuning))
-    else:
-        emit(style or ("json" if as_json else "code"), as_json, output, Tuned(tuning, SNIPPETS[lines].write(tuning)))
+    if lines is not None:
+        style = style or ("json" if as_json else "code")
+    emit(style, as_json, output, Tuned(tuning, _lines(tuning, lines)))
+
+
+def _lines(tuning: Tuning, snippet: str | None) -> Lines:
+    """Those of the framework, or those asked for with --lines."""
+    target = CONFIG_TARGETS[tuning.target]
+    if snippet is None:
+        written = partial(target.written, tuning.knobs, tuning.workload)
+        return Lines(target.endings, written, target.executes)
+    text = SNIPPETS[snippet].write(tuning)
+    return Lines(target.endings, lambda ending: text, target.executes, other=True)
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

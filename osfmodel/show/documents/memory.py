@@ -10,7 +10,7 @@ from osfmodel.engine.memory import Memory
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of, encode
 from osfmodel.planning.memory.demand import Candidate, MemoryTuning
 from osfmodel.show.tables import csv_row, json_row
-from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SAVINGS, WHICH, Fit, compared
+from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SAVINGS, WHICH, FitRow, compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class MemoryTuned:
 
     def rows(self) -> list[dict[str, Any]]:
         shared = {"workload": self.tuning.workload.name, "workers": self.tuning.workers}
-        fits = [*compared(self.tuning), *(Fit("tried", one) for one in self.tuning.tried)]
+        fits = [*compared(self.tuning), *(FitRow("tried", one) for one in self.tuning.tried)]
         return [{**shared, **csv_row((WHICH, *FITS), fit)} for fit in fits]
 
     def show(self, console: Any) -> None:
@@ -94,7 +94,7 @@ class MemoryTuned:
 
 
 def _fit(candidate: Candidate) -> dict[str, Any]:
-    return {**json_row((*FITS, *SAVINGS), Fit("", candidate)), **_memory(candidate.memory)}
+    return {**json_row((*FITS, *SAVINGS), FitRow("", candidate)), **_memory(candidate.memory)}
 
 
 def _memory(memory: Memory) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
@@ -15,9 +15,8 @@ from osfmodel.planning.predictions import Comparison
 from osfmodel.planning.tuning import Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import Column, csv_row, json_row
-from osfmodel.show.tables.listing import Named, columns_of
+from osfmodel.show.tables.listing import Entry, columns_of
 from osfmodel.show.tables.plans import COMPARISONS, OUTCOMES, PAID, PLANS, RATE, PlanRow, plan_rows
-from osfmodel.targets import CONFIG_TARGETS
 
 
 class Predicted:
@@ -94,11 +93,27 @@ def _what_if(what_if: WhatIf) -> dict[str, Any]:
     return {"what_if": what_if.document} if what_if.document else {}
 
 
-class Tuned:
-    """The result of ``osf tune``; ``lines``: others than those of its framework, which are asked for."""
+class Lines(NamedTuple):
+    """What is pasted, or written to a file of the framework's own.
 
-    def __init__(self, tuning: Tuning, lines: str | None = None) -> None:
+    endings:  of the names of such files
+    written:  (ending) -> the lines as they stand in a file whose name ends so
+    executes: whether the plan is for our executor, which reads the plan itself
+    other:    whether other lines than the framework's settings were asked for
+    """
+
+    endings: tuple[str, ...]
+    written: Callable[[str], str]
+    executes: bool = False
+    other: bool = False
+
+
+class Tuned:
+    """The result of ``osf tune``, and the ``lines`` that carry it out."""
+
+    def __init__(self, tuning: Tuning, lines: Lines) -> None:
         self.tuning, self.lines = tuning, lines
+        self.endings = lines.endings
 
     def document(self) -> dict[str, Any]:
         tuning = self.tuning
@@ -115,7 +130,7 @@ class Tuned:
             "notes": list(tuning.notes),
             "plan": document_of(tuning.plan),
             "config": tuning.config,
-            "rendered": tuning.rendered if self.lines is None else self.lines,
+            "rendered": self.lines.written("") if self.lines.other else tuning.rendered,
             **_what_if(tuning.what_if),
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
         }
@@ -133,35 +148,27 @@ class Tuned:
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import results as screen
 
-        screen.show_tuning(console, self.tuning)
+        screen.show_tuning(console, self.tuning, self.lines.executes)
 
     def warnings(self) -> list[str]:
         return list(self.tuning.warnings)
 
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """Of files with the framework's settings."""
-        return CONFIG_TARGETS[self.tuning.target].endings
-
     def code(self, ending: str) -> str:
         """The lines to paste, alone, as they stand in a file whose name ends so."""
-        tuning = self.tuning
-        if self.lines is not None:
-            return self.lines
-        return CONFIG_TARGETS[tuning.target].written(tuning.knobs, tuning.workload, ending)
+        return self.lines.written(ending)
 
     def other(self, style: str) -> str:
         """What a file in this format holds, and how to have what it leaves out."""
         if style == "code":
             return f"settings for {self.tuning.target}; the plan and its times: --format json"
-        settings = "" if CONFIG_TARGETS[self.tuning.target].executes else "; settings alone: --format code"
+        settings = "" if self.lines.executes else "; settings alone: --format code"
         return f"{style}: the plan and its times{settings}" if style in ("json", "yaml") else style
 
 
 class Listed:
     """The result of ``osf list``: records by kind, or one entry with all that is known of it."""
 
-    def __init__(self, listings: Mapping[str, Sequence[Named]], problems: Sequence[str], whole: bool) -> None:
+    def __init__(self, listings: Mapping[str, Sequence[Entry]], problems: Sequence[str], whole: bool) -> None:
         self.listings, self.problems, self.whole = listings, problems, whole
 
     def document(self) -> dict[str, Any]:

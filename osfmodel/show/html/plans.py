@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.units import show_time
+from osfmodel.planning.report import Report
 from osfmodel.show.html.axes import key
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
-from osfmodel.show.pictures import Pictures
 from osfmodel.show.tables import PAGE, for_people, texts
 from osfmodel.show.tables.plans import PLANS, band_text, plan_rows
 
@@ -20,25 +20,23 @@ PLANS_LANE = 26
 """Height of a plan's bar in the comparison of plans, in pixels."""
 
 
-def plans(pictures: Pictures) -> Iterable[Markup]:
+def plans(report: Report) -> Iterable[Markup]:
     """The plot, its legend and its table."""
     yield element(
         "figure",
-        plans_plot(pictures),
-        figure_words(
-            f"One worker alone takes {show_time(pictures.default.alone)}; the rest is what communication adds."
-        ),
+        plans_plot(report),
+        figure_words(f"One worker alone takes {show_time(report.default.alone)}; the rest is what communication adds."),
     )
-    words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(pictures.bound)}"
+    words = f"no schedule by the rules of {report.default.name} is faster: {show_time(report.bound)}"
     yield key([("bound", None, words)])
     columns = for_people(PLANS, PAGE)
-    rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(pictures.comparison)]
+    rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(report.comparison)]
     yield folded("Plans as a table", table("Every plan", [one.heading(PAGE) for one in columns], rows))
 
 
-def plans_plot(pictures: Pictures) -> Markup:
+def plans_plot(report: Report) -> Markup:
     """A bar for each plan: computation, what communication adds, and a line at the bound."""
-    predictions = pictures.comparison.predictions
+    predictions = report.comparison.predictions
     longest = max(one.iteration_time for one in predictions)
     rows, names = [], []
     for place, one in enumerate(predictions):
@@ -51,7 +49,7 @@ def plans_plot(pictures: Pictures) -> Markup:
         names.append(element("text", _short(one.name), x="0", y=y + 14))
         names.append(element("text", show_time(one.iteration_time), x="100%", y=y + 14, class_="right"))
     tall = 4 + len(predictions) * PLANS_LANE
-    at = percent(pictures.bound / longest)
+    at = percent(report.bound / longest)
     rows.append(element("line", x1=at, x2=at, y1=0, y2=tall - 4, class_="line bound"))
     label = "Iteration time of each plan: computation, and what communication adds"
     chart = element("svg", element("title", label), *rows, width="100%", height=tall, role="group", aria_label=label)

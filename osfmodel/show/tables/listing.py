@@ -12,8 +12,8 @@ SHORT = 44
 """Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
 
 
-class Named(NamedTuple):
-    """An entry and its name: a profile, or the row of a table."""
+class Entry(NamedTuple):
+    """A profile or the row of a table, and its name."""
 
     name: str
     entry: Any
@@ -25,17 +25,17 @@ def _who(source: str) -> str:
     return who if len(who) <= SHORT else who[: SHORT - 1] + "…"
 
 
-NAME: Column[Named] = column("name", "name", lambda row: row.name)
-MEANING: Column[Named] = column("meaning", "meaning", lambda row: row.entry.meaning)
-SOURCE: tuple[Column[Named], ...] = (
+NAME: Column[Entry] = column("name", "name", lambda row: row.name)
+MEANING: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.meaning)
+SOURCE: tuple[Column[Entry], ...] = (
     column("source", "source", lambda row: row.entry.source.origin, _who),
     column("conditions", None, lambda row: row.entry.source.conditions),
     column("licence", None, lambda row: row.entry.source.licence),
 )
 """Where the figures of a profile are from."""
-ENTRIES: tuple[Column[Named], ...] = (NAME, MEANING)
+ENTRIES: tuple[Column[Entry], ...] = (NAME, MEANING)
 """What is said of the entries of a table, where nothing else stands below."""
-LISTED: Mapping[str, tuple[Column[Named], ...]] = {
+LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     "workloads": (
         NAME,
         column("tensors", "tensors", lambda row: len(row.entry.gradients)),
@@ -61,6 +61,6 @@ LISTED: Mapping[str, tuple[Column[Named], ...]] = {
 """By kind, what is said of its entries."""
 
 
-def columns_of(kind: str) -> tuple[Column[Named], ...]:
+def columns_of(kind: str) -> tuple[Column[Entry], ...]:
     """The columns of a kind of LISTED, or those of any table."""
     return LISTED.get(kind, ENTRIES)

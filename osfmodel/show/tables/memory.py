@@ -26,23 +26,23 @@ OWNERS_OF_LEVEL: Column[Level] = column("owners", None, lambda level: dict(level
 """In JSON alone: CSV has no column for each owner."""
 
 
-class Fit(NamedTuple):
+class FitRow(NamedTuple):
     """A plan that fits, and which: ``before``, ``after`` or just ``tried``."""
 
     which: str
     candidate: Candidate
 
 
-def compared(tuning: MemoryTuning) -> list[Fit]:
+def compared(tuning: MemoryTuning) -> list[FitRow]:
     """What is there before, where that fits, and what was found."""
-    found = [Fit("after", tuning.after)]
-    return found if tuning.before is None else [Fit("before", tuning.before), *found]
+    found = [FitRow("after", tuning.after)]
+    return found if tuning.before is None else [FitRow("before", tuning.before), *found]
 
 
 CALLED = {"before": "DDP's defaults", "after": "tuned"}
 """What people are told which plan is."""
-WHICH: Column[Fit] = column("which", "", lambda fit: fit.which, lambda which: CALLED.get(which, which))
-FITS: tuple[Column[Fit], ...] = (
+WHICH: Column[FitRow] = column("which", "", lambda fit: fit.which, lambda which: CALLED.get(which, which))
+FITS: tuple[Column[FitRow], ...] = (
     column("batch_size", "batch per worker", lambda fit: fit.candidate.batch_size),
     column("peak_bytes", "peak", lambda fit: fit.candidate.memory.peak.bytes, show_bytes),
     column("iteration_time_s", "iteration", lambda fit: fit.candidate.iteration_time, show_time),
@@ -52,7 +52,7 @@ FITS: tuple[Column[Fit], ...] = (
     column(None, "above bound", lambda fit: fit.candidate.gap, percent),
 )
 """What is said of every plan that fits."""
-SAVINGS: tuple[Column[Fit], ...] = (
+SAVINGS: tuple[Column[FitRow], ...] = (
     column("release", None, lambda fit: fit.candidate.plan.release),
     column("recompute", None, lambda fit: list(fit.candidate.plan.recompute)),
     column("sparse", None, lambda fit: list(fit.candidate.sparse)),

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from osfmodel.show.tables import TERMINAL, Column, for_people, texts
-from osfmodel.show.tables.listing import Named, columns_of
+from osfmodel.show.tables.listing import Entry, columns_of
 from osfmodel.show.terminal.tables import empty_table
 
 
-def show_list(console: Console, kind: str, rows: Sequence[Named]) -> None:
+def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
     """One line per entry."""
     console.print(kind, style="bold")
     columns = for_people(columns_of(kind), TERMINAL)
@@ -28,7 +28,7 @@ def show_list(console: Console, kind: str, rows: Sequence[Named]) -> None:
     console.print(table)
 
 
-def show_entry(console: Console, columns: Sequence[Column[Named]], row: Named) -> None:
+def show_entry(console: Console, columns: Sequence[Column[Entry]], row: Entry) -> None:
     """All that is known of one entry, a line each."""
     for column in columns:
         name, value = (column.key or "").replace("_", " "), column.value(row)

@@ -17,7 +17,6 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import headed, texts
 from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, band_text, plan_rows
 from osfmodel.show.terminal.tables import empty_table, show_title, table_of
-from osfmodel.targets import CONFIG_TARGETS
 
 MOST_COLUMNS = 4
 """Plans up to which a sweep has a column for each."""
@@ -209,8 +208,8 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
         )
 
 
-def show_tuning(console: Console, tuning: Tuning) -> None:
-    """The verdict, the times, and the lines to paste."""
+def show_tuning(console: Console, tuning: Tuning, executes: bool) -> None:
+    """The verdict, the times, and the lines to paste; ``executes``: whether the plan is for our executor."""
     title = f"{tuning.workload.name} on {tuning.cluster.name}{_varied(tuning.what_if)} for {tuning.target}"
     show_title(console, title)
     console.print(table_of(OUTCOMES, tuning.outcomes))
@@ -224,7 +223,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     console.print()
     if not tuning.improvement:
         console.print("The lines all the same: --format code.")
-    elif CONFIG_TARGETS[tuning.target].executes:
+    elif executes:
         console.print(f"For osf.execute ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
     else:
         console.print(tuning.rendered, markup=False, soft_wrap=True)
