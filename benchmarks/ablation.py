@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine.bands import quantile
 from osfmodel.entities.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
 from osfmodel.entities.measurement import Measurement, load_measurements
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import Verdict
-from osfmodel.ledger.check import quantile
 from osfmodel.ledger.sources import (
     bcaffe,
     counted,

@@ -40,7 +40,8 @@ from osfmodel.entities.measurement import (  # noqa: E402
 )
 from osfmodel.entities.plan import Objective  # noqa: E402
 from osfmodel.entities.source import Source  # noqa: E402
-from osfmodel.ledger.side_by_side import Beside, PlanRuns, side_by_side  # noqa: E402
+from osfmodel.ledger.results import Beside, PlanRuns  # noqa: E402
+from osfmodel.ledger.side_by_side import side_by_side  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from osfmodel.targets.named_plans import make_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated, local  # noqa: E402

@@ -35,7 +35,8 @@ from osfmodel.entities.measurement import (  # noqa: E402
     load_measurements,
     save_measurements,
 )
-from osfmodel.ledger.side_by_side import Beside, PlanRuns, side_by_side  # noqa: E402
+from osfmodel.ledger.results import Beside, PlanRuns  # noqa: E402
+from osfmodel.ledger.side_by_side import side_by_side  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 

@@ -34,6 +34,7 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER, Row, Verdict, recipe
+from osfmodel.ledger.results import TIME
 from osfmodel.ledger.sources import counted, emulated_ddp, low_bandwidth, papers, pollux
 from osfmodel.solve import SOLVERS
 from osfmodel.targets import horovod
@@ -43,7 +44,7 @@ Judge: TypeAlias = Callable[[Sequence[Measurement]], Verdict]
 
 CLAIMED = (0.005, 0.084)
 """Errors that the abstract gives, over models."""
-TIMED = tuple(source for source, entry in LEDGER.items() if entry.compares == recipe.TIME)
+TIMED = tuple(source for source, entry in LEDGER.items() if entry.compares == TIME)
 """Sources of iteration times."""
 FOR_MEMORY = ("measured by osf profile, for benchmarks/memory.py", "times of ")
 """How the origin begins of profiles that were made for their memory: their times are a CPU's, or those of another."""

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 
 from osfmodel import Cluster, Layer, Link, Table, Workload
 from osfmodel.entities.workload import Gradients
-from osfmodel.ledger.check import Checked, check
+from osfmodel.ledger.check import check
+from osfmodel.ledger.results import Checked
 
 # No test fails for the time that it takes: machines are busy at times.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])

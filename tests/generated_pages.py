@@ -17,8 +17,8 @@ from osfmodel.cli import main
 from osfmodel.cli.app import COMMANDS
 from osfmodel.cli.groups import GENERAL, grouped
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import Checked, overall
-from osfmodel.ledger.recipe import TIME
+from osfmodel.ledger.check import overall
+from osfmodel.ledger.results import TIME, Checked
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"

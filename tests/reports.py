@@ -7,22 +7,32 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import osfmodel as osf
 from osfmodel.diagnosis import Explanation
 from osfmodel.entities.trace import Collective, RankTrace, Step, Trace
-from osfmodel.show.pictures import PictureRequest, Pictures, pictures
+from osfmodel.ledger.check import check
+from osfmodel.planning.gathering import ReportRequest, gather
+from osfmodel.show.pictures import Pictures, pictures
 from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
 """What a name may not do to a page."""
 
 
+def drawn(
+    workload: osf.Workload, cluster: osf.Cluster, workers: int, evidence: bool = False, **others: Any
+) -> Pictures:
+    """The pictures of a report, and with ``evidence`` those of the runs behind its error bands."""
+    report = gather(ReportRequest(workload, cluster, workers, **others))
+    return pictures(report, check(report.sources) if evidence and report.sources else ())
+
+
 @cache
 def resnet50() -> Pictures:
     """Default and tuned DDP, and the stock plans."""
-    return pictures(PictureRequest(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 64))
+    return drawn(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 64)
 
 
 def step(number: int = 3, start: float = 10.0, time: float = 0.14) -> Step:
@@ -64,7 +74,7 @@ def hostile() -> Pictures:
     """400 tensors, names that would break out of a page, and a measured job beside the predictions."""
     workload = many(400, f"w {HOSTILE}", "{} " + HOSTILE)
     cluster = osf.load_cluster("ring:50us,10Gbps")
-    request = PictureRequest(
+    request = ReportRequest(
         workload,
         osf.Cluster(f"c {HOSTILE}", cluster.cost_model, between_nodes=cluster.between_nodes),
         8,
@@ -72,7 +82,7 @@ def hostile() -> Pictures:
         traces=(trace(f"t {HOSTILE}"),),
         inputs=(("workload", HOSTILE),),
     )
-    return pictures(request)
+    return pictures(gather(request))
 
 
 @cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +36,10 @@ SHARED = {
 """Members that may be imported by another one, each with the reason."""
 LONGEST_CHAIN = 19
 """Modules in the longest chain of imports, file by file."""
+COMPUTING = ("engine", "solve", "targets", "diagnosis", "planning", "ledger")
+"""The packages that compute results. What shows them imports their types and plain constants, and computes nothing."""
+SHOWN = {"osfmodel.diagnosis.causes.CAUSES"}  # a table of functions, of which each cause's meaning is shown
+"""What else may be shown, each with the reason."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = ("cli", "show")
 """The packages that may know click and rich: what a person sees."""
@@ -146,7 +152,7 @@ def test_members_of_a_table_do_not_import_each_other(package):
 
 
 def listed_in(package: str, member: str) -> bool:
-    """Whether the table in the ``__init__`` of ``package`` names something of the module ``member``."""
+    """Whether the table in the ``__init__`` of ``package`` names more of ``member`` than row types and constants."""
     tree = ast.parse(modules()[package].read_text(encoding="utf-8"))
     names = {
         alias.asname or alias.name
@@ -156,8 +162,9 @@ def listed_in(package: str, member: str) -> bool:
         if inner(f"{node.module}.{alias.name}") == member
     }
     tables = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]
-    used = {node.id for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)}
-    return bool(names & used)
+    rows = {node.func for table in tables for node in ast.walk(table) if isinstance(node, ast.Call)}
+    found = {node for table in tables for node in ast.walk(table) if isinstance(node, ast.Name)} - rows
+    return bool(names & {node.id for node in found if not node.id.isupper()})
 
 
 def test_the_checks_of_imports_can_fail(tmp_path):
@@ -217,6 +224,39 @@ def test_only_screens_know_click_and_rich(name):
     used = {imported.partition(".")[0] for imported in imports(modules()[name])}
     if not is_screen(name):
         assert not used & {"click", "rich"}
+
+
+def is_data(value: object) -> bool:
+    """Whether it is a type, or a constant without functions."""
+    if isinstance(value, Mapping):
+        return all(map(is_data, value.values()))
+    if isinstance(value, tuple | list | set | frozenset):
+        return all(map(is_data, value))
+    return isinstance(value, type | str | int | float)
+
+
+def computed(path: Path) -> set[str]:
+    """What a module imports from the packages that compute and is no data."""
+    found = set()
+    for name in imports(path):
+        owner, _, attribute = name.rpartition(".")
+        if (inner(name) or "").partition(".")[0] in COMPUTING:
+            value = getattr(importlib.import_module(owner), attribute)
+            found |= set() if is_data(value) else {name}
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name.startswith("show.")])
+def test_what_shows_results_computes_none(name):
+    assert computed(modules()[name]) - SHOWN == set()
+
+
+def test_the_check_for_computing_can_fail(tmp_path):
+    path = tmp_path / "picture.py"
+    path.write_text(
+        "from osfmodel.planning.tuning import WORTHWHILE, Tuning, tune\nfrom osfmodel.engine import memory\n"
+    )
+    assert computed(path) == {"osfmodel.planning.tuning.tune", "osfmodel.engine.memory"}
 
 
 def test_screens_are_known_by_their_packages():

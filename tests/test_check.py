@@ -17,17 +17,17 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.cli import main
+from osfmodel.engine.bands import quantile
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement, decode_measurements, load_measurements, save_measurements
 from osfmodel.entities.source import Source, imported
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.check import check, overall, quantile
+from osfmodel.ledger.check import check, overall
 from osfmodel.runtime.training.summary import _ratio
-from osfmodel.show import images
-from osfmodel.show.html.curves import scatter_key
+from osfmodel.show.curves.scatter import scatter_key, show_in_axes, show_scatter
 from osfmodel.show.pictures.scatter import scatter
-from osfmodel.show.terminal.pictures import show_scatter
+from osfmodel.show.plotting import figure_of
 from tests.live.explained import paths_of
 
 
@@ -385,8 +385,8 @@ def test_the_picture_tells_predictions_from_self_consistency(tmp_path):
     pytest.importorskip("matplotlib")
     assert CliRunner().invoke(main, ["check", str(tmp_path / "job.json"), "--plot", str(picture)]).exit_code == 0
     assert "self-consistency" in picture.read_text()
-    axes = images.figure_of((7, 7)).subplots()
-    images.show_scatter(axes, found)
+    axes = figure_of((7, 7)).subplots()
+    show_in_axes(axes, found)
     labels = [" ".join(text.get_text().split()) for text in axes.get_legend().get_texts()]
     assert any("self-consistency, no prediction (1 run, median error" in label for label in labels)
     assert [len(drawn.get_facecolors()) for drawn in axes.collections[1:]] == [1, 0]

@@ -391,15 +391,15 @@ def test_a_global_batch_of_a_workload_without_one_speaks_of_no_other_option(tmp_
 def test_names_are_whole_on_a_narrow_terminal():
     from rich.console import Console
 
-    from osfmodel.show import catalogue
+    from osfmodel.cli import listing
     from osfmodel.show.terminal import listing as list_screen
 
-    for kind in catalogue.LISTINGS:
-        rows = catalogue.listing(kind).rows
+    for kind, entries in listing.LISTINGS.items():
+        rows = entries().rows
         console = Console(file=io.StringIO(), width=70)
         list_screen.show_list(console, kind, rows)
         text = console.file.getvalue()
-        assert [row["name"] for row in rows if row["name"] not in text] == []
+        assert [row.name for row in rows if row.name not in text] == []
 
 
 def test_one_entry_in_full():

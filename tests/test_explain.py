@@ -191,10 +191,10 @@ def test_a_faster_cluster_does_not_make_start_ups_bytes():
 def test_causes_what_is_left_and_what_was_missed_add_up_to_the_step():
     found = explain_trace(trace_of(BACKWARDS))
     off = replace(found, replayed=found.replayed - 0.1 * found.step_time)
-    names = [name for name, _, _ in costs(found)]
+    names = [cost.name for cost in costs(found)]
     assert "not replayed" not in names
     assert costs(off)[-1][:2] == ("not replayed", pytest.approx(0.1 * found.step_time))
-    assert sum(seconds for _, seconds, _ in costs(off)) == pytest.approx(found.step_time, rel=0.01)
+    assert sum(cost.seconds for cost in costs(off)) == pytest.approx(found.step_time, rel=0.01)
 
 
 def test_messages_are_those_of_the_rank_that_is_named():

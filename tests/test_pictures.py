@@ -18,16 +18,17 @@ from osfmodel.entities.trace import RankTrace, Trace
 from osfmodel.formats import load_trace
 from osfmodel.formats.traces import cluster_of, plan_of, workload_of
 from osfmodel.ledger.check import check
-from osfmodel.show.pictures import TRACED, TUNED, PictureRequest, pictures
+from osfmodel.planning.curves import counts_around, sweep
+from osfmodel.planning.gathering import ReportRequest, gather
+from osfmodel.planning.report import TRACED, TUNED, Scaling, Sweep
 from osfmodel.show.pictures.coarse import coarse
-from osfmodel.show.pictures.curves import Scaling, Sweep, counts_around, sweep
 from osfmodel.show.pictures.gantt import Bar, Gantt, Lane, kinds_of, measured, predicted
 from osfmodel.show.pictures.scatter import scatter
 from osfmodel.show.pictures.ticks import decade_ticks, even_ticks, time_unit
 from osfmodel.show.terminal import pictures as screen
 from osfmodel.targets import CONFIG_TARGETS
 from tests.live.explained import paths_of
-from tests.reports import curve, many, resnet50, step, trace
+from tests.reports import curve, drawn, many, resnet50, step, trace
 
 RULES = {"forward_overlap": True, "channels": 2, "split": True}
 
@@ -156,39 +157,38 @@ def test_a_measured_step():
 
 def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_shown():
     job = trace()
-    request = PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(job,))
-    shown = pictures(request)
+    shown = drawn(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(job,))
     assert [gantt.name for gantt in shown.measured] == ["job, rank 0, step 1", "job, rank 1, step 1"]
-    assert ("sizes come from the host", ("trace job",)) in shown.notes
+    assert ("sizes come from the host", ("trace job",)) in shown.report.notes
     empty = Trace("empty", (RankTrace(2, ()),))
     with pytest.raises(osf.DataError, match="rank 2 of the trace 'empty' has no complete step"):
-        pictures(PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,)))
+        drawn(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(empty,))
 
 
 def job_of(cluster=None):
     """A traced job on the cluster that its trace holds, or another, with the workload of its trace."""
     seen = load_trace([*paths_of("tiny-buckets")])
     wires = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
-    return pictures(PictureRequest(workload_of(seen), wires, 4, traces=(seen,)))
+    return drawn(workload_of(seen), wires, 4, traces=(seen,))
 
 
 def test_a_traced_job_is_held_against_its_own_buckets():
     shown = job_of()
-    names = [one.name for one in shown.comparison.predictions]
+    names = [one.name for one in shown.report.comparison.predictions]
     assert names[:3] == ["ddp", TUNED, TRACED]
-    assert shown.shown == 2
-    (seen,) = shown.request.traces
-    assert shown.comparison.predictions[2].plan == plan_of(seen, shown.request.workload)
+    assert shown.report.shown == 2
+    seen = load_trace([*paths_of("tiny-buckets")])
+    assert shown.report.comparison.predictions[2].plan == plan_of(seen, shown.report.workload)
     assert len(shown.predicted[2].collectives) == 60
     assert shown.predicted[2].end == pytest.approx(shown.measured[0].end, rel=0.02)
-    assert shown.why == (explain_trace(seen).verdict,)
+    assert shown.report.why == (explain_trace(seen).verdict,)
     assert [gantt.name for gantt in shown.main] == [*names[:3], *(gantt.name for gantt in shown.measured)]
-    assert shown.doubts == ()
-    saved = 1 - shown.tuned.iteration_time / shown.predicted[2].end
+    assert shown.report.doubts == ()
+    saved = 1 - shown.report.tuned.iteration_time / shown.predicted[2].end
     assert saved > 0.6
-    assert not shown.tuning.improvement
+    assert not shown.report.tuning.improvement
     words = f"{saved:.1%} less time than with the buckets of the trace: by the default of ddp, over which tuning brings"
-    assert shown.verdict == f"{words} nothing."
+    assert shown.report.verdict == f"{words} nothing."
 
 
 @pytest.mark.parametrize(
@@ -201,30 +201,26 @@ def test_a_traced_job_is_held_against_its_own_buckets():
 )
 def test_the_verdict_is_over_the_buckets_that_the_job_has(traced, gain, words):
     shown = job_of()
-    tuned = shown.tuned
+    tuned = shown.report.tuned
     timeline = SimpleNamespace(name=TRACED, iteration_time=tuned.iteration_time * traced)
-    comparison = SimpleNamespace(predictions=(shown.default, tuned, timeline))
+    comparison = SimpleNamespace(predictions=(shown.report.default, tuned, timeline))
     tuning = SimpleNamespace(verdict="As tuned.", improvement=gain)
-    assert replace(shown, comparison=comparison, tuning=tuning).verdict == words
+    assert replace(shown.report, comparison=comparison, tuning=tuning).verdict == words
 
 
 def test_a_step_below_the_bound_of_what_it_is_held_against_is_said_to_be():
     shown = job_of("ring:100ms,1Gbps")
-    bound = shown.comparison.predictions[2].lower_bound
+    bound = shown.report.comparison.predictions[2].lower_bound
     assert all(gantt.end < bound for gantt in shown.measured)
-    assert len(shown.doubts) == len(shown.measured) == 2
-    assert all("less than the lower bound of as traced" in doubt for doubt in shown.doubts)
+    assert len(shown.report.doubts) == len(shown.measured) == 2
+    assert all("less than the lower bound of as traced" in doubt for doubt in shown.report.doubts)
 
 
 def test_a_fast_step_of_a_job_that_is_not_fast_is_no_doubt():
     """Its usual steps differ, and one of them takes as long as is predicted."""
-    shown = job_of("ring:100ms,1Gbps")
-    (seen,) = shown.request.traces
-    slower = [
-        replace(rank, steps=tuple(replace(step, end=step.end + 1000) for step in rank.steps)) for rank in seen.ranks
-    ]
-    request = replace(shown.request, traces=(replace(seen, ranks=tuple(slower)),))
-    assert replace(shown, request=request).doubts == ()
+    report = job_of("ring:100ms,1Gbps").report
+    slower = tuple(replace(seen, longest=seen.longest + 1000) for seen in report.measured)
+    assert replace(report, measured=slower).doubts == ()
 
 
 def test_collectives_that_a_workload_has_as_computation_are_told():
@@ -235,8 +231,8 @@ def test_collectives_that_a_workload_has_as_computation_are_told():
         for rank in job.ranks
     ]
     for seen, told in ((job, False), (replace(job, ranks=tuple(alltoalls)), True)):
-        request = PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(seen,))
-        notes = [note for note, about in pictures(request).notes if "no all-reduces of gradients" in note]
+        request = ReportRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(seen,))
+        notes = [note for note, about in gather(request).notes if "no all-reduces of gradients" in note]
         assert [note[:30] for note in notes] == ["40.00 ms of a step are spent i"] * told
 
 
@@ -245,9 +241,9 @@ def _last_all_to_all(step):
 
 
 def test_buckets_of_another_workload_are_no_plan_and_why_is_said():
-    shown = pictures(PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),)))
-    assert shown.shown == 0
-    assert [about for note, about in shown.notes if note.startswith("the buckets of the trace are not")] == [
+    shown = drawn(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(trace(),))
+    assert shown.report.shown == 0
+    assert [about for note, about in shown.report.notes if note.startswith("the buckets of the trace are not")] == [
         ("trace job",)
     ]
 
@@ -293,10 +289,13 @@ def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
 @pytest.mark.parametrize("cluster", ["v100-10gbe", "emulated-horovod-4x1gbit"])
 def test_the_tuned_chart_is_what_tuning_says(target, cluster):
     workload, wires = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
-    shown = pictures(PictureRequest(workload, wires, 4, target=target, plans=()))
-    assert [one.name for one in shown.comparison.predictions] == ["ddp" if target == "runtime" else target, TUNED]
-    assert shown.tuned.iteration_time == pytest.approx(shown.tuning.outcomes[0].tuned_time, rel=1e-12)
-    assert shown.default.iteration_time == pytest.approx(shown.tuning.outcomes[0].default_time, rel=1e-12)
+    shown = drawn(workload, wires, 4, target=target, plans=())
+    assert [one.name for one in shown.report.comparison.predictions] == [
+        "ddp" if target == "runtime" else target,
+        TUNED,
+    ]
+    assert shown.report.tuned.iteration_time == pytest.approx(shown.report.tuning.outcomes[0].tuned_time, rel=1e-12)
+    assert shown.report.default.iteration_time == pytest.approx(shown.report.tuning.outcomes[0].default_time, rel=1e-12)
 
 
 def test_curves_are_predictions():
@@ -304,11 +303,11 @@ def test_curves_are_predictions():
     found = curve(shown, Scaling)
     assert found.counts == (2, 4, 8, 16, 32, 64, 128, 256)
     place = found.counts.index(16)
-    workload, cluster = shown.request.workload, shown.request.cluster
+    workload, cluster = shown.report.workload, shown.report.comparison.cluster
     assert [line.name for line in found.lines] == ["ddp", TUNED, "optimal"]
     for line, plan in ((found.lines[0], "ddp"), (found.lines[2], "optimal")):
         assert line.factors[place] == osf.predict(workload, cluster, plan, 16).scaling_factor
-    assert found.lines[1].factors[place] == osf.predict(workload, cluster, shown.tuned.plan, 16).scaling_factor
+    assert found.lines[1].factors[place] == osf.predict(workload, cluster, shown.report.tuned.plan, 16).scaling_factor
     for line in found.lines:
         assert all(factor <= bound * (1 + 1e-9) for factor, bound in zip(line.factors, found.bounds, strict=True))
 
@@ -316,16 +315,16 @@ def test_curves_are_predictions():
 def test_a_cluster_that_was_measured_with_some_counts_is_drawn_at_these():
     assert counts_around(osf.load_cluster("emulated-4x1gbit"), 4) == (1, 4)
     assert counts_around(osf.load_cluster("v100-10gbe"), 3) == (2, 3, 4, 8)
-    shown = pictures(PictureRequest(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=()))
+    shown = drawn(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=())
     assert curve(shown, Scaling).counts == (1, 4)  # nothing is known of two workers
     with pytest.raises(osf.CostError):
-        pictures(PictureRequest(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=()))
+        drawn(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=())
 
 
 def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
     shown = resnet50()
     found = curve(shown, Sweep)
-    workload, cluster = shown.request.workload, shown.request.cluster
+    workload, cluster = shown.report.workload, shown.report.comparison.cluster
     for place in (0, 40, found.best, len(found.caps) - 1):
         plan = f"cap:{found.caps[place]}B"
         prediction = osf.predict(workload, cluster, plan, 64)
@@ -333,7 +332,7 @@ def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
         assert found.buckets[place] == len(prediction.plan.buckets)
     assert found.best_time == pytest.approx(min(found.times), rel=1e-12)
     assert found.best_time <= osf.predict(workload, cluster, "cap:best", 64).iteration_time
-    assert found.default == shown.default.iteration_time
+    assert found.default == shown.report.default.iteration_time
     assert list(found.caps) == sorted(set(found.caps))
 
 
@@ -341,20 +340,20 @@ def test_the_sweep_is_timed_by_the_engine_and_its_best_is_the_best():
 def test_the_sweep_is_of_the_framework_that_the_report_is_about(target):
     """Under its own rules, with its own setting; where it has none that is said."""
     workload, cluster = osf.load_workload("googlenet-k80"), osf.load_cluster("k80-10gbe-ring")
-    shown = pictures(PictureRequest(workload, cluster, 8, target=target, plans=()))
+    shown = drawn(workload, cluster, 8, target=target, plans=())
     sweeps = [one for one in shown.curves if isinstance(one, Sweep)]
-    missing = [about for note, about in shown.notes if note.startswith("no curve over bucket sizes")]
+    missing = [about for note, about in shown.report.notes if note.startswith("no curve over bucket sizes")]
     knob = CONFIG_TARGETS[target].size
     assert (len(sweeps), missing) == ((1, []) if knob else (0, [(target,)]))
     for found in sweeps:
-        assert (found.setting, found.bound) == (knob.name, shown.default.lower_bound)
-        assert found.default == shown.default.iteration_time
+        assert (found.setting, found.bound) == (knob.name, shown.report.default.lower_bound)
+        assert found.default == shown.report.default.iteration_time
         assert found.best_time >= found.bound * (1 - 1e-9)
 
 
 def test_the_sweep_of_horovod_is_predicted_as_its_settings_are():
     workload, cluster = osf.load_workload("alexnet-pipedream"), osf.load_cluster("emulated-horovod-4x1gbit")
-    found = curve(pictures(PictureRequest(workload, cluster, 4, target="horovod", plans=())), Sweep)
+    found = curve(drawn(workload, cluster, 4, target="horovod", plans=()), Sweep)
     for place in (0, 20, len(found.caps) - 1):
         prediction = osf.predict(workload, cluster, f"horovod:{found.caps[place]}B,1ms", 4)
         assert (found.times[place], found.buckets[place]) == (prediction.iteration_time, len(prediction.plan.buckets))
@@ -363,7 +362,7 @@ def test_the_sweep_of_horovod_is_predicted_as_its_settings_are():
 def test_a_sweep_in_elements_has_the_best_number():
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     for target in ("deepspeed", "megatron"):
-        found = curve(pictures(PictureRequest(workload, cluster, 16, target=target, plans=())), Sweep)
+        found = curve(drawn(workload, cluster, 16, target=target, plans=()), Sweep)
         assert sum(workload.gradients.sizes) == 4 * found.caps[-1]
         assert found.words(25_000_000) == "25 M elements"
         assert CONFIG_TARGETS[target].size.best(workload, pricing_of(cluster, 16).cost()) in found.caps
@@ -372,12 +371,12 @@ def test_a_sweep_in_elements_has_the_best_number():
 def test_nothing_to_send_is_no_sweep():
     workload = osf.Workload("still", (osf.Layer("a", 1.0, 1.0, 0),))
     cluster = osf.load_cluster("ring:50us,10Gbps")
-    shown = pictures(PictureRequest(workload, cluster, 4))
-    assert sweep(shown.comparison, "ddp") is None
+    shown = drawn(workload, cluster, 4)
+    assert sweep(shown.report.comparison, "ddp") is None
     assert shown.predicted[0].collectives == ()
     assert [type(one) for one in shown.curves] == [Scaling]
-    alone = pictures(PictureRequest(many(3), cluster, 1))
-    assert alone.tuned.iteration_time == alone.default.alone
+    alone = drawn(many(3), cluster, 1)
+    assert alone.report.tuned.iteration_time == alone.report.default.alone
 
 
 def test_the_cloud_is_what_the_ledger_counts():

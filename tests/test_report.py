@@ -10,7 +10,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -21,12 +20,13 @@ from rich.console import Console
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.entities.trace import RankTrace, Step, Trace
-from osfmodel.show import chrome_trace, images
-from osfmodel.show.html import page
-from osfmodel.show.html.curves import CURVES, scatter_plot
+from osfmodel.planning.report import Scaling, Sweep
+from osfmodel.show import chrome_trace, images, plotting
+from osfmodel.show.curves import CURVES
+from osfmodel.show.curves.scatter import scatter_plot
 from osfmodel.show.html.iteration import LANE
-from osfmodel.show.pictures import Curve, PictureRequest, pictures
-from osfmodel.show.pictures.curves import Scaling, Sweep
+from osfmodel.show.html.report import page
+from osfmodel.show.pictures import Curve
 from osfmodel.show.pictures.gantt import KINDS
 from osfmodel.show.pictures.scatter import Cloud, Scatter
 from osfmodel.show.terminal import pictures as picture_screen
@@ -35,7 +35,7 @@ from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.live.explained import paths_of
-from tests.reports import HOSTILE, Page, assert_fetches_nothing, curve, hostile, many, resnet50
+from tests.reports import HOSTILE, Page, assert_fetches_nothing, curve, drawn, hostile, many, resnet50
 
 REPORT = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "64"]
 
@@ -97,16 +97,14 @@ LARGE = [("densenet201-reconstructed", target) for target in CONFIG_TARGETS] + [
 @pytest.mark.parametrize(("workload", "target"), LARGE)
 def test_a_page_is_below_a_megabyte(workload, target):
     """With hundreds of collectives under each of several plans; and what was joined for that is said."""
-    drawn = pictures(
-        PictureRequest(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target)
-    )
-    text = page(drawn, "1")
+    shown = drawn(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target)
+    text = page(shown, "1")
     assert len(text.encode()) < 1e6
     found = Page(text)
     assert found.open == []
     bars = [attributes["data-row"] for tag, attributes in found.elements if "data-row" in attributes]
     assert set(bars) <= set(found.ids)
-    every = sum(len(gantt.collectives) for gantt in drawn.predicted)
+    every = sum(len(gantt.collectives) for gantt in shown.predicted)
     assert every > 700
     joined = len(bars) < every
     assert joined == ("So many collectives do not fit a page" in text)
@@ -140,9 +138,9 @@ def test_the_chrome_trace_is_one_that_viewers_open():
                 names[pid, event["tid"], "thread_name"]["name"] == gantt.lanes[event["tid"] % chrome_trace.THREADS].name
             )
     wire = [event for event in events_of(document, "X") if event["cat"] == "all_reduce" and event["pid"] == 1]
-    assert sum(event["args"]["bytes"] for event in wire) == hostile().request.workload.gradient_bytes
+    assert sum(event["args"]["bytes"] for event in wire) == hostile().report.workload.gradient_bytes
     assert {layer for event in wire for layer in event["args"]["layers"]} == set(
-        hostile().request.workload.gradients.names
+        hostile().report.workload.gradients.names
     )
 
 
@@ -217,18 +215,16 @@ def test_a_picture_has_a_panel_for_each_part(tmp_path, monkeypatch):
     assert list(axes[3].lines[0].get_ydata()) == pytest.approx([time * 1e3 for time in curve(resnet50(), Sweep).times])
 
 
-def test_every_form_draws_every_type_of_curve():
-    assert set(picture_screen.CURVES) == set(images.CURVES) == set(CURVES) == set(get_args(Curve))
+def test_every_type_of_curve_is_drawn():
+    assert set(CURVES) == set(get_args(Curve))
 
 
 def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
     """One worker alone sends nothing: no error band, and no runs behind it."""
     pytest.importorskip("matplotlib")
-    request = PictureRequest(many(3), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), evidence=True)
-    banded = pictures(request)
+    banded, bare = (drawn(many(3), osf.load_cluster("ring:50us,10Gbps"), workers, True, plans=()) for workers in (4, 1))
     assert [type(one) for one in banded.curves] == [Scaling, Sweep, Scatter]
     assert len(drawn_panels(banded, monkeypatch)) == 2 + 3
-    bare = pictures(replace(request, workers=1))
     assert [type(one) for one in bare.curves] == [Scaling, Sweep]
     assert len(drawn_panels(bare, monkeypatch)) == 2 + 2
     assert "Runs of the sources of the error band" in page(banded, "1")
@@ -317,11 +313,11 @@ def test_a_step_in_which_nothing_goes_on_is_said_to_be_so():
     slivers = tuple((10 + 20e-6 * number, 10 + 20e-6 * number + 1e-6) for number in range(5000))
     idle = Step(0, 10.0, 10.1, slivers)
     job = Trace("idle", (RankTrace(0, (idle,)),))
-    shown = pictures(PictureRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 1, plans=(), traces=(job,)))
+    shown = drawn(many(4), osf.load_cluster("ring:50us,10Gbps"), 1, plans=(), traces=(job,))
     text = page(shown, "1")
     assert "computes for 5% of it; for 95% it does not, nor communicates" in text
-    (drawn,) = re.findall(r'<svg class="lanes"[^>]*data-chart="m0">.*?</svg></svg>', text) or [""]
-    heights = [float(height) for height in re.findall(r'height="([0-9.]+)" class="bar', drawn)]
+    (chart,) = re.findall(r'<svg class="lanes"[^>]*data-chart="m0">.*?</svg></svg>', text) or [""]
+    heights = [float(height) for height in re.findall(r'height="([0-9.]+)" class="bar', chart)]
     assert heights
     assert max(heights) <= 0.1 * LANE
 
@@ -364,7 +360,7 @@ def test_sources_differ_by_more_than_colour():
 
 def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
     """Neither the picture nor the page that was asked for with it."""
-    monkeypatch.setattr(images, "find_spec", lambda name: None)
+    monkeypatch.setattr(plotting, "find_spec", lambda name: None)
     result = run(*REPORT, "-o", tmp_path / "report.html", "-o", tmp_path / "iteration.png")
     assert result.exit_code == 2
     assert "pictures as files need matplotlib" in result.stderr

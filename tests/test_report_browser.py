@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from osfmodel.show.html import explanation_page, page
+from osfmodel.show.html.explained import explanation_page
+from osfmodel.show.html.report import page
 from tests.browser import Browser, browser, skip_or_fail
 from tests.reports import HOSTILE, explanation, hostile, hostile_explanation, resnet50
 

@@ -63,7 +63,7 @@ def explain_command(
     if not as_page:
         emit(style, as_json, output, Explained(found))
         return
-    from osfmodel.show.html import explanation_page
+    from osfmodel.show.html.explained import explanation_page
 
     profiles.write_text(str(output), explanation_page(found, __version__))
     line(f"wrote {output}")

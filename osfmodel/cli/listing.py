@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import click
 
 from osfmodel.cli.app import OneOf, emit, output_options
 from osfmodel.cli.groups import GroupedCommand
-from osfmodel.entities.errors import UsageError
-from osfmodel.show import catalogue
+from osfmodel.cost import COST_MODELS
+from osfmodel.engine import ENGINES
+from osfmodel.entities.compression import COMPRESSIONS
+from osfmodel.entities.effects import EFFECTS
+from osfmodel.entities.errors import OsfError, UsageError
+from osfmodel.entities.files import documents, profiles
+from osfmodel.formats import IMPORT_FORMATS
+from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.results import Listed
+from osfmodel.show.tables.listing import Entry
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
+
+
+class Listing(NamedTuple):
+    """Entries, and a sentence for each profile that could not be read."""
+
+    rows: list[Entry]
+    problems: list[str]
+
+
+def _profiles(kind: str, load: Callable[[Path], Any]) -> Callable[[], Listing]:
+    """All profiles; a file that cannot be read does not hide the others."""
+
+    def listing() -> Listing:
+        rows, problems = [], profiles.missing_folders()
+        for name, path in profiles.names(kind).items():
+            try:
+                rows.append(Entry(name, load(path)))
+            except OsfError as error:
+                problems.append(str(error))
+        return Listing(rows, problems)
+
+    return listing
+
+
+def _entries(table: Mapping[str, Any]) -> Callable[[], Listing]:
+    return lambda: Listing([Entry(*pair) for pair in table.items()], [])
+
+
+def _plans() -> Listing:
+    """Those with a fixed name, then examples of those whose names have parameters."""
+    families = [pair for family in FAMILIES.values() for pair in family.meanings().items()]
+    examples = [Entry(name, SimpleNamespace(meaning=meaning)) for name, meaning in families]
+    return Listing([*(Entry(*pair) for pair in NAMED_PLANS.items()), *examples], [])
+
+
+LISTINGS: Mapping[str, Callable[[], Listing]] = {
+    "workloads": _profiles("workload", lambda path: profiles.read(path, documents.decode_workload)),
+    "clusters": _profiles("cluster", lambda path: profiles.read(path, documents.decode_cluster)),
+    "plans": _plans,
+    "targets": _entries(CONFIG_TARGETS),
+    "engines": _entries(ENGINES),
+    "cost-models": _entries(COST_MODELS),
+    "effects": _entries(EFFECTS),
+    "compressions": _entries(COMPRESSIONS),
+    "formats": _entries(IMPORT_FORMATS),
+    "snippets": _entries(SNIPPETS),
+}
+"""What comes with osfmodel, by kind; what is shown of each: :data:`osfmodel.show.tables.listing.LISTED`."""
 
 
 @click.command(name="list", cls=GroupedCommand)
-@click.argument("kind", type=OneOf(catalogue.LISTINGS), metavar="[KIND]", required=False)
+@click.argument("kind", type=OneOf(LISTINGS), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
@@ -29,12 +90,12 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
       osf list clusters azure-a100-hdr
       osf list workloads --format json
     """
-    found = {key: catalogue.listing(key) for key in ([kind] if kind else catalogue.LISTINGS)}
+    found = {key: LISTINGS[key]() for key in ([kind] if kind else LISTINGS)}
     rows = {key: entry.rows for key, entry in found.items()}
     if kind is not None and name is not None:
-        rows = {kind: [row for row in rows[kind] if row["name"] == name]}
+        rows = {kind: [row for row in rows[kind] if row.name == name]}
         if not rows[kind]:
-            near = get_close_matches(name.lower(), [row["name"] for row in found[kind].rows], n=3)
+            near = get_close_matches(name.lower(), [row.name for row in found[kind].rows], n=3)
             advice = f": did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(f"there is no {name!r} in 'osf list {kind}'{advice}")
     problems = [problem for entry in found.values() for problem in entry.problems]

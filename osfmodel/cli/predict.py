@@ -18,7 +18,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
 from osfmodel.entities.plan import PLAIN
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.economics import Economics, economics
+from osfmodel.planning.economics import TrainingCosts, economics
 from osfmodel.planning.predictions import Comparison, compare
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.documents.results import Predicted
@@ -110,9 +110,9 @@ def predict_command(
         )
         for count in counts
     ]
-    money = _economics(comparisons, samples, price_per_gpu_hour)
+    costs = _costs(comparisons, samples, price_per_gpu_hour)
     scales = scaling is not None or global_batch is not None
-    emit(style, as_json, output, Predicted(comparisons, money, scales, buckets))
+    emit(style, as_json, output, Predicted(comparisons, costs, scales, buckets))
 
 
 def _require_scaling(scaling: str | None, global_batch: int | None) -> None:
@@ -130,22 +130,23 @@ def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
     return profiles.load_workload(path)
 
 
-def _economics(comparisons: Sequence[Comparison], samples: str | None, price: float | None) -> list[list[Economics]]:
-    """A row for every prediction of every comparison; empty without --samples."""
+def _costs(comparisons: Sequence[Comparison], samples: str | None, price: float | None) -> TrainingCosts | None:
+    """What training costs with every plan of every comparison; None without --samples."""
     if samples is None:
         if price is not None:
             raise UsageError("--price-per-gpu-hour needs --samples: how much training is to be paid?")
-        return []
+        return None
     if price is not None and not 0 < price < 1e9:
         raise UsageError(f"--price-per-gpu-hour {price}: it must be above 0 and below a billion")
     total = _samples(samples)
-    return [
-        [
+    rows = [
+        tuple(
             economics(comparison.workload, comparison.workers, prediction.iteration_time, total, price)
             for prediction in comparison.predictions
-        ]
+        )
         for comparison in comparisons
     ]
+    return TrainingCosts.of([prediction.name for prediction in comparisons[0].predictions], rows)
 
 
 def _samples(text: str) -> float:

@@ -20,12 +20,14 @@ from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints
 from osfmodel.formats.traces import Trace, workload_of
-from osfmodel.show.pictures import PictureRequest, Pictures, pictures
+from osfmodel.ledger.check import check
+from osfmodel.planning.gathering import ReportRequest, gather
+from osfmodel.show.pictures import Pictures, pictures
 from osfmodel.targets.named_plans import STOCK_PLANS
 
 
 def _page(drawn: Pictures, path: str) -> None:
-    from osfmodel.show.html import page
+    from osfmodel.show.html.report import page
 
     profiles.write_text(path, page(drawn, __version__))
 
@@ -115,7 +117,7 @@ def report_command(
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
     warn_of_batches(workload, what_if, counts[-1:])
-    request = PictureRequest(
+    request = ReportRequest(
         workload,
         cluster,
         workers=counts[-1],
@@ -123,19 +125,19 @@ def report_command(
         target=target,
         plans=tuple(map(named_or_file, plan_names or STOCK_PLANS)),
         traces=(load_job(traces, hints),) if traces else (),
-        evidence=evidence,
         inputs=_inputs(click.get_current_context()),
         what_if=what_if,
     )
     for trace in request.traces:
         _warn_of_another_job(trace, request.changed(request.workers), request.workers)
-    drawn = pictures(request)
+    report = gather(request)
+    drawn = pictures(report, check(report.sources) if evidence and report.sources else ())
     for output, write in writers.items():
         write(drawn, output)
         line(f"wrote {output}")
     if not writers:
         _show(drawn)
-    for note in (*drawn.tuning.warnings, *(drawn.doubts if writers else ())):
+    for note in (*report.tuning.warnings, *(report.doubts if writers else ())):
         warn(note)
 
 
@@ -161,7 +163,7 @@ def _form(output: str) -> Callable[[Pictures, str], None]:
         if name.endswith(suffix):
             require_writable(output)
             if write is _plot:
-                from osfmodel.show.images import require_matplotlib
+                from osfmodel.show.plotting import require_matplotlib
 
                 require_matplotlib()  # before the other files are written
             return write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -18,8 +19,8 @@ from osfmodel.entities.plan import Objective
 from osfmodel.entities.units import parse_bytes
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.planning.predictions import SIZED
-from osfmodel.planning.tuning import tune
-from osfmodel.show.documents.results import Tuned
+from osfmodel.planning.tuning import Tuning, tune
+from osfmodel.show.documents.results import Lines, Tuned
 from osfmodel.solve import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -101,11 +102,19 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
         _leads(asked["host_lead"], target),
     ).under(subject.what_if)
     style, as_json = asked["style"], asked["as_json"]
-    if lines is None:
-        emit(style, as_json, asked["output"], Tuned(tuning))
-    else:
-        shown = Tuned(tuning, SNIPPETS[lines].write(tuning))
-        emit(style or ("json" if as_json else "code"), as_json, asked["output"], shown)
+    if lines is not None:
+        style = style or ("json" if as_json else "code")
+    emit(style, as_json, asked["output"], Tuned(tuning, _lines(tuning, lines)))
+
+
+def _lines(tuning: Tuning, snippet: str | None) -> Lines:
+    """Those of the framework, or those asked for with --lines."""
+    target = CONFIG_TARGETS[tuning.target]
+    if snippet is None:
+        written = partial(target.text.written, tuning.knobs, tuning.workload)
+        return Lines(target.text.endings, written, target.executes)
+    text = SNIPPETS[snippet].write(tuning)
+    return Lines(target.text.endings, lambda ending: text, target.executes, other=True)
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:

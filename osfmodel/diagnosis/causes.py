@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from osfmodel.diagnosis import sentences
-from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_MEANING, Explanation, Gains
+from osfmodel.diagnosis.explanation import COMPUTE, Explanation, Gains
 from osfmodel.diagnosis.replay import Replays
 
 
@@ -126,12 +126,6 @@ def verdict(one: Explanation) -> str:
 def costliest(seconds: Mapping[str, float], which: Callable[[Cause], bool]) -> str | None:
     """Of the causes in ``seconds``, those that are ``which``, the one that costs most; None where there is none."""
     return max((name for name in seconds if which(CAUSES[name])), key=seconds.__getitem__, default=None)
-
-
-def all_costs(one: Explanation) -> list[tuple[str, float, str]]:
-    """(Name, seconds, what holds without it) of all causes in the order of the table, then of what is left."""
-    rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
-    return [*rows, (COMPUTE, one.left, COMPUTE_MEANING)]
 
 
 def _sentence(one: Explanation, cause: str) -> str:

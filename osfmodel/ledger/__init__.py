@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.ledger.recipe import MEMORY, Recipe, Row, Verdict
+from osfmodel.ledger.recipe import Recipe
+from osfmodel.ledger.results import MEMORY, Row, Verdict
 from osfmodel.ledger.sources import (
     bcaffe,
     ddl_benchmarks,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -11,7 +10,6 @@ from typing import NamedTuple
 
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.pricing import Pricing, pricing_of
-from osfmodel.engine.bands import quantile
 from osfmodel.entities.batches import variation_of
 from osfmodel.entities.compression import NONE, compressed
 from osfmodel.entities.errors import DataError, OsfError, UsageError
@@ -20,106 +18,16 @@ from osfmodel.entities.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement, l
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger import LEDGER, Row, Verdict
-from osfmodel.ledger.recipe import TIME, not_predicted, row_of, stated_plan, without_unsteady
-from osfmodel.ledger.side_by_side import Beside, side_by_side
+from osfmodel.ledger import LEDGER
+from osfmodel.ledger.recipe import not_predicted, row_of, stated_plan, without_unsteady
+from osfmodel.ledger.results import TIME, Checked, Row, Verdict
+from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.targets.named_plans import make_plan
 
 NAMED = "nothing: workload, cluster and plan as named in the file"
 PARTLY_OWN = f"{NAMED}; runs imported with workload and cluster from one file are self-consistency"
 OWN = "the runs themselves, with which workload and cluster were imported from one file"
 """What is said of what a file's runs were fitted on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A source and how far predictions are from it. Errors are fractions, None where nothing is predicted.
-
-    n:         rows that are predicted, steady, and on which nothing was fitted; the errors are over these
-    bias:      the median signed error
-    tolerance: the median |error| that must not be exceeded, None where none is recorded
-    beside:    plans that were measured beside the default, in a file as osf run writes it
-    """
-
-    source: str
-    rows: tuple[Row, ...] = field(repr=False)
-    fitted_on: str
-    tolerance: float | None
-    beside: tuple[Beside, ...] = ()
-
-    @property
-    def errors(self) -> list[float]:
-        """Signed errors of the rows that count."""
-        return [row.error for row in self.rows if row.error is not None and row.counts]
-
-    @property
-    def n(self) -> int:
-        """How many rows count."""
-        return len(self.errors)
-
-    @property
-    def fitted(self) -> int:
-        """Rows that a parameter was fitted on."""
-        return sum(row.fitted for row in self.rows)
-
-    @property
-    def own(self) -> int:
-        """Rows that count and were put together out of the figures of the very run: no predictions."""
-        return sum(row.own and row.counts for row in self.rows)
-
-    @property
-    def self_consistency(self) -> bool:
-        """Whether all rows that count are such, so that the errors say nothing of predictions."""
-        return 0 < self.own == self.n
-
-    @property
-    def unsteady(self) -> int:
-        """Rows whose measurement does not repeat well enough to count."""
-        return sum(row.status == "unsteady" for row in self.rows)
-
-    @property
-    def not_predicted(self) -> int:
-        """Rows that are listed only."""
-        return sum(row.predicted is None for row in self.rows)
-
-    @property
-    def median_abs_error(self) -> float | None:
-        """Median |error|."""
-        return quantile([abs(error) for error in self.errors], 0.5)
-
-    @property
-    def p90_abs_error(self) -> float | None:
-        """90th percentile of |error|."""
-        return quantile([abs(error) for error in self.errors], 0.9)
-
-    @property
-    def worst_abs_error(self) -> float | None:
-        """Largest |error|."""
-        return quantile([abs(error) for error in self.errors], 1.0)
-
-    @property
-    def bias(self) -> float | None:
-        """Median signed error: above 0 where predictions are too slow."""
-        return quantile(self.errors, 0.5)
-
-    @property
-    def passed(self) -> bool:
-        """Whether something is predicted, or nothing could be, and the median |error| is within the tolerance.
-
-        What does not repeat cannot fail, but meets no tolerance either.
-        """
-        if self.median_abs_error is None:
-            return self.tolerance is None and (self.source in LEDGER or self.unsteady > 0)
-        return self.tolerance is None or self.median_abs_error <= self.tolerance
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Why runs are not predicted, and how many for each reason."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            if row.predicted is None:
-                found[row.note] = found.get(row.note, 0) + 1
-        return found
 
 
 class RunConditions(NamedTuple):
@@ -156,8 +64,7 @@ def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[
 def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
     """The medians over the sources of times of their median and of their 90th percentile; predictions alone count."""
     predicted = [one for one in checked if not one.self_consistency]
-    times = [one for one in predicted if one.source not in LEDGER or LEDGER[one.source].compares == TIME]
-    pairs = [(one.median_abs_error, one.p90_abs_error) for one in times]
+    pairs = [(one.median_abs_error, one.p90_abs_error) for one in predicted if one.compares == TIME]
     known = [(middle, high) for middle, high in pairs if middle is not None and high is not None]
     if not known:
         return None, None
@@ -172,7 +79,8 @@ def _check(name: str, tolerance: float | None) -> Checked:
         verdict = _by_name(runs, path.parent)
         return Checked(name, verdict.rows, verdict.fitted_on, tolerance, side_by_side(runs, verdict.rows))
     verdict = recipe.judge(load_measurements(name))
-    return Checked(name, verdict.rows, verdict.fitted_on, recipe.tolerance if tolerance is None else tolerance)
+    within = recipe.tolerance if tolerance is None else tolerance
+    return Checked(name, verdict.rows, verdict.fitted_on, within, listed=True, compares=recipe.compares)
 
 
 def _file(name: str) -> Path:

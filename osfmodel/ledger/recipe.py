@@ -13,68 +13,15 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.bands import Regime, regime_of
+from osfmodel.engine.bands import regime_of
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import executor_of
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
+from osfmodel.ledger.results import TIME, UNSTEADY, Row, Verdict
 from osfmodel.targets import CONFIG_TARGETS
-
-UNSTEADY = 0.05
-"""Repeats that differ by more, slowest over fastest, are not counted."""
-
-
-TIME, MEMORY = "time", "memory"
-"""What a source compares: seconds or ratios of them, or bytes."""
-
-
-class Row(NamedTuple):
-    """One run held against its prediction.
-
-    label:     what was run, for a person
-    measured:  seconds per iteration, a ratio of two such times, or bytes
-    predicted: the same from the model; None where it is not predicted, and ``note`` says why
-    fitted:    whether a parameter was fitted on it, so that its error is no prediction error
-    regime:    how much is communicated over which kind of network; None where what is compared is no time
-    steady:    whether the measurement repeats well enough to judge by; where not, ``note`` says so
-    own:       whether workload and cluster were imported from the same file as the run: its error is of
-               self-consistency, not of prediction
-    """
-
-    label: str
-    measured: float
-    predicted: float | None
-    fitted: bool = False
-    note: str = ""
-    regime: Regime | None = None
-    steady: bool = True
-    own: bool = False
-
-    @property
-    def status(self) -> str:
-        """``predicted`` where its error counts; else why not: ``not predicted``, ``fitted`` or ``unsteady``."""
-        if self.predicted is None:
-            return "not predicted"
-        return "fitted" if self.fitted else "predicted" if self.steady else "unsteady"
-
-    @property
-    def counts(self) -> bool:
-        """Whether its error is one of those that its source is judged by."""
-        return self.status == "predicted"
-
-    @property
-    def error(self) -> float | None:
-        """predicted / measured - 1, or None."""
-        return None if self.predicted is None else self.predicted / self.measured - 1
-
-
-class Verdict(NamedTuple):
-    """The rows of a source, and in one sentence what was fitted on which of them."""
-
-    rows: tuple[Row, ...]
-    fitted_on: str
 
 
 class Recipe(NamedTuple):

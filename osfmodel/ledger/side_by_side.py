@@ -3,65 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from osfmodel.entities.measurement import DEFAULTS, Measurement
-from osfmodel.ledger.recipe import Row
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRuns:
-    """All repeats of one plan.
-
-    measured:  median over the repeats of their medians, in seconds
-    spread:    how much the slowest repeat took longer than the fastest, as a fraction
-    predicted: seconds; None where there is no prediction, and ``note`` says why
-    steady:    whether it is to be judged by
-    """
-
-    plan: str
-    repeats: int
-    measured: float
-    spread: float
-    predicted: float | None
-    note: str = ""
-    steady: bool = True
-
-    @property
-    def error(self) -> float | None:
-        """predicted / measured - 1, or None."""
-        return None if self.predicted is None else self.predicted / self.measured - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """The plans of one workload, cluster and worker count that were run under the same conditions, the default too."""
-
-    workload: str
-    cluster: str
-    workers: int
-    conditions: tuple[tuple[str, str], ...]
-    turns: tuple[PlanRuns, ...]
-
-    @property
-    def scale(self) -> str | None:
-        """By what a replay's computation was scaled."""
-        return dict(self.conditions).get("scale")
-
-    @property
-    def default(self) -> PlanRuns:
-        """The turns of the default plan."""
-        return next(turns for name in DEFAULTS for turns in self.turns if turns.plan == name)
-
-    def measured_speed_up(self, turns: PlanRuns) -> float:
-        """How many times as fast as the default a plan was."""
-        return self.default.measured / turns.measured
-
-    def predicted_speed_up(self, turns: PlanRuns) -> float | None:
-        """How many times as fast as the default a plan is predicted to be; None where either is not predicted."""
-        default = self.default.predicted
-        return None if default is None or turns.predicted is None else default / turns.predicted
+from osfmodel.ledger.results import Beside, PlanRuns, Row
 
 
 def side_by_side(runs: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Beside, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from osfmodel.entities.errors import UsageError
@@ -18,6 +18,20 @@ class Economics:
     hours: float
     gpu_hours: float
     cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCosts:
+    """A row for every prediction of every comparison, and the knee of each plan by its name."""
+
+    rows: tuple[tuple[Economics, ...], ...]
+    knees: Mapping[str, int | None]
+
+    @staticmethod
+    def of(names: Sequence[str], rows: Sequence[tuple[Economics, ...]]) -> TrainingCosts:
+        """``rows`` of one worker count each, with the plans called ``names`` in this order."""
+        by_plan = zip(*rows, strict=True)
+        return TrainingCosts(tuple(rows), {name: knee(row) for name, row in zip(names, by_plan, strict=True)})
 
 
 def economics(

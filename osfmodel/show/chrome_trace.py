@@ -32,16 +32,16 @@ def document(pictures: Pictures, version: str) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for number, gantt in enumerate((*pictures.predicted, *pictures.measured), start=1):
         events += _process(gantt, number)
-    request = pictures.request
+    report = pictures.report
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
         "otherData": {
             "written_by": f"osfmodel {version}",
-            "workload": request.workload.name,
-            "cluster": request.cluster.name,
-            "workers": request.workers,
-            "options": dict(request.inputs),
+            "workload": report.workload.name,
+            "cluster": report.comparison.cluster.name,
+            "workers": report.comparison.workers,
+            "options": dict(report.inputs),
         },
     }
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.recipe import TIME
+from osfmodel.ledger.results import TIME
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

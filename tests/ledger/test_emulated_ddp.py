@@ -18,7 +18,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import load_measurements
 from osfmodel.entities.plan import Objective, contiguous_plan
-from osfmodel.ledger.recipe import UNSTEADY, cell_of
+from osfmodel.ledger.recipe import cell_of
+from osfmodel.ledger.results import UNSTEADY
 from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT

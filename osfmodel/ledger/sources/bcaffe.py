@@ -26,7 +26,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan, in_one
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
+from osfmodel.ledger.recipe import not_predicted, row_of
+from osfmodel.ledger.results import Row, Verdict
 from osfmodel.solve.published import mg_wfbp
 
 PROFILE = "googlenet-k80-tensors"

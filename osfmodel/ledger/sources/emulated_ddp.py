@@ -25,7 +25,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger.recipe import Row, Verdict, row_of, stated_plan, without_unsteady
+from osfmodel.ledger.recipe import row_of, stated_plan, without_unsteady
+from osfmodel.ledger.results import Row, Verdict
 
 
 def judge(

@@ -24,7 +24,8 @@ from osfmodel.entities.compression import FP16, compressed
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
-from osfmodel.ledger.recipe import Row, Verdict, not_predicted, row_of
+from osfmodel.ledger.recipe import not_predicted, row_of
+from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources.common import with_compute_time
 from osfmodel.targets.named_plans import make_plan
 

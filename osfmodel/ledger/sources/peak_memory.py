@@ -22,7 +22,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger.recipe import Row, Verdict, label_of, stated_plan
+from osfmodel.ledger.recipe import label_of, stated_plan
+from osfmodel.ledger.results import Row, Verdict
 
 PRICING = Pricing.of(FREE)
 

@@ -26,7 +26,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, one_by_one
 from osfmodel.entities.workload import Layer, Workload
-from osfmodel.ledger.recipe import Row, Verdict, row_of
+from osfmodel.ledger.recipe import row_of
+from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources import counted
 from osfmodel.ledger.sources.common import from_input, with_compute_time
 from osfmodel.solve.caps import DDP_LIMITS

@@ -31,7 +31,8 @@ from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
-from osfmodel.ledger.recipe import Row, Verdict, row_of
+from osfmodel.ledger.recipe import row_of
+from osfmodel.ledger.results import Row, Verdict
 from osfmodel.ledger.sources.common import from_input, with_compute_time
 
 CLUSTER = "nccl-v100-dgx1"

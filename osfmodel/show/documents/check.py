@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.files.documents import SCHEMA_VERSION
-from osfmodel.ledger import Row
-from osfmodel.ledger.check import Checked, overall
-from osfmodel.ledger.recipe import UNSTEADY
-from osfmodel.ledger.side_by_side import Beside
+from osfmodel.ledger.results import UNSTEADY, Beside, Checked
+from osfmodel.show.tables import csv_row, json_row
+from osfmodel.show.tables.checks import RUNS, SOURCES, TURNS, Turn
 
 IMPLAUSIBLE = 0.9
 """A median error above this is most likely a matter of units."""
 
 
 class Judged:
-    """What ``osf check`` found."""
+    """The result of ``osf check``; ``overall``: the medians over the sources of their median and 90th percentile."""
 
-    def __init__(self, checked: Sequence[Checked], with_rows: bool) -> None:
-        self.checked, self.with_rows = checked, with_rows
+    def __init__(self, checked: Sequence[Checked], overall: tuple[float | None, float | None], with_rows: bool) -> None:
+        self.checked, self.overall, self.with_rows = checked, overall, with_rows
 
     def document(self) -> dict[str, Any]:
-        middle, high = overall(self.checked)
+        middle, high = self.overall
         return {
             "schema_version": SCHEMA_VERSION,
             "sources": [self._source(one) for one in self.checked],
@@ -34,32 +33,18 @@ class Judged:
         }
 
     def _source(self, one: Checked) -> dict[str, Any]:
-        summary: dict[str, Any] = {
-            "source": one.source,
-            "n": one.n,
-            "median_abs_error": one.median_abs_error,
-            "p90_abs_error": one.p90_abs_error,
-            "worst_abs_error": one.worst_abs_error,
-            "bias": one.bias,
-            "tolerance": one.tolerance,
-            "fitted_on": one.fitted_on,
-            "self_consistency": one.self_consistency,
-            "fitted_rows": one.fitted,
-            "not_predicted_rows": one.not_predicted,
-            "unsteady_rows": one.unsteady,
-            "passed": one.passed,
-        }
+        summary = json_row(SOURCES, one)
         if one.beside:
             summary["side_by_side"] = [_beside(beside) for beside in one.beside]
-        return {**summary, "rows": [_checked_row(row) for row in one.rows]} if self.with_rows else summary
+        return {**summary, "rows": [json_row(RUNS, row) for row in one.rows]} if self.with_rows else summary
 
     def rows(self) -> list[dict[str, Any]]:
-        return [{"source": one.source, **_checked_row(row)} for one in self.checked for row in one.rows]
+        return [{"source": one.source, **csv_row(RUNS, row)} for one in self.checked for row in one.rows]
 
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import check as check_screen
 
-        check_screen.show_check(console, self.checked, overall(self.checked), self.with_rows)
+        check_screen.show_check(console, self.checked, self.overall, self.with_rows)
 
     def warnings(self) -> list[str]:
         return [
@@ -86,30 +71,5 @@ def _beside(beside: Beside) -> dict[str, Any]:
         "cluster": beside.cluster,
         "workers": beside.workers,
         "scale": None if beside.scale is None else float(beside.scale),
-        "plans": [
-            {
-                "plan": turns.plan,
-                "repeats": turns.repeats,
-                "measured_s": turns.measured,
-                "spread": turns.spread,
-                "steady": turns.steady,
-                "predicted_s": turns.predicted,
-                "error": turns.error,
-                "measured_speed_up": beside.measured_speed_up(turns),
-                "predicted_speed_up": beside.predicted_speed_up(turns),
-                "note": turns.note,
-            }
-            for turns in beside.turns
-        ],
-    }
-
-
-def _checked_row(row: Row) -> dict[str, Any]:
-    return {
-        "run": row.label,
-        "status": row.status,
-        "measured": row.measured,
-        "predicted": row.predicted,
-        "error": row.error,
-        "note": row.note,
+        "plans": [json_row(TURNS, Turn(beside, runs)) for runs in beside.turns],
     }

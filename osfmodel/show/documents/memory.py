@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from osfmodel.engine.memory import Level, Memory
+from osfmodel.engine.memory import Memory
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of, encode
 from osfmodel.planning.memory.demand import Candidate, MemoryTuning
+from osfmodel.show.tables import csv_row, json_row
+from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SAVINGS, WHICH, FitRow, compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class MemoryPredicted:
 
     def rows(self) -> list[dict[str, Any]]:
         return [
-            {"workload": self.workload, "plan": name, **_flat(level)}
+            {"workload": self.workload, "plan": name, **csv_row(LEVELS, level)}
             for name, memory in self.memories.items()
             for level in memory.levels
         ]
@@ -71,11 +73,9 @@ class MemoryTuned:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        named = {"before": self.tuning.before, "after": self.tuning.after}
         shared = {"workload": self.tuning.workload.name, "workers": self.tuning.workers}
-        tried = [("tried", fit) for fit in self.tuning.tried]
-        pairs = [*((name, fit) for name, fit in named.items() if fit is not None), *tried]
-        return [{**shared, "which": name, **_numbers(fit)} for name, fit in pairs]
+        fits = [*compared(self.tuning), *(FitRow("tried", one) for one in self.tuning.tried)]
+        return [{**shared, **csv_row((WHICH, *FITS), fit)} for fit in fits]
 
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import memory as memory_screen
@@ -93,39 +93,12 @@ class MemoryTuned:
         return list(self.tuning.warnings)
 
 
-def _fit(fit: Candidate) -> dict[str, Any]:
-    return {
-        **_numbers(fit),
-        "release": fit.plan.release,
-        "recompute": list(fit.plan.recompute),
-        "sparse": list(fit.sparse),
-        **_memory(fit.memory),
-    }
-
-
-def _numbers(fit: Candidate) -> dict[str, Any]:
-    return {
-        "batch_size": fit.batch_size,
-        "peak_bytes": fit.memory.peak.bytes,
-        "iteration_time_s": fit.iteration_time,
-        "lower_bound_s": fit.bound,
-        "samples_per_s": fit.throughput,
-        "buckets": len(fit.plan.buckets),
-    }
+def _fit(candidate: Candidate) -> dict[str, Any]:
+    return {**json_row((*FITS, *SAVINGS), FitRow("", candidate)), **_memory(candidate.memory)}
 
 
 def _memory(memory: Memory) -> dict[str, Any]:
     return {
-        "peak_bytes": memory.peak.bytes,
-        "peak_during": memory.peak.during,
-        "peak_owners": dict(memory.peak.held),
-        "levels": [_owned(level) for level in memory.levels],
+        **json_row(PEAKS, memory),
+        "levels": [json_row((*LEVELS, OWNERS_OF_LEVEL), level) for level in memory.levels],
     }
-
-
-def _flat(level: Level) -> dict[str, Any]:
-    return {"during": level.during, "start_s": level.start, "end_s": level.end, "bytes": level.bytes}
-
-
-def _owned(level: Level) -> dict[str, Any]:
-    return {**_flat(level), "owners": dict(level.held)}

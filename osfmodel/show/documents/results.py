@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from osfmodel.engine.bands import Band
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.units import how_many, show_bytes, show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.economics import Economics, knee
-from osfmodel.planning.predictions import Comparison, Prediction
-from osfmodel.planning.tuning import Outcome, Tuning
+from osfmodel.planning.economics import TrainingCosts
+from osfmodel.planning.predictions import Comparison
+from osfmodel.planning.tuning import Tuning
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.show.tables import Column, csv_row, json_row
+from osfmodel.show.tables.listing import Entry, columns_of
+from osfmodel.show.tables.plans import COMPARISONS, OUTCOMES, PAID, PLANS, RATE, PlanRow, plan_rows
 
 
 class Predicted:
-    """The result of ``osf predict``; ``money`` has a row for every prediction, or is empty.
+    """The result of ``osf predict``; ``costs``: of a whole training, where that was asked for.
 
     ``scaling``: whether what more workers bring is asked for; ``buckets``: whether their sizes are shown to a person.
     """
@@ -28,74 +28,57 @@ class Predicted:
     def __init__(
         self,
         comparisons: Sequence[Comparison],
-        money: Sequence[Sequence[Economics]],
+        costs: TrainingCosts | None = None,
         scaling: bool = False,
         buckets: bool = False,
     ) -> None:
-        self.comparisons, self.money, self.scaling, self.buckets = comparisons, money, scaling, buckets
+        self.comparisons, self.costs, self.scaling, self.buckets = comparisons, costs, scaling, buckets
+        paid = [()] * len(comparisons) if costs is None else costs.rows
+        self.plans = [list(plan_rows(*pair)) for pair in zip(comparisons, paid, strict=True)]
 
     def document(self) -> dict[str, Any]:
-        entries = [self._entry(number) for number in range(len(self.comparisons))]
-        knees = {"knee_workers": self.knees()} if self.money else {}
+        entries = [self._entry(*pair) for pair in zip(self.comparisons, self.plans, strict=True)]
+        knees = {} if self.costs is None else {"knee_workers": dict(self.costs.knees)}
         if len(entries) == 1:
             return {**entries[0], **knees}
         return {"schema_version": SCHEMA_VERSION, "sweep": entries, **knees}
 
-    def _entry(self, number: int) -> dict[str, Any]:
-        comparison = self.comparisons[number]
-        rows = [_prediction(prediction, comparison.workers) for prediction in comparison.predictions]
-        if comparison.workload.batch_size is not None or comparison.what_if.words or self.scaling:
-            for row, prediction in zip(rows, comparison.predictions, strict=True):
-                row.update(samples_per_s=comparison.throughput(prediction))
-        if self.money:
-            for row, paid in zip(rows, self.money[number], strict=True):
-                row.update(hours=paid.hours, gpu_hours=paid.gpu_hours, cost=paid.cost)
+    def _entry(self, comparison: Comparison, rows: Sequence[PlanRow]) -> dict[str, Any]:
+        what_if = comparison.what_if
         return {
             "schema_version": SCHEMA_VERSION,
-            "workload": comparison.workload.name,
-            "cluster": comparison.cluster.name,
-            "workers": comparison.workers,
-            "compute_time_s": comparison.workload.compute_time,
+            **json_row(COMPARISONS, comparison),
             "lower_bound_s": comparison.lower_bound,
-            **_what_if(comparison.what_if),
-            **({"scaling": "weak" if comparison.what_if.global_batch is None else "strong"} if self.scaling else {}),
-            "predictions": rows,
+            **_what_if(what_if),
+            **({"scaling": "weak" if what_if.global_batch is None else "strong"} if self.scaling else {}),
+            "predictions": [json_row(self._columns(), row) for row in rows],
         }
 
-    def knees(self) -> dict[str, int | None]:
-        """The knee of each plan."""
-        labels = [prediction.name for prediction in self.comparisons[0].predictions]
-        return {label: knee(rows) for label, rows in zip(labels, zip(*self.money, strict=True), strict=True)}
+    def _columns(self) -> tuple[Column[PlanRow], ...]:
+        """Columns of a prediction, as far as they are known or asked for; the same for all comparisons."""
+        first = self.comparisons[0]
+        rated = first.workload.batch_size is not None or first.what_if.words or self.scaling
+        return (*PLANS, *([RATE] if rated else []), *(PAID if self.costs else ()))
 
     def rows(self) -> list[dict[str, Any]]:
-        document = self.document()
-        shared = ("workload", "cluster", "workers", "compute_time_s")
+        columns = self._columns()
         return [
-            {
-                **{key: entry[key] for key in shared},
-                **row,
-                "bucket_sizes_bytes": " ".join(map(str, row["bucket_sizes_bytes"])),
-                "error_band": (row["error_band"] or {}).get("half_width"),
-                "runs_on": " ".join(row["runs_on"]),
-                "notes": "; ".join(row["notes"]),
-            }
-            for entry in document.get("sweep", [document])
-            for row in entry["predictions"]
+            {**csv_row(COMPARISONS, row.comparison), **csv_row(columns, row)} for rows in self.plans for row in rows
         ]
 
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import results as screen
 
         if self.scaling:
-            screen.show_scaling(console, self.comparisons)
+            screen.show_scaling(console, self.plans)
         elif len(self.comparisons) == 1:
             screen.show_comparison(console, self.comparisons[0])
         else:
-            screen.show_sweep(console, self.comparisons)
+            screen.show_sweep(console, self.plans)
         if self.buckets:
             screen.show_buckets(console, self.comparisons)
-        if self.money:
-            screen.show_economics(console, self.comparisons, self.money, self.knees())
+        if self.costs is not None:
+            screen.show_economics(console, self.plans, self.costs.knees)
 
     def warnings(self) -> list[str]:
         plans: dict[tuple[int, str], list[str]] = {}
@@ -110,50 +93,31 @@ def _what_if(what_if: WhatIf) -> dict[str, Any]:
     return {"what_if": what_if.document} if what_if.document else {}
 
 
-def _prediction(prediction: Prediction, workers: int) -> dict[str, Any]:
-    return {
-        "plan": prediction.name,
-        "buckets": len(prediction.plan.buckets),
-        "bucket_sizes_bytes": [bucket.size for bucket in prediction.plan.buckets],
-        "iteration_time_s": prediction.iteration_time,
-        "exposed_communication_s": prediction.timeline.exposed_communication,
-        "scaling_factor": prediction.scaling_factor,
-        "speed_up": prediction.scaling_factor * workers,
-        "gap": prediction.gap,
-        "error_band": _band(prediction.band, prediction.iteration_time),
-        "lower_bound_s": prediction.lower_bound,
-        "channels": prediction.plan.channels,
-        "forward_overlap": prediction.plan.forward_overlap,
-        "split": prediction.plan.split,
-        "runs_on": list(prediction.runs_on) or ["executor"],
-        "engine": prediction.engine,
-        "notes": list(prediction.notes),
-    }
+class Lines(NamedTuple):
+    """What is pasted, or written to a file of the framework's own.
 
+    endings:  of the names of such files
+    written:  (ending) -> the lines as they stand in a file whose name ends so
+    executes: whether the plan is for our executor, which reads the plan itself
+    other:    whether other lines than the framework's settings were asked for
+    """
 
-def _band(band: Band | None, time: float) -> dict[str, Any] | None:
-    if band is None:
-        return None
-    low, high = band.interval(time)
-    return {
-        "half_width": band.half_width,
-        "low_s": low,
-        "high_s": None if math.isinf(high) else high,
-        "runs": band.runs,
-        "sources": list(band.sources),
-        "nearest_regime": band.nearest,
-    }
+    endings: tuple[str, ...]
+    written: Callable[[str], str]
+    executes: bool = False
+    other: bool = False
 
 
 class Tuned:
-    """The result of ``osf tune``; ``lines``: others than those of its framework, which are asked for."""
+    """The result of ``osf tune``, and the ``lines`` that carry it out."""
 
-    def __init__(self, tuning: Tuning, lines: str | None = None) -> None:
+    def __init__(self, tuning: Tuning, lines: Lines) -> None:
         self.tuning, self.lines = tuning, lines
+        self.endings = lines.endings
 
     def document(self) -> dict[str, Any]:
         tuning = self.tuning
-        rows = [_outcome(outcome) for outcome in tuning.outcomes]
+        rows = [json_row(OUTCOMES, outcome) for outcome in tuning.outcomes]
         workers = [row["workers"] for row in rows]
         return {
             "schema_version": SCHEMA_VERSION,
@@ -166,7 +130,7 @@ class Tuned:
             "notes": list(tuning.notes),
             "plan": document_of(tuning.plan),
             "config": tuning.config,
-            "rendered": tuning.rendered if self.lines is None else self.lines,
+            "rendered": self.lines.written("") if self.lines.other else tuning.rendered,
             **_what_if(tuning.what_if),
             **(rows[0] if len(rows) == 1 else {"sweep": rows}),
         }
@@ -179,64 +143,44 @@ class Tuned:
             "target": tuning.target,
             "improvement": tuning.improvement,
         }
-        return [
-            {**common, **_outcome(outcome), "error_band": None if outcome.band is None else outcome.band.half_width}
-            for outcome in tuning.outcomes
-        ]
+        return [{**common, **csv_row(OUTCOMES, outcome)} for outcome in tuning.outcomes]
 
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import results as screen
 
-        screen.show_tuning(console, self.tuning)
+        screen.show_tuning(console, self.tuning, self.lines.executes)
 
     def warnings(self) -> list[str]:
         return list(self.tuning.warnings)
 
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """Of files with the framework's settings."""
-        return CONFIG_TARGETS[self.tuning.target].text.endings
-
     def code(self, ending: str) -> str:
         """The lines to paste, alone, as they stand in a file whose name ends so."""
-        tuning = self.tuning
-        if self.lines is not None:
-            return self.lines
-        return CONFIG_TARGETS[tuning.target].text.written(tuning.knobs, tuning.workload, ending)
+        return self.lines.written(ending)
 
     def other(self, style: str) -> str:
         """What a file in this format holds, and how to have what it leaves out."""
         if style == "code":
             return f"settings for {self.tuning.target}; the plan and its times: --format json"
-        settings = "" if CONFIG_TARGETS[self.tuning.target].executes else "; settings alone: --format code"
+        settings = "" if self.lines.executes else "; settings alone: --format code"
         return f"{style}: the plan and its times{settings}" if style in ("json", "yaml") else style
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "workers": outcome.workers,
-        "default_iteration_time_s": outcome.default_time,
-        "tuned_iteration_time_s": outcome.tuned_time,
-        "optimal_iteration_time_s": outcome.optimal_time,
-        "lower_bound_s": outcome.lower_bound,
-        "gap": outcome.gap,
-        "error_band": _band(outcome.band, outcome.tuned_time),
-    }
-
-
 class Listed:
-    """The result of ``osf list``: rows by kind, or one entry with all that is known of it."""
+    """The result of ``osf list``: records by kind, or one entry with all that is known of it."""
 
-    def __init__(self, listings: dict[str, list[dict[str, Any]]], problems: Sequence[str], whole: bool) -> None:
+    def __init__(self, listings: Mapping[str, Sequence[Entry]], problems: Sequence[str], whole: bool) -> None:
         self.listings, self.problems, self.whole = listings, problems, whole
 
     def document(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, **self.listings}
+        found = {kind: [json_row(columns_of(kind), row) for row in rows] for kind, rows in self.listings.items()}
+        return {"schema_version": SCHEMA_VERSION, **found}
 
     def rows(self) -> list[dict[str, Any]]:
-        rows = [{"kind": kind, **row} for kind, entries in self.listings.items() for row in entries]
-        columns = dict.fromkeys(key for row in rows for key in row)
-        return [{column: row.get(column) for column in columns} for row in rows]
+        rows = [
+            {"kind": kind, **csv_row(columns_of(kind), row)} for kind, found in self.listings.items() for row in found
+        ]
+        keys = dict.fromkeys(key for row in rows for key in row)
+        return [{key: row.get(key) for key in keys} for row in rows]
 
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import listing as list_screen
@@ -245,7 +189,7 @@ class Listed:
             if number:
                 console.print()
             if self.whole:
-                list_screen.show_entry(console, rows[0])
+                list_screen.show_entry(console, columns_of(kind), rows[0])
             else:
                 list_screen.show_list(console, kind, rows)
 

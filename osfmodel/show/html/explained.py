@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from typing import Any, NamedTuple
 
-from osfmodel.diagnosis import Explanation
-from osfmodel.diagnosis.explanation import BucketRow
+from osfmodel.diagnosis.explanation import BucketRow, Explanation
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.units import show_time
 from osfmodel.show.html.markup import Markup, element, joined, percent, table
 from osfmodel.show.html.shell import document, section
+from osfmodel.show.tables import PAGE, Column, Record, for_people, texts
 from osfmodel.show.tables.explained import (
-    RANK_HEADS,
+    COSTS,
+    PARTS,
+    RANKS,
+    REMEDIES,
     WORDS,
     costs,
-    faster,
     helping,
-    message_cells,
-    message_heads,
+    messages,
     most_exposed,
     others,
     parts,
-    rank_cells,
+    rank_rows,
     title,
     whose_messages,
 )
@@ -61,8 +63,7 @@ def _sections(one: Explanation, version: str) -> Iterable[Markup]:
     yield section("parts", "Where the time of a step went", _parts(one))
     yield section("causes", "What it is due to", _causes(one))
     if len(one.ranks) > 1:
-        rows = [rank_cells(rank, len(one.steps)) for rank in one.ranks]
-        yield section("ranks", "Rank by rank", [_boxed("Ranks", RANK_HEADS, rows)])
+        yield section("ranks", "Rank by rank", [_boxed("Ranks", RANKS, rank_rows(one))])
     if one.buckets:
         yield section("messages", "Messages of a step", _messages(one))
     if one.remedies:
@@ -89,11 +90,7 @@ def _parts(one: Explanation) -> Iterable[Markup]:
     label = "Where the time of a step went, each part as long as it took"
     chart = element("svg", element("title", label), *drawn, width="100%", height=tall, role="group", aria_label=label)
     yield element("figure", element("div", margin, chart, class_="plans stacked"))
-    rows: list[tuple[str | Markup, ...]] = []
-    for part, seconds in parts(one):
-        figures_of = ("not known", "") if seconds is None else (show_time(seconds), f"{seconds / one.step_time:.1%}")
-        rows.append((joined(_swatch(part), WORDS[part]), *figures_of))
-    yield _boxed("Parts of a step", ("where it went", "time", "of the step"), rows)
+    yield _boxed("Parts of a step", PARTS, parts(one), swatch=lambda part: _swatch(part.name))
 
 
 def _total(figures: Parts) -> float:
@@ -125,19 +122,14 @@ def _bar(share: float, style: str) -> Markup:
 
 
 def _causes(one: Explanation) -> Iterable[Markup]:
-    rows = [
-        (name, show_time(seconds), f"{seconds / one.step_time:.1%}", _bar(seconds / one.step_time, "backward"), meaning)
-        for name, seconds, meaning in costs(one)
-    ]
-    heads = ("cause", "costs", "of the step", "", "without it")
-    yield _boxed("What each cause costs", heads, rows, "worded")
+    drawn = Drawn("", lambda cost: _bar(cost.seconds / cost.step_time, "backward"), 3)
+    yield _boxed("What each cause costs", COSTS, costs(one), "worded", drawn)
 
 
 def _messages(one: Explanation) -> Iterable[Markup]:
     shown = most_exposed(one.buckets, MOST)
-    heads = (*message_heads(one), "in the step")
-    rows: list[tuple[str | Markup, ...]] = [(*message_cells(row), _when(row, one.step_time)) for row in shown]
-    yield _boxed("Collectives of a step", heads, rows)
+    drawn = Drawn("in the step", lambda row: _when(row, one.step_time))
+    yield _boxed("Collectives of a step", messages(one), shown, drawn=drawn)
     stroke = "A stroke is where the gradients of a message were ready, the bar where it was under way."
     words = f"{whose_messages(one)} {stroke}".lstrip()
     if len(one.buckets) > len(shown):
@@ -163,13 +155,8 @@ def _remedies(one: Explanation) -> Iterable[Markup]:
     useful = helping(one.remedies)
     most = max(((remedy.throughput or 1.0) - 1 for remedy in useful), default=0.0)
     if useful:
-        rows = [
-            (remedy.what, show_time(remedy.step_time or 0.0), faster(remedy),
-             _bar(((remedy.throughput or 1.0) - 1) / most, "update"), remedy.by, remedy.note)
-            for remedy in useful
-        ]  # fmt: skip
-        heads = ("what would help", "a step then", "samples/s", "", "by", "left out")
-        yield _boxed("Remedies, the most first", heads, rows, "worded named")
+        drawn = Drawn("", lambda remedy: _bar(((remedy.throughput or 1.0) - 1) / most, "update"), 3)
+        yield _boxed("Remedies, the most first", REMEDIES, useful, "worded named", drawn)
     yield from _lines(others(one.remedies))
 
 
@@ -178,7 +165,35 @@ def _lines(words: Sequence[str]) -> Iterable[Markup]:
         yield element("p", line, class_="note")
 
 
-def _boxed(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]], style: str = "") -> Markup:
-    """A table that scrolls by itself where the page is too narrow, also by the keyboard."""
+class Drawn(NamedTuple):
+    """A column that is drawn, not written; ``place``: where it stands, last if that is None."""
+
+    head: str
+    draw: Callable[[Any], Markup]
+    place: int | None = None
+
+
+def _boxed(
+    caption: str,
+    columns: Sequence[Column[Record]],
+    records: Iterable[Record],
+    style: str = "",
+    drawn: Drawn | None = None,
+    swatch: Callable[[Record], Markup] | None = None,
+) -> Markup:
+    """A table that scrolls by itself where the page is too narrow, also by the keyboard.
+
+    ``swatch``: what stands before the name of a row.
+    """
+    shown = for_people(columns, PAGE)
+    heads = [one.heading(PAGE) for one in shown]
+    rows: list[list[str | Markup]] = []
+    for record in records:
+        first, *others = texts(shown, record)
+        rows.append([first if swatch is None else joined(swatch(record), first), *others])
+        if drawn is not None:
+            rows[-1].insert(len(heads) if drawn.place is None else drawn.place, drawn.draw(record))
+    if drawn is not None:
+        heads.insert(len(heads) if drawn.place is None else drawn.place, drawn.head)
     region = {"tabindex": "0", "role": "region", "aria_label": caption}
     return element("div", table(caption, heads, rows), class_=f"tablebox {style}".strip(), **region)

@@ -6,46 +6,37 @@ from collections.abc import Iterable
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.units import show_time
-from osfmodel.planning.predictions import Prediction
+from osfmodel.planning.report import Report
 from osfmodel.show.html.axes import key
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
-from osfmodel.show.pictures import Pictures
+from osfmodel.show.tables import PAGE, for_people, texts
+from osfmodel.show.tables.plans import PLANS, band_text, plan_rows
 
+NONE = "none"
+"""What a cell says that a terminal leaves empty."""
 LONGEST = 13
 """Characters of a plan's name beside its bar; the table has all."""
 PLANS_LANE = 26
 """Height of a plan's bar in the comparison of plans, in pixels."""
 
 
-def plans(pictures: Pictures) -> Iterable[Markup]:
+def plans(report: Report) -> Iterable[Markup]:
     """The plot, its legend and its table."""
     yield element(
         "figure",
-        plans_plot(pictures),
-        figure_words(
-            f"One worker alone takes {show_time(pictures.default.alone)}; the rest is what communication adds."
-        ),
+        plans_plot(report),
+        figure_words(f"One worker alone takes {show_time(report.default.alone)}; the rest is what communication adds."),
     )
-    words = f"no schedule by the rules of {pictures.default.name} is faster: {show_time(pictures.bound)}"
+    words = f"no schedule by the rules of {report.default.name} is faster: {show_time(report.bound)}"
     yield key([("bound", None, words)])
-    heads = (
-        "plan",
-        "buckets",
-        "iteration",
-        "scaling factor",
-        "speed-up",
-        "exposed",
-        "above bound",
-        "error band",
-        "runs on",
-    )
-    rows = [_plan_row(one, pictures.request.workers) for one in pictures.comparison.predictions]
-    yield folded("Plans as a table", table("Every plan", heads, rows))
+    columns = for_people(PLANS, PAGE)
+    rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(report.comparison)]
+    yield folded("Plans as a table", table("Every plan", [one.heading(PAGE) for one in columns], rows))
 
 
-def plans_plot(pictures: Pictures) -> Markup:
+def plans_plot(report: Report) -> Markup:
     """A bar for each plan: computation, what communication adds, and a line at the bound."""
-    predictions = pictures.comparison.predictions
+    predictions = report.comparison.predictions
     longest = max(one.iteration_time for one in predictions)
     rows, names = [], []
     for place, one in enumerate(predictions):
@@ -58,7 +49,7 @@ def plans_plot(pictures: Pictures) -> Markup:
         names.append(element("text", _short(one.name), x="0", y=y + 14))
         names.append(element("text", show_time(one.iteration_time), x="100%", y=y + 14, class_="right"))
     tall = 4 + len(predictions) * PLANS_LANE
-    at = percent(pictures.bound / longest)
+    at = percent(report.bound / longest)
     rows.append(element("line", x1=at, x2=at, y1=0, y2=tall - 4, class_="line bound"))
     label = "Iteration time of each plan: computation, and what communication adds"
     chart = element("svg", element("title", label), *rows, width="100%", height=tall, role="group", aria_label=label)
@@ -71,20 +62,6 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
 
 
-def _plan_row(one: Prediction, workers: int) -> tuple[str, ...]:
-    return (
-        one.name,
-        str(len(one.plan.buckets)),
-        show_time(one.iteration_time),
-        f"{one.scaling_factor:.3f}",
-        f"{one.scaling_factor * workers:.4g}x",
-        show_time(max(one.timeline.exposed_communication, 0)),
-        f"{max(one.gap, 0):.1%}",
-        band_width(one.band),
-        ", ".join(one.runs_on) or "an executor",
-    )
-
-
 def band_width(band: Band | None) -> str:
     """Half of it, in words."""
-    return "none" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
+    return band_text(band) or NONE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from osfmodel.entities.units import how_many
-from osfmodel.ledger.check import Checked
+from osfmodel.ledger.results import Checked
 
 
 @dataclass(frozen=True, slots=True)

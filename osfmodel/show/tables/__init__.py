@@ -1,1 +1,105 @@
-"""What the tables of results have in common, whatever shows them."""
+"""Columns of results, each in one place: documents write its value, terminal and page its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+Record = TypeVar("Record")
+TERMINAL, PAGE = "terminal", "page"
+"""The forms of a result that people read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Record]):
+    """One column of the table of a result.
+
+    key:     its name in JSON and CSV, with its unit; None for a column that people alone are shown
+    head:    its heading for people; None for a column of documents alone
+    value:   (record) -> what JSON says
+    shown:   (record) -> text for people
+    flat:    (value) -> what a cell of CSV says
+    after:   key of the column that it follows for people, where another one stands before it in documents
+    only:    TERMINAL or PAGE, where just one of them has it
+    on_page: its heading on a page, where there is room for a longer one
+    """
+
+    key: str | None
+    head: str | None
+    value: Callable[[Record], Any]
+    shown: Callable[[Record], str]
+    flat: Callable[[Any], Any] = lambda value: value
+    after: str | None = None
+    only: str | None = None
+    on_page: str | None = None
+
+    def heading(self, form: str) -> str:
+        """The heading in ``form``, TERMINAL or PAGE."""
+        longer = self.on_page if form == PAGE else None
+        return (self.head or "") if longer is None else longer
+
+
+Columns = Sequence[Column[Record]]
+
+
+def column(
+    key: str | None,
+    head: str | None,
+    value: Callable[[Record], Any],
+    write: Callable[[Any], str] = str,
+    **more: Any,
+) -> Column[Record]:
+    """A column whose text is its value, written by ``write``; nothing for None."""
+
+    def shown(record: Record) -> str:
+        found = value(record)
+        return "" if found is None else write(found)
+
+    return Column(key, head, value, shown, **more)
+
+
+def json_row(columns: Columns[Record], record: Record) -> dict[str, Any]:
+    """A row of JSON: the value of each column that has a key."""
+    return {one.key: one.value(record) for one in columns if one.key is not None}
+
+
+def csv_row(columns: Columns[Record], record: Record) -> dict[str, Any]:
+    """A row of CSV: the same, lists and records in one cell each."""
+    return {one.key: one.flat(one.value(record)) for one in columns if one.key is not None}
+
+
+def for_people(columns: Columns[Record], form: str) -> list[Column[Record]]:
+    """The columns with a heading in ``form``, TERMINAL or PAGE, in the order that people see."""
+    headed = [one for one in columns if one.head is not None and one.only in (None, form)]
+    found = [one for one in headed if one.after is None]
+    for moved in headed:
+        if moved.after is not None:
+            found.insert([one.key for one in found].index(moved.after) + 1, moved)
+    return found
+
+
+def headed(columns: Columns[Record], *heads: str) -> list[Column[Record]]:
+    """The columns under these headings, in this order: a table that shows a part of what there is."""
+    found = {one.head: one for one in columns}
+    return [found[head] for head in heads]
+
+
+def texts(columns: Columns[Record], record: Record) -> list[str]:
+    """A row for people."""
+    return [one.shown(record) for one in columns]
+
+
+def spaced(values: Iterable[object]) -> str:
+    """A list in one cell."""
+    return " ".join(map(str, values))
+
+
+def percent(value: float) -> str:
+    """``3.1%`` of 0.031."""
+    return f"{value:.1%}"
+
+
+def signed_percent(value: float) -> str:
+    """``+3.1%`` of 0.031."""
+    return f"{value:+.1%}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
+from typing import NamedTuple
 
-from osfmodel.diagnosis import Explanation, RankParts, Remedy
-from osfmodel.diagnosis.causes import all_costs
-from osfmodel.diagnosis.explanation import BucketRow
+from osfmodel.diagnosis.causes import CAUSES
+from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_MEANING, BucketRow, Explanation, RankParts, Remedy
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
 """Remedies that bring a smaller part are not called such."""
@@ -25,10 +26,153 @@ WORDS = {
     "idle": "idle",
 }
 """What each part of a step is called."""
-RANK_HEADS = ("rank", "own work", "computes", "waits for ranks", "waits for input", "slowest in")
-"""Heads of the table of ranks."""
 SHORT = {"float32": "", "float16": "fp16", "bfloat16": "bf16"}
 """What is said of a message's type."""
+
+
+class PartOfStep(NamedTuple):
+    """A part of a step, a key of WORDS; its seconds, None where the trace does not tell; and those of the step."""
+
+    name: str
+    seconds: float | None
+    step_time: float
+
+
+PARTS: tuple[Column[PartOfStep], ...] = (
+    column(None, "where it went", lambda part: WORDS[part.name]),
+    Column(
+        None,
+        "time",
+        lambda part: part.seconds,
+        lambda part: "not known" if part.seconds is None else show_time(part.seconds),
+    ),
+    column(
+        None,
+        "",
+        lambda part: None if part.seconds is None else part.seconds / part.step_time,
+        percent,
+        on_page="of the step",
+    ),
+)
+"""What is said of every part of a step; documents have the parts as one record, see SECONDS."""
+
+
+class CauseCost(NamedTuple):
+    """A cause, the seconds that it costs, what holds without it, and the seconds of the step."""
+
+    name: str
+    seconds: float
+    without: str
+    step_time: float
+
+
+COSTS: tuple[Column[CauseCost], ...] = (
+    column("cause", "what it is due to", lambda cost: cost.name, on_page="cause"),
+    column("costs_s", "costs", lambda cost: cost.seconds, show_time),
+    column("part_of_step", "", lambda cost: cost.seconds / cost.step_time, percent, on_page="of the step"),
+    column("without_it", "without it", lambda cost: cost.without),
+)
+"""What is said of every cause."""
+
+
+def _seconds(name: str, head: str | None = None) -> Column[Parts]:
+    return column(f"{name}_s", head, lambda parts: getattr(parts, name), show_time)
+
+
+SECONDS: tuple[Column[Parts], ...] = (
+    _seconds("compute", "computes"),
+    _seconds("transfer"),
+    _seconds("waiting", "waits for ranks"),
+    _seconds("held"),
+    _seconds("copies"),
+    _seconds("input", "waits for input"),
+    _seconds("idle"),
+)
+"""The parts of a step, of one rank, or of the mean of them."""
+
+
+class RankRow(NamedTuple):
+    """A rank, and how many steps there are."""
+
+    rank: RankParts
+    steps: int
+
+
+def _of_rank(part: Column[Parts]) -> Column[RankRow]:
+    return Column(part.key, part.head, lambda row: part.value(row.rank.parts), lambda row: part.shown(row.rank.parts))
+
+
+RANKS: tuple[Column[RankRow], ...] = (
+    column("rank", "rank", lambda row: row.rank.rank),
+    column("own_work_s", "own work", lambda row: row.rank.work, show_time),
+    Column(
+        "slowest_steps",
+        "slowest in",
+        lambda row: row.rank.slowest,
+        lambda row: f"{row.rank.slowest} of {row.steps}",
+        after="input_s",
+    ),
+    *map(_of_rank, SECONDS),
+)
+"""What is said of every rank."""
+
+
+def rank_rows(one: Explanation) -> list[RankRow]:
+    """A row for each rank."""
+    return [RankRow(rank, len(one.steps)) for rank in one.ranks]
+
+
+def _message(row: BucketRow) -> str:
+    return f"{row.number} {row.kind.replace('_', '-')} {SHORT.get(row.dtype or 'float32', row.dtype)}".strip()
+
+
+def _of_possible(row: BucketRow) -> str:
+    return "" if not row.bandwidth or not row.possible else f"{row.bandwidth / row.possible:.0%}"
+
+
+MESSAGES: tuple[Column[BucketRow], ...] = (
+    Column("bucket", "message", lambda row: row.number, _message),
+    column("kind", None, lambda row: row.kind),
+    column("dtype", None, lambda row: row.dtype),
+    column("gradients", None, lambda row: row.gradients),
+    column("bytes", "size", lambda row: row.bytes, show_bytes),
+    column("ready_s", "ready", lambda row: row.ready, show_time),
+    column("issued_s", None, lambda row: row.issued),
+    column("start_s", "start", lambda row: row.start, show_time),
+    column("end_s", "end", lambda row: row.end, show_time),
+    column("waiting_s", None, lambda row: row.waiting),
+    column("transfer_s", None, lambda row: row.transfer),
+    column("wire_s", None, lambda row: row.wire),
+    column(
+        "bus_bandwidth_bytes_per_s", "bus bandwidth", lambda row: row.bandwidth, lambda speed: f"{show_bytes(speed)}/s"
+    ),
+    Column("possible_bus_bandwidth_bytes_per_s", "of best", lambda row: row.possible, _of_possible),
+    column("hidden_s", "hidden", lambda row: row.hidden, show_time),
+    column("exposed_s", "exposed", lambda row: row.exposed, show_time),
+)
+"""What is said of every message."""
+
+
+def messages(one: Explanation) -> list[Column[BucketRow]]:
+    """MESSAGES, with the heading that says what bandwidths are compared with."""
+    compared = "of best" if one.cluster is None else "of possible"
+    return [replace(found, head=compared) if found.head == "of best" else found for found in MESSAGES]
+
+
+def faster(remedy: Remedy) -> str:
+    """By how much more samples a second."""
+    return f"{round((remedy.throughput or 1.0) - 1, 3) + 0.0:+.1%}"
+
+
+REMEDIES: tuple[Column[Remedy], ...] = (
+    column("remedy", None, lambda remedy: remedy.name),
+    column("what", "what would help", lambda remedy: remedy.what),
+    column("step_time_s", "step", lambda remedy: remedy.step_time, show_time, on_page="a step then"),
+    Column("throughput_factor", "samples/s", lambda remedy: remedy.throughput, faster),
+    column("by", "by", lambda remedy: remedy.by),
+    column("note", "", lambda remedy: remedy.note, on_page="left out"),
+)
+"""What is said of every remedy."""
 
 
 def title(one: Explanation) -> str:
@@ -40,40 +184,34 @@ def title(one: Explanation) -> str:
     return f"{workers}, a step takes {show_time(one.step_time)} ({over}{ranks})"
 
 
-def message_heads(one: Explanation) -> tuple[str, ...]:
-    """Heads of the table of messages."""
-    compared = "of best" if one.cluster is None else "of possible"
-    return ("message", "size", "ready", "start", "end", "bus bandwidth", compared, "hidden", "exposed")
-
-
 def whose_messages(one: Explanation) -> str:
     """Of which rank they are; nothing where one alone is traced."""
     return f"Messages of rank {one.sender}, the median by own work." if len(one.ranks) > 1 else ""
 
 
-def parts(one: Explanation) -> list[tuple[str, float | None]]:
-    """(Name, seconds) of what a step has of each part; None of what the trace does not tell."""
-    found = [(field.name, getattr(one.parts, field.name)) for field in fields(Parts)]
+def parts(one: Explanation) -> list[PartOfStep]:
+    """What a step has of each part; with None for what the trace does not tell."""
+    found = [PartOfStep(name, getattr(one.parts, name), one.step_time) for name in WORDS]
     unknown = bool(one.buckets) and one.workers > 1
-    return [(name, seconds) for name, seconds in found if seconds or name == "compute" or (seconds is None and unknown)]
+    return [row for row in found if row.seconds or row.name == "compute" or (row.seconds is None and unknown)]
 
 
-def costs(one: Explanation) -> list[tuple[str, float, str]]:
-    """(Cause, seconds, what holds without it), the costliest first, then what is left; none that is hardly any.
+def causes(one: Explanation) -> list[CauseCost]:
+    """What each cause costs in the order in which causes are taken away, then what is left."""
+    rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
+    return [CauseCost(*row, one.step_time) for row in (*rows, (COMPUTE, one.left, COMPUTE_MEANING))]
+
+
+def costs(one: Explanation) -> list[CauseCost]:
+    """What each cause costs, the costliest first, then what is left; none that is hardly any.
 
     Then what the replay missed of the step, so that all of them add up to it.
     """
-    *rows, left = all_costs(one)
-    missed = ("not replayed", one.step_time - one.replayed, "what a replay of the step as traced differs by")
-    ordered = [*sorted(rows, key=lambda row: -row[1]), left, missed]
-    return [row for row in ordered if abs(row[1]) >= SMALL * one.step_time]
-
-
-def rank_cells(rank: RankParts, steps: int) -> tuple[str, ...]:
-    """A row under RANK_HEADS."""
-    waiting = "" if rank.parts.waiting is None else show_time(rank.parts.waiting)
-    times = (show_time(rank.work), show_time(rank.parts.compute), waiting, show_time(rank.parts.input))
-    return (str(rank.rank), *times, f"{rank.slowest} of {steps}")
+    *rows, left = causes(one)
+    words = "what a replay of the step as traced differs by"
+    missed = CauseCost("not replayed", one.step_time - one.replayed, words, one.step_time)
+    ordered = [*sorted(rows, key=lambda row: -row.seconds), left, missed]
+    return [row for row in ordered if abs(row.seconds) >= SMALL * one.step_time]
 
 
 def most_exposed(rows: Sequence[BucketRow], most: int) -> list[BucketRow]:
@@ -81,24 +219,9 @@ def most_exposed(rows: Sequence[BucketRow], most: int) -> list[BucketRow]:
     return sorted(sorted(rows, key=lambda row: -row.exposed)[:most], key=lambda row: row.number)
 
 
-def message_cells(row: BucketRow) -> tuple[str, ...]:
-    """A row under message_heads."""
-    name = f"{row.number} {row.kind.replace('_', '-')} {SHORT.get(row.dtype or 'float32', row.dtype)}".strip()
-    size = "" if row.bytes is None else show_bytes(row.bytes)
-    speed = "" if row.bandwidth is None else f"{show_bytes(row.bandwidth)}/s"
-    part = "" if not row.bandwidth or not row.possible else f"{row.bandwidth / row.possible:.0%}"
-    times = [show_time(time) for time in (row.ready, row.start, row.end)]
-    return (name, size, *times, speed, part, show_time(row.hidden), show_time(row.exposed))
-
-
 def helping(remedies: Sequence[Remedy]) -> list[Remedy]:
     """Those that help, the most first, as they stand."""
     return [remedy for remedy in remedies if (remedy.throughput or 0.0) >= 1 + HELPS]
-
-
-def faster(remedy: Remedy) -> str:
-    """By how much more samples a second."""
-    return f"{round((remedy.throughput or 1.0) - 1, 3) + 0.0:+.1%}"
 
 
 def others(remedies: Sequence[Remedy]) -> list[str]:

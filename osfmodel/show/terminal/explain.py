@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from osfmodel.diagnosis import Explanation
-from osfmodel.diagnosis.explanation import BucketRow
-from osfmodel.entities.units import show_time
+from osfmodel.diagnosis.explanation import Explanation
+from osfmodel.show.tables import TERMINAL, texts
 from osfmodel.show.tables.explained import (
-    RANK_HEADS,
-    WORDS,
+    COSTS,
+    PARTS,
+    RANKS,
+    REMEDIES,
     costs,
-    faster,
     helping,
-    message_cells,
-    message_heads,
+    messages,
     most_exposed,
     others,
     parts,
-    rank_cells,
+    rank_rows,
     title,
     whose_messages,
 )
+from osfmodel.show.terminal.tables import ENDS, empty_table, table_of
 
 WIDTH = 40
 """Characters of the bar of a whole step."""
@@ -57,42 +53,22 @@ def show_explanation(console: Console, one: Explanation) -> None:
         console.print(f"Note: {remark}.", markup=False)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    return table
-
-
 def _show_parts(console: Console, one: Explanation) -> None:
-    table = _table("where it went", "time", "", "")
-    table.columns[-1].justify = "left"
-    for name, seconds in parts(one):
-        if seconds is None:
-            table.add_row(WORDS[name], "not known", "", "")
-        else:
-            share = f"{seconds / one.step_time:.1%}"
-            table.add_row(WORDS[name], show_time(seconds), share, bar(seconds, one.step_time))
+    table = empty_table([*(column.heading(TERMINAL) for column in PARTS), ""], ENDS)
+    for part in parts(one):
+        table.add_row(*texts(PARTS, part), "" if part.seconds is None else bar(part.seconds, one.step_time))
     console.print(table)
 
 
 def _show_causes(console: Console, one: Explanation) -> None:
     console.print()
-    table = _table("what it is due to", "costs", "", "without it")
-    table.columns[-1].justify = "left"
-    for name, seconds, meaning in costs(one):
-        table.add_row(name, show_time(seconds), f"{seconds / one.step_time:.1%}", meaning)
-    console.print(table)
+    console.print(table_of(COSTS, costs(one), ENDS))
 
 
 def _show_ranks(console: Console, one: Explanation) -> None:
-    if len(one.ranks) < 2:
-        return
-    console.print()
-    table = _table(*RANK_HEADS)
-    for rank in one.ranks:
-        table.add_row(*rank_cells(rank, len(one.steps)))
-    console.print(table)
+    if len(one.ranks) > 1:
+        console.print()
+        console.print(table_of(RANKS, rank_rows(one)))
 
 
 def _show_messages(console: Console, one: Explanation) -> None:
@@ -100,9 +76,11 @@ def _show_messages(console: Console, one: Explanation) -> None:
     if not one.buckets:
         return
     console.print()
-    heads, shown = message_heads(one), most_exposed(one.buckets, LISTED)
+    shown = most_exposed(one.buckets, LISTED)
     for count in range(len(LEFT_OUT) + 1):
-        table = _messages(heads, shown, LEFT_OUT[:count])
+        table = table_of([column for column in messages(one) if column.head not in LEFT_OUT[:count]], shown)
+        for column in table.columns:
+            column.no_wrap = True
         if console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum <= console.width:
             break
     console.print(table)
@@ -115,28 +93,12 @@ def _show_messages(console: Console, one: Explanation) -> None:
         console.print(words, markup=False)
 
 
-def _messages(heads: Sequence[str], rows: Sequence[BucketRow], left_out: Sequence[str]) -> Table:
-    kept = [place for place, head in enumerate(heads) if head not in left_out]
-    table = _table(*(heads[place] for place in kept))
-    for column in table.columns:
-        column.no_wrap = True
-    for row in rows:
-        cells = message_cells(row)
-        table.add_row(*(escape(cells[place]) for place in kept))
-    return table
-
-
 def _show_remedies(console: Console, one: Explanation) -> None:
     """A table of those that help; those that do not, and those without a price, in a line each."""
     useful = helping(one.remedies)
     if useful:
         console.print()
-        table = _table("what would help", "step", "samples/s", "by", "")
-        table.columns[-1].justify = "left"
-        for remedy in useful:
-            step = show_time(remedy.step_time or 0.0)
-            table.add_row(escape(remedy.what), step, faster(remedy), remedy.by, escape(remedy.note))
-        console.print(table)
+        console.print(table_of(REMEDIES, useful, ENDS))
     for number, words in enumerate(others(one.remedies)):
         if number == 0 and words.startswith("Would not help"):
             console.print()

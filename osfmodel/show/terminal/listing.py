@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-HEADINGS = {"gradient_mib": "MiB", "compute_ms": "ms", "batch_size": "batch"}
-"""Short headings for a listing: size of the gradients, time of one worker alone, samples per worker."""
-SHORT = 44
-"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
+from osfmodel.show.tables import TERMINAL, Column, for_people, texts
+from osfmodel.show.tables.listing import Entry, columns_of
+from osfmodel.show.terminal.tables import empty_table
 
 
-def show_list(console: Console, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
     """One line per entry."""
-    columns = [
-        column for column in (rows[0] if rows else ["name"]) if column not in ("conditions", "licence", "evidence")
-    ]
     console.print(kind, style="bold")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
+    columns = for_people(columns_of(kind), TERMINAL)
+    table = empty_table([one.heading(TERMINAL) for one in columns], range(len(columns)))
+    for place, (head, column) in enumerate(zip(table.columns, columns, strict=True)):
         # Where the terminal is narrow only sources are cut, and only meanings wrap.
-        longest = 0 if column in ("source", "meaning") else max((len(_text(row[column])) for row in rows), default=0)
-        heading = HEADINGS.get(column, column.replace("_", " "))
-        table.add_column(
-            heading, no_wrap=column != "meaning", overflow="ellipsis", min_width=max(longest, len(heading))
-        )
+        bounded = column.key in ("source", "meaning")
+        longest = 0 if bounded else max((len(texts(columns, row)[place]) for row in rows), default=0)
+        head.no_wrap, head.overflow = column.key != "meaning", "ellipsis"
+        head.min_width = max(longest, len(column.heading(TERMINAL)))
     for row in rows:
-        table.add_row(*[escape(_short(row[key]) if key == "source" else _text(row[key])) for key in columns])
+        table.add_row(*map(escape, texts(columns, row)))
     console.print(table)
 
 
-def show_entry(console: Console, row: Mapping[str, Any]) -> None:
+def show_entry(console: Console, columns: Sequence[Column[Entry]], row: Entry) -> None:
     """All that is known of one entry, a line each."""
-    for column, value in row.items():
-        console.print(f"{column.replace('_', ' ')}: {_text(value)}", markup=False, soft_wrap=True)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _short(source: str) -> str:
-    """Who published it: what stands before the commit or the path, cut to a line."""
-    who = source.partition(" @ ")[0].partition(": ")[0]
-    return who if len(who) <= SHORT else who[: SHORT - 1] + "…"
+    for column in columns:
+        name, value = (column.key or "").replace("_", " "), column.value(row)
+        console.print(f"{name}: {'' if value is None else value}", markup=False, soft_wrap=True)

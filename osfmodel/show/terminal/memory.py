@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from osfmodel.engine.memory import OWNERS, Memory
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.planning.memory.demand import Candidate, MemoryTuning
+from osfmodel.show.tables import TERMINAL, for_people
+from osfmodel.show.tables.memory import FITS, PEAKS, WHICH, compared
+from osfmodel.show.terminal.tables import empty_table, table_of
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 64
@@ -33,15 +35,14 @@ def bars(memory: Memory, top: int, until: float, width: int = WIDTH) -> str:
 
 def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[str, float], limit: int | None) -> None:
     """Owners at the peak, side by side, and the steps on one scale."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("at the peak", *named):
-        table.add_column(escape(column), justify="left" if column == "at the peak" else "right")
+    table = empty_table(["at the peak", *map(escape, named)])
     peaks = [memory.peak for memory in named.values()]
     for owner in OWNERS:
         if any(peak.held.get(owner) for peak in peaks):
             table.add_row(owner, *(show_bytes(peak.held.get(owner, 0)) for peak in peaks))
-    table.add_row("in all", *(show_bytes(peak.bytes) for peak in peaks), style="bold")
-    table.add_row("when", *(escape(peak.during) for peak in peaks))
+    for number, column in enumerate(for_people(PEAKS, TERMINAL)):
+        cells = (escape(column.shown(memory)) for memory in named.values())
+        table.add_row(column.heading(TERMINAL), *cells, style=None if number else "bold")
     console.print(table)
     top = max([limit or 0, *(peak.bytes for peak in peaks)])
     longest = max(times.values())
@@ -55,30 +56,18 @@ def show_memory_tuning(console: Console, tuning: MemoryTuning) -> None:
     """Before and after, what was chosen, and the memory timelines."""
     title = f"{tuning.workload.name} on {tuning.cluster.name}, {tuning.workers} workers, within "
     console.print(f"{title}{show_bytes(tuning.demand.limit)}", style="bold", markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("", "batch per worker", "peak", "iteration", "samples/s", "above bound")
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    if tuning.before is not None:
-        table.add_row("DDP's defaults", *_cells(tuning.before), "")
-    table.add_row("tuned", *_cells(tuning.after), f"{tuning.after.gap or 0:.1%}")
-    console.print(table)
+    fits = compared(tuning)
+    console.print(table_of((WHICH, *FITS), fits))
     console.print(_verdict(tuning), style="bold", markup=False)
     for line in chosen(tuning.after):
         console.print(f"{line}.", markup=False)
     for note in tuning.notes:
         console.print(f"Note: {note}.", markup=False)
     console.print()
-    fits = {"DDP's defaults": tuning.before, "tuned": tuning.after}
-    there = {name: fit for name, fit in fits.items() if fit is not None}
-    memories = {name: fit.memory for name, fit in there.items()}
-    show_memory(console, memories, {name: fit.iteration_time for name, fit in there.items()}, tuning.demand.limit)
+    memories = {WHICH.shown(fit): fit.candidate.memory for fit in fits}
+    times = {WHICH.shown(fit): fit.candidate.iteration_time for fit in fits}
+    show_memory(console, memories, times, tuning.demand.limit)
     console.print("For osf.execute: -o plan.json writes the plan.", markup=False)
-
-
-def _cells(fit: Candidate) -> tuple[str, ...]:
-    peak = show_bytes(fit.memory.peak.bytes)
-    return str(fit.batch_size), peak, show_time(fit.iteration_time), f"{fit.throughput:.4g}"
 
 
 def _verdict(tuning: MemoryTuning) -> str:

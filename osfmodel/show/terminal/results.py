@@ -11,11 +11,12 @@ from rich.table import Table
 from osfmodel.engine.bands import Band
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.units import how_many, show_bytes, show_sizes, show_time
-from osfmodel.planning.economics import Economics
 from osfmodel.planning.predictions import Bound, Comparison, Prediction
 from osfmodel.planning.tuning import Tuning
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.show.tables import headed, texts
+from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, band_text, plan_rows
+from osfmodel.show.terminal.tables import empty_table, show_title, table_of
 
 MOST_COLUMNS = 4
 """Plans up to which a sweep has a column for each."""
@@ -23,38 +24,14 @@ ROOMY = 100
 """Characters of a terminal from which plans have their samples per second also where nothing is compared with them."""
 
 
-def table_under(console: Console, title: str, *columns: str) -> Table:
-    """An empty table under its title, which is printed at once so that a narrow table does not wrap it."""
-    console.print(title, style="bold", markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    return table
-
-
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """The plans side by side at one worker count."""
     workload = comparison.workload
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
-    columns = ("plan", "buckets", "iteration", "scaling factor", "speed-up", "exposed", "above bound", "error band")
-    wanted = comparison.what_if.words or console.width >= ROOMY
-    rates = ["samples/s"] if workload.batch_size and wanted else []
-    table = table_under(console, title, *columns, *rates)
-    for prediction in comparison.predictions:
-        timeline = prediction.timeline
-        table.add_row(
-            escape(prediction.name),
-            str(len(prediction.plan.buckets)),
-            show_time(prediction.iteration_time),
-            f"{prediction.scaling_factor:.3f}",
-            f"{prediction.scaling_factor * comparison.workers:.4g}x",
-            show_time(max(timeline.exposed_communication, 0)),
-            f"{max(prediction.gap, 0):.1%}",
-            _width(prediction.band),
-            *(_rate(comparison.throughput(prediction)) for _ in rates),
-        )
-    console.print(table)
+    wanted = workload.batch_size and (comparison.what_if.words or console.width >= ROOMY)
+    show_title(console, title)
+    console.print(table_of((*PLANS, RATE) if wanted else PLANS, plan_rows(comparison)))
     console.print(
         f"{_alone(comparison)} Lower bound for any schedule"
         f"{_bounds(comparison.bounds)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
@@ -71,10 +48,6 @@ def _alone(comparison: Comparison) -> str:
         return f"One worker alone: {show_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
     return f"One worker alone, with the whole global batch: {show_time(whole)}."
-
-
-def _rate(rate: float | None) -> str:
-    return "" if rate is None else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def _varied(what_if: WhatIf) -> str:
@@ -131,10 +104,6 @@ def rules_of(objective: Objective) -> str:
     return ", ".join(words)
 
 
-def _width(band: Band | None) -> str:
-    return "" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
-
-
 def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     """What the bands are of."""
     known = [band for band in bands if band is not None]
@@ -149,7 +118,7 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
 
 def _widths(bands: Sequence[Band | None]) -> str:
     """The narrowest and the widest."""
-    known = sorted({band.half_width: _width(band) for band in bands if band is not None}.items())
+    known = sorted({band.half_width: band_text(band) for band in bands if band is not None}.items())
     ends = dict.fromkeys(text for _, text in (known[:1] + known[-1:]))
     return " to ".join(ends)
 
@@ -161,48 +130,44 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
         console.print(f"Note: {caveat}.", markup=False)
 
 
-def show_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
+def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     """Scaling factor and iteration time of every plan at every worker count, a row each where plans are many."""
-    first = comparisons[0]
+    first = plans[0][0].comparison
     where = f"{first.cluster.name}{_varied(first.what_if)}"
-    title = f"{first.workload.name} on {where}: iteration time and scaling factor"
+    show_title(console, f"{first.workload.name} on {where}: iteration time and scaling factor")
     if len(first.predictions) > MOST_COLUMNS:
-        table = table_under(
-            console, title, "plan", "workers", "iteration", "scaling factor", "above bound", "error band"
-        )
-        for number in range(len(first.predictions)):
-            for comparison in comparisons:
-                _sweep_row(table, comparison.predictions[number], comparison.workers)
+        heads = ("plan", "workers", "iteration", "scaling factor", "above bound", "error band")
+        console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
     else:
-        columns = [escape(prediction.name) for prediction in first.predictions]
-        table = table_under(console, title, "workers", *columns, "bound", "error band")
-        for comparison in comparisons:
-            cells = [
-                f"{show_time(prediction.iteration_time)}  {prediction.scaling_factor:.3f}"
-                for prediction in comparison.predictions
-            ]
-            bands = _widths([prediction.band for prediction in comparison.predictions])
-            table.add_row(str(comparison.workers), *cells, show_time(comparison.lower_bound), bands)
-    console.print(table)
-    _show_below_sweep(console, comparisons)
+        console.print(_side_by_side(plans))
+    _show_below_sweep(console, [rows[0].comparison for rows in plans])
 
 
-def show_scaling(console: Console, comparisons: Sequence[Comparison]) -> None:
+def _by_plan(plans: Sequence[Sequence[PlanRow]]) -> list[PlanRow]:
+    """The first plan at every worker count, then the second."""
+    return [row for rows in zip(*plans, strict=True) for row in rows]
+
+
+def _side_by_side(plans: Sequence[Sequence[PlanRow]]) -> Table:
+    """A column for each plan."""
+    columns = headed(EVERY, "iteration", "scaling factor")
+    table = empty_table(["workers", *(escape(row.prediction.name) for row in plans[0]), "bound", "error band"])
+    for rows in plans:
+        cells = ["  ".join(texts(columns, row)) for row in rows]
+        bands = _widths([row.prediction.band for row in rows])
+        one = rows[0].comparison
+        table.add_row(str(one.workers), *cells, show_time(one.lower_bound), bands)
+    return table
+
+
+def show_scaling(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     """What more workers bring, plan by plan: the batch of each, throughput, speed-up over one worker, efficiency."""
-    first = comparisons[0]
+    first = plans[0][0].comparison
     kind = "weak" if first.what_if.global_batch is None else "strong"
-    title = f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling"
-    columns = ("workers", "batch of each", "iteration", "samples/s", "speed-up", "scaling factor", "error band")
-    table = table_under(console, title, "plan", *columns)
-    for number, plan in enumerate(first.predictions):
-        for comparison in comparisons:
-            one, workers, batch = comparison.predictions[number], comparison.workers, comparison.workload.batch_size
-            factor = one.scaling_factor
-            times = (show_time(one.iteration_time), _rate(comparison.throughput(one)), f"{factor * workers:.4g}x")
-            cells = ("" if batch is None else str(batch), *times, f"{factor:.3f}", _width(one.band))
-            table.add_row(escape(plan.name), str(workers), *cells)
-    console.print(table)
-    _show_below_sweep(console, comparisons)
+    show_title(console, f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling")
+    heads = ("plan", "workers", "batch of each", "iteration", "samples/s", "speed-up", "scaling factor", "error band")
+    console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
+    _show_below_sweep(console, [rows[0].comparison for rows in plans])
 
 
 def _show_below_sweep(console: Console, comparisons: Sequence[Comparison]) -> None:
@@ -210,12 +175,6 @@ def _show_below_sweep(console: Console, comparisons: Sequence[Comparison]) -> No
     _show_executors(console, comparisons[0].predictions)
     _show_caveats(console, comparisons)
     _show_bands(console, [prediction.band for one in comparisons for prediction in one.predictions])
-
-
-def _sweep_row(table: Table, prediction: Prediction, workers: int) -> None:
-    factor, gap = f"{prediction.scaling_factor:.3f}", f"{max(prediction.gap, 0):.1%}"
-    time = show_time(prediction.iteration_time)
-    table.add_row(escape(prediction.name), str(workers), time, factor, gap, _width(prediction.band))
 
 
 def show_buckets(console: Console, comparisons: Sequence[Comparison]) -> None:
@@ -231,31 +190,17 @@ def show_buckets(console: Console, comparisons: Sequence[Comparison]) -> None:
             console.print(f"{first.name}{where}: {how_many(len(sizes), 'bucket')}{listed}.", markup=False)
 
 
-def show_economics(
-    console: Console,
-    comparisons: Sequence[Comparison],
-    money: Sequence[Sequence[Economics]],
-    knees: Mapping[str, int | None],
-) -> None:
+def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: Mapping[str, int | None]) -> None:
     """Time to train and cost of every plan at every worker count, and where more workers stop paying."""
-    batch, shared = comparisons[0].workload.batch_size, comparisons[0].what_if.global_batch
+    first = plans[0][0]
+    batch, shared = first.comparison.workload.batch_size, first.comparison.what_if.global_batch
     size = f"{batch} per worker (more workers, fewer iterations)" if shared is None else f"{shared} for all workers"
-    title = f"Training time and cost, batch of {size}"
-    priced = money[0][0].cost is not None
+    priced = first.paid is not None and first.paid.cost is not None
     console.print()
-    table = table_under(
-        console, title, "plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else [])
-    )
-    for position, prediction in enumerate(comparisons[0].predictions):
-        for comparison, rows in zip(comparisons, money, strict=True):
-            row, factor = rows[position], comparison.predictions[position].scaling_factor
-            cost = [] if row.cost is None else [f"{row.cost:,.2f}"]
-            speed_up = f"{factor * row.workers:.4g}x"
-            table.add_row(
-                escape(prediction.name), str(row.workers), speed_up, f"{row.hours:,.4g}", f"{row.gpu_hours:,.4g}", *cost
-            )
-    console.print(table)
-    if len(comparisons) > 1:
+    show_title(console, f"Training time and cost, batch of {size}")
+    heads = ("plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
+    console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
+    if len(plans) > 1:
         found = ", ".join(f"{escape(plan)} {turn or 'not reached'}" for plan, turn in knees.items())
         console.print(
             f"Knee: {found}. The knee is where the next step raises GPU hours by a larger part than it cuts the time "
@@ -263,16 +208,11 @@ def show_economics(
         )
 
 
-def show_tuning(console: Console, tuning: Tuning) -> None:
-    """The verdict, the times, and the lines to paste."""
+def show_tuning(console: Console, tuning: Tuning, executes: bool) -> None:
+    """The verdict, the times, and the lines to paste; ``executes``: whether the plan is for our executor."""
     title = f"{tuning.workload.name} on {tuning.cluster.name}{_varied(tuning.what_if)} for {tuning.target}"
-    columns = ("workers", "default", "tuned", "best plan", "lower bound", "gap", "gain", "error band")
-    table = table_under(console, title, *columns)
-    for outcome in tuning.outcomes:
-        times = (outcome.default_time, outcome.tuned_time, outcome.optimal_time, outcome.lower_bound)
-        gap, gain = f"{max(outcome.gap, 0):.1%}", f"{round(outcome.gain, 4) + 0.0:.1%}"
-        table.add_row(str(outcome.workers), *map(show_time, times), gap, gain, _width(outcome.band))
-    console.print(table)
+    show_title(console, title)
+    console.print(table_of(OUTCOMES, tuning.outcomes))
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
     if sizes:
@@ -283,7 +223,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
     console.print()
     if not tuning.improvement:
         console.print("The lines all the same: --format code.")
-    elif CONFIG_TARGETS[tuning.target].executes:
+    elif executes:
         console.print(f"For osf.execute ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
     else:
         console.print(tuning.rendered, markup=False, soft_wrap=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.planning.predictions import Prediction
+from osfmodel.planning.report import Report
+from osfmodel.show.curves import CURVES
 from osfmodel.show.html import iteration
-from osfmodel.show.html.curves import CURVES
 from osfmodel.show.html.markup import Markup, element, folded, joined
 from osfmodel.show.html.plans import band_width, plans
 from osfmodel.show.html.shell import document, section
@@ -33,59 +34,59 @@ def page(pictures: Pictures, version: str) -> str:
 
 
 def _page(pictures: Pictures, version: str, cells: int | None) -> str:
-    return document(pictures.title, version, _sections(pictures, version, cells), "report.js")
+    return document(pictures.report.title, version, _sections(pictures, version, cells), "report.js")
 
 
 def _sections(pictures: Pictures, version: str, cells: int | None) -> Iterable[Markup]:
     yield _header(pictures)
     yield section("iteration", "One iteration", _iteration(pictures, cells))
-    yield section("plans", "Plan by plan", plans(pictures))
+    yield section("plans", "Plan by plan", plans(pictures.report))
     for curve in pictures.curves:
         shown = CURVES[type(curve)]
-        yield section(shown.key, shown.title, shown.content(curve))
-    yield section("assumed", "What this takes for granted", _assumed(pictures))
+        yield section(shown.key, shown.title, shown.section(curve))
+    yield section("assumed", "What this takes for granted", _assumed(pictures.report))
     yield element("footer", f"Written by osf report, osfmodel {version}.")
 
 
 def _header(pictures: Pictures) -> Markup:
-    request = pictures.request
+    report = pictures.report
     return element(
         "header",
-        element("h1", request.workload.name),
-        element("p", pictures.where, class_="where"),
-        element("p", pictures.verdict, class_="verdict"),
-        element("dl", *(_tile(*tile) for tile in _tiles(pictures)), class_="tiles"),
-        *(element("dl", *(_strip(pictures, gantt) for gantt in pictures.measured), class_="strips")
+        element("h1", report.workload.name),
+        element("p", report.where, class_="where"),
+        element("p", report.verdict, class_="verdict"),
+        element("dl", *(_tile(*tile) for tile in _tiles(report)), class_="tiles"),
+        *(element("dl", *(_strip(report, gantt) for gantt in pictures.measured), class_="strips")
           for _ in pictures.measured[:1]),
-        *(element("p", element("strong", "What limits the traced job: "), why, class_="why") for why in pictures.why),
-        *(element("p", doubt, class_="doubt") for doubt in pictures.doubts),
+        *(element("p", element("strong", "What limits the traced job: "), why, class_="why") for why in report.why),
+        *(element("p", doubt, class_="doubt") for doubt in report.doubts),
     )  # fmt: skip
 
 
-def _tiles(pictures: Pictures) -> list[tuple[str, str, str]]:
+def _tiles(report: Report) -> list[tuple[str, str, str]]:
     """Name, figure and a few more words of each headline figure."""
-    default, tuned, workers = pictures.default, pictures.tuned, pictures.request.workers
+    default, tuned, workers = report.default, report.tuned, report.comparison.workers
     change = round(tuned.iteration_time / default.iteration_time - 1, 3) + 0.0
     return [
         (f"Default ({default.name})", show_time(default.iteration_time), _buckets(default)),
-        (f"Tuned for {pictures.request.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
-        ("Lower bound", show_time(pictures.bound), f"by the rules of {default.name}"),
+        (f"Tuned for {report.tuning.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
+        ("Lower bound", show_time(report.bound), f"by the rules of {default.name}"),
         ("One worker alone", show_time(default.alone), "without communication"),
         ("Speed-up, tuned", f"{tuned.scaling_factor * workers:.4g}x", f"scaling factor {tuned.scaling_factor:.3f}"),
         ("Error band", band_width(tuned.band), "nine in ten runs measured" if tuned.band else "nothing measured alike"),
     ]
 
 
-def _strip(pictures: Pictures, gantt: Gantt) -> Markup:
+def _strip(report: Report, gantt: Gantt) -> Markup:
     """A measured step, and what it is held against."""
-    against = pictures.comparison.predictions[pictures.shown]
+    against = report.comparison.predictions[report.shown]
     idle = 1 - gantt.computing - gantt.exposed_time / gantt.end
     pauses = f"; for {idle:.0%} it does not, nor communicates, which a workload made of the trace has as computation"
     words = (
         f"{gantt.name}. The device computes for {gantt.computing:.0%} of it{pauses if idle > IDLE else ''}. "
         f"Predicted, {against.name}: "
         f"{show_time(against.iteration_time)} ({against.iteration_time / gantt.end - 1:+.1%}). "
-        f"Tuned: {show_time(pictures.tuned.iteration_time)} ({pictures.tuned.iteration_time / gantt.end - 1:+.1%})."
+        f"Tuned: {show_time(report.tuned.iteration_time)} ({report.tuned.iteration_time / gantt.end - 1:+.1%})."
     )
     return element("div", element("dt", "Measured"), element("dd", element("strong", show_time(gantt.end))),
                    element("dd", words), class_="strip")  # fmt: skip
@@ -103,7 +104,7 @@ def _buckets(prediction: Prediction) -> str:
 def _iteration(pictures: Pictures, cells: int | None) -> Iterable[Markup]:
     predicted = [_coarse(gantt, cells) for gantt in pictures.predicted]
     measured = [_coarse(gantt, cells) for gantt in pictures.measured]
-    longest, shown = max((gantt.end for gantt in measured), default=0.0), pictures.shown
+    longest, shown = max((gantt.end for gantt in measured), default=0.0), pictures.report.shown
     yield _switch(predicted, shown)
     yield _tools()
     names, drawn = [], []
@@ -198,12 +199,11 @@ def _source(source: Source) -> list[tuple[str, str]]:
     return [(name, text) for name, text in stated if text != Source().origin]
 
 
-def _assumed(pictures: Pictures) -> Iterable[Markup]:
-    request = pictures.request
-    workload, cluster = pictures.comparison.workload, request.cluster
-    band = pictures.tuned.band
+def _assumed(report: Report) -> Iterable[Markup]:
+    workload, cluster = report.comparison.workload, report.comparison.cluster
+    band = report.tuned.band
     facts = [
-        *((name, value) for name, value in request.inputs),
+        *((name, value) for name, value in report.inputs),
         ("gradients", f"{show_bytes(workload.gradient_bytes)} in {len(workload.gradients)} tensors"),
         ("batch per worker", "not stated" if workload.batch_size is None else str(workload.batch_size)),
         ("cost model", cluster.cost_model),
@@ -217,5 +217,5 @@ def _assumed(pictures: Pictures) -> Iterable[Markup]:
     yield element(
         "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts), class_="facts"
     )
-    notes = [element("li", f"{note} ", element("small", f"({', '.join(names)})")) for note, names in pictures.notes]
+    notes = [element("li", f"{note} ", element("small", f"({', '.join(names)})")) for note, names in report.notes]
     yield element("ul", *notes, class_="notes") if notes else joined()

@@ -1,9 +1,8 @@
-"""What changes with the number of workers and with the bucket size: curves, with the points that matter."""
+"""What changes with the number of workers and with the bucket size, as curves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from osfmodel.cost import worker_counts
@@ -12,9 +11,9 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Plan
-from osfmodel.entities.units import MIB, show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import Comparison
+from osfmodel.planning.report import Scaling, ScalingLine, Sweep
 from osfmodel.solve.caps import in_elements
 from osfmodel.targets import CONFIG_TARGETS, Target
 
@@ -26,71 +25,6 @@ CLOCKED_CAPS = 32
 """The same for a framework with a clock, whose loop is followed for each."""
 SMALLEST_PART = 1 / 4096
 """The smallest of them, as a part of all gradients, where no tensor is larger."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingLine:
-    """The scaling factor of one plan at each worker count, and its iteration time in seconds."""
-
-    name: str
-    factors: tuple[float, ...]
-    times: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Workers against scaling factor (compute time / iteration time); times that is the speed-up.
-
-    bounds: what no schedule can pass under the rules of the first plan, as scaling factors
-    chosen: the worker count that the report is about
-    """
-
-    counts: tuple[int, ...]
-    lines: tuple[ScalingLine, ...]
-    bounds: tuple[float, ...]
-    chosen: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """One limit for all messages against iteration time (seconds), and what the framework does without being asked.
-
-    target:   the framework
-    setting:  its name of the limit
-    elements: whether ``caps`` count elements; bytes otherwise
-    best:     place in ``caps`` of the limit that is fastest, the largest where several are
-    default:  iteration time as the framework is by default
-    bound:    what no schedule can beat under its rules
-    """
-
-    target: str
-    setting: str
-    elements: bool
-    caps: tuple[int, ...]
-    times: tuple[float, ...]
-    buckets: tuple[int, ...]
-    best: int
-    default: float
-    bound: float
-
-    @property
-    def best_cap(self) -> int:
-        """Bytes, or elements."""
-        return self.caps[self.best]
-
-    @property
-    def best_time(self) -> float:
-        """Seconds."""
-        return self.times[self.best]
-
-    @property
-    def unit(self) -> tuple[str, int]:
-        """What limits are drawn in: its name, and how much it is."""
-        return ("million elements", 10**6) if self.elements else ("MiB", MIB)
-
-    def words(self, cap: int) -> str:
-        """A limit with its unit."""
-        return f"{cap / 10**6:.4g} M elements" if self.elements else show_bytes(cap)
 
 
 def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:

@@ -1,0 +1,129 @@
+"""All that a report shows, from a request: tuned, predicted, explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from osfmodel.diagnosis.explain_trace import explain_trace
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import OsfError
+from osfmodel.entities.workload import Workload
+from osfmodel.formats.traces import Trace, plan_of
+from osfmodel.formats.traces.cautions import cautions
+from osfmodel.formats.traces.usual import step_times, usual_step, usual_steps
+from osfmodel.planning.curves import counts_around, scaling, sweep
+from osfmodel.planning.predictions import Comparison, Given, compare
+from osfmodel.planning.report import BEST, TRACED, TUNED, MeasuredStep, Report
+from osfmodel.planning.tuning import tune
+from osfmodel.planning.what_if import WhatIf
+from osfmodel.targets import CONFIG_TARGETS
+from osfmodel.targets.named_plans import NAMED_PLANS, STOCK_PLANS
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """What is to be shown.
+
+    workers:  at which count the iteration is shown and tuned for
+    counts:   those of the curve over workers; none for some around ``workers``
+    target:   the framework whose default and tuned plans are shown first
+    plans:    what is shown beside them
+    traces:   measured jobs to stand beside the predictions
+    inputs:   what was asked for, as pairs of words, to be shown
+    what_if:  what of workload and cluster was changed; the cluster has been, the workload is as profiled
+    """
+
+    workload: Workload
+    cluster: Cluster
+    workers: int
+    counts: tuple[int, ...] = ()
+    target: str = "ddp"
+    plans: tuple[Given, ...] = STOCK_PLANS
+    traces: tuple[Trace, ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+    what_if: WhatIf = WhatIf()
+
+    def changed(self, workers: int) -> Workload:
+        """The workload as it is to be at so many workers."""
+        return self.what_if.of_workload(self.workload, workers)
+
+    def compared(self, plans: Sequence[Given], workers: int) -> Comparison:
+        """``plans`` at so many workers. Raises as ``compare``."""
+        comparison = compare(self.changed(workers), self.cluster, workers, plans)
+        return comparison.under(self.what_if, self.what_if.alone(self.workload, workers))
+
+
+def gather(request: ReportRequest) -> Report:
+    """Tune, predict and explain. Raises as ``tune`` and ``compare``, and DataError for a trace without a step."""
+    workload, cluster, workers = request.changed(request.workers), request.cluster, request.workers
+    seen = tuple(step for trace in request.traces for step in _measured(trace))
+    tuning = tune(workload, cluster, workers, request.target).under(request.what_if)
+    default = request.target if request.target in NAMED_PLANS else "ddp"
+    both: list[Given] = [default, (TUNED, tuning.named)]
+    traced, remarks = _traced(request.traces, workload)
+    others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
+    comparison = request.compared([*both, *traced, *others], workers)
+    counts = sorted(request.counts) if len(request.counts) > 1 else counts_around(cluster, workers)
+    return Report(
+        request.workload,
+        tuning,
+        comparison,
+        scaling(partial(request.compared, [*both, BEST]), counts, workers),
+        sweep(comparison, request.target),
+        measured=seen,
+        why=_why(request.traces),
+        remarks=(*remarks, *_knobless(request.target), *_of_traces(request.traces)),
+        inputs=request.inputs,
+    )
+
+
+def _traced(traces: Sequence[Trace], workload: Workload) -> tuple[list[Given], list[tuple[str, str]]]:
+    """The buckets of the first trace that has them and whose layers are those of the workload; why not of others."""
+    remarks: list[tuple[str, str]] = []
+    for trace in traces:
+        try:
+            return [(TRACED, plan_of(trace, workload))], remarks
+        except OsfError as error:
+            remarks.append((f"the buckets of the trace are not among the plans: {error}", f"trace {trace.name}"))
+    return [], remarks
+
+
+def _why(traces: Sequence[Trace]) -> tuple[str, ...]:
+    """As ``osf explain`` says it; nothing for traces that do not fit together, which that command says why."""
+    found = []
+    for trace in traces:
+        with suppress(OsfError):
+            found.append(explain_trace(trace).verdict)
+    return tuple(found)
+
+
+def _knobless(target: str) -> list[tuple[str, str]]:
+    if CONFIG_TARGETS[target].size is not None:
+        return []
+    return [(f"no curve over bucket sizes: {target} has no one setting that limits all messages", target)]
+
+
+def _of_traces(traces: Sequence[Trace]) -> list[tuple[str, str]]:
+    return [(remark, f"trace {trace.name}") for trace in traces for remark in (*trace.remarks, *cautions(trace))]
+
+
+def _measured(trace: Trace) -> list[MeasuredStep]:
+    """The usual step of the first rank that has it, and of the rank on which it is the longest, where that is another.
+
+    Raises DataError for a trace without a step.
+    """
+    number = usual_step(trace).number
+    steps = [(rank.rank, step) for rank in trace.ranks for step in rank.steps if step.number == number]
+    shown = dict([steps[0], max(steps, key=lambda one: one[1].time)])
+    return [
+        MeasuredStep(f"{trace.name}, rank {rank}, step {number}", step, _longest(trace)) for rank, step in shown.items()
+    ]
+
+
+def _longest(trace: Trace) -> float:
+    """Seconds of the longest of the usual steps, each in the mean over the ranks."""
+    times = step_times(trace)
+    return max(times[step.number] for step in usual_steps(trace))

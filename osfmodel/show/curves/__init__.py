@@ -1,0 +1,44 @@
+"""How each curve of a report is drawn. To add one: a module with a function for each form, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from osfmodel.planning.report import Scaling, Sweep
+from osfmodel.show.curves import scaling, scatter, sweep
+from osfmodel.show.html.markup import Markup
+from osfmodel.show.pictures import Curve
+from osfmodel.show.pictures.scatter import Scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A type of curve in every form.
+
+    key, title: id and heading of its section of a page
+    section:    (curve) -> content of that section
+    terminal:   (console, curve), prints it
+    axes:       (axes of matplotlib, curve), draws on them
+    """
+
+    key: str
+    title: str
+    section: Callable[[Any], Iterable[Markup]]
+    terminal: Callable[[Any, Any], None]
+    axes: Callable[[Any, Any], None]
+
+
+CURVES: Mapping[type[Curve], Drawing] = {
+    Scaling: Drawing("workers", "More workers", scaling.workers, scaling.show_scaling, scaling.draw_scaling),
+    Sweep: Drawing("sizes", "Bucket size", sweep.sizes, sweep.show_sweep, sweep.draw_sweep),
+    Scatter: Drawing(
+        "evidence",
+        "Runs of the sources of the error band",
+        scatter.evidence,
+        scatter.show_scatter,
+        scatter.draw_scatter,
+    ),
+}
+"""The drawing of each type of curve."""

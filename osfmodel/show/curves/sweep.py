@@ -1,0 +1,121 @@
+"""Iteration time over the limit of all messages, in every form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from osfmodel.entities.units import show_time
+from osfmodel.planning.report import Sweep
+from osfmodel.show.html.axes import ACROSS, UP, Axis, Scale, curve, key, level, mark, plot
+from osfmodel.show.html.markup import Markup, element, figure_words, folded, table
+from osfmodel.show.pictures.ticks import decade_ticks, time_unit
+from osfmodel.show.plotting import COLOURS, finish
+from osfmodel.show.terminal.charts import HEIGHT, chart_width
+
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def show_sweep(console: Any, sweep: Sweep) -> None:
+    """Columns: iteration time over the logarithm of the limit, from the bound up; the best limit is marked below."""
+    margin = 10
+    width = min(chart_width(console, margin), len(sweep.caps) * 2)
+    title = f"Iteration time over {sweep.setting}; best {sweep.words(sweep.best_cap)}: {show_time(sweep.best_time)}"
+    console.print(f"{title}; {sweep.target} by default: {show_time(sweep.default)}", style="bold", markup=False)
+    first, last = math.log(sweep.caps[0]), math.log(sweep.caps[-1])
+    span = (last - first) or 1.0
+    logs = [math.log(cap) for cap in sweep.caps]
+    nearest = [
+        min(range(len(logs)), key=lambda i, at=first + span * (column + 0.5) / width: abs(logs[i] - at))  # type: ignore[misc]
+        for column in range(width)
+    ]
+    times = [sweep.times[place] for place in nearest]
+    low, high = min(*times, sweep.bound) * 0.98, max(times)
+    levels = [round(HEIGHT * 8 * (time - low) / ((high - low) or 1)) for time in times]
+    best = min(int((logs[sweep.best] - first) / span * width), width - 1)
+    for row in reversed(range(HEIGHT)):
+        label = show_time(high) if row == HEIGHT - 1 else show_time(low) if row == 0 else ""
+        cells = "".join(EIGHTHS[min(max(level - 8 * row, 0), 8)] for level in levels)
+        console.print(f"{label:>{margin - 1}} {cells}".rstrip(), markup=False)
+    console.print(" " * (margin + best) + "↑ best", markup=False)
+    left, right = sweep.words(sweep.caps[0]), sweep.words(sweep.caps[-1])
+    console.print(" " * margin + left + right.rjust(max(width - len(left), len(right) + 1)), markup=False)
+
+
+def draw_sweep(axes: Any, sweep: Sweep) -> None:
+    """Iteration time over one limit for all buckets."""
+    name, whole = sweep.unit
+    caps = [cap / whole for cap in sweep.caps]
+    unit, factor = time_unit(max(*sweep.times, sweep.default))
+    axes.plot(caps, [time * factor for time in sweep.times], color=COLOURS[0], linewidth=1.4, label="one limit for all")
+    best = f"best: {sweep.words(sweep.best_cap)}"
+    axes.plot(
+        [caps[sweep.best]], [sweep.best_time * factor], "o", color=COLOURS[0], markeredgecolor="black", label=best
+    )
+    axes.axhline(
+        sweep.default * factor, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"{sweep.target} by default"
+    )
+    axes.axhline(sweep.bound * factor, color="black", linestyle=(0, (5, 4)), linewidth=1, label="lower bound")
+    axes.set_xscale("log")
+    axes.set(xlabel=f"{sweep.setting} ({name})", ylabel=f"iteration time ({unit})")
+    axes.xaxis.set_major_formatter("{x:g}")
+    finish(axes)
+
+
+def sweep_plot(sweep: Sweep) -> Markup:
+    """Iteration time over the limit of all buckets, with the best one and the framework's default."""
+    name, unit_size = sweep.unit
+    across_scale = Scale(sweep.caps[0] / unit_size, sweep.caps[-1] / unit_size, True)
+    ticks = decade_ticks(across_scale.low, across_scale.high, ACROSS)
+    across = Axis(across_scale, ticks, lambda tick: f"{tick:g}", f"{sweep.setting} ({name})")
+    low, high = min(*sweep.times, sweep.bound), max(*sweep.times, sweep.default)
+    room = (high / low) ** 0.08
+    unit, factor = time_unit(high)
+    scale = Scale(low / room * factor, max(high * room, low * 1.02) * factor, True)
+    up = Axis(scale, scale.ticks(UP), lambda tick: f"{tick:g}", f"iteration time ({unit})")
+    points = [(cap / unit_size, time * factor) for cap, time in zip(sweep.caps, sweep.times, strict=True)]
+    drawn = [
+        level(sweep.bound * factor, up, "bound"),
+        level(sweep.default * factor, up, "s0"),
+        curve(points, across, up, "s1"),
+    ]
+    for place, (cap, time) in enumerate(points):
+        if place % 4 == 0 and place != sweep.best:
+            drawn.append(mark(across_scale.place(cap), scale.place(time), "dot", "s1", _cap_words(sweep, place)))
+    best = points[sweep.best]
+    words = f"Best: {_cap_words(sweep, sweep.best)}"
+    drawn.append(mark(across_scale.place(best[0]), scale.place(best[1]), "circle", "best", words))
+    return plot(across, up, drawn, "Iteration time over bucket size", f"{words}. The table below has every value.")
+
+
+def sweep_key(sweep: Sweep) -> Markup:
+    """Its legend."""
+    return key([
+        ("s1", None, "one limit for all buckets"),
+        ("best", "circle", f"best: {sweep.words(sweep.best_cap)}, {show_time(sweep.best_time)}"),
+        ("s0", None, f"{sweep.target} by default: {show_time(sweep.default)}"),
+        ("bound", None, f"no schedule by the rules of {sweep.target} is faster: {show_time(sweep.bound)}"),
+    ])  # fmt: skip
+
+
+def _cap_words(sweep: Sweep, place: int) -> str:
+    buckets = sweep.buckets[place]
+    return (
+        f"{sweep.words(sweep.caps[place])}: {show_time(sweep.times[place])} in "
+        f"{buckets} bucket{'' if buckets == 1 else 's'}"
+    )
+
+
+def sizes(sweep: Sweep) -> Iterable[Markup]:
+    """Iteration time over bucket size."""
+    words = f"The best {sweep.setting} is {sweep.words(sweep.best_cap)}. Point at the curve for other sizes."
+    yield element("figure", sweep_plot(sweep), figure_words(words))
+    yield sweep_key(sweep)
+    name, unit = sweep.unit
+    rows = [
+        (f"{cap / unit:.4g}", show_time(time), str(count), "best" if place == sweep.best else "")
+        for place, (cap, time, count) in enumerate(zip(sweep.caps, sweep.times, sweep.buckets, strict=True))
+    ]
+    every = table("One limit for all buckets", (f"limit ({name})", "iteration", "buckets", ""), rows)
+    yield folded("Bucket sizes as a table", every)

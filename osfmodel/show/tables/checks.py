@@ -1,0 +1,91 @@
+"""The columns of what is held against measurements: sources, their runs, and plans that were run side by side."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from osfmodel.entities.units import show_time
+from osfmodel.ledger.results import Beside, Checked, PlanRuns, Row
+from osfmodel.show.tables import Column, column, percent, signed_percent
+
+FITTED: Column[Checked] = column("fitted_rows", "fitted", lambda one: one.fitted)
+"""The first of the columns that a narrow terminal leaves out."""
+SOURCES: tuple[Column[Checked], ...] = (
+    column("source", "source", lambda one: one.source),
+    column("n", "predicted", lambda one: one.n),
+    column("median_abs_error", "median", lambda one: one.median_abs_error, percent),
+    column("p90_abs_error", "p90", lambda one: one.p90_abs_error, percent),
+    column("worst_abs_error", "worst", lambda one: one.worst_abs_error, percent),
+    column("bias", "bias", lambda one: one.bias, signed_percent),
+    column("tolerance", "tolerance", lambda one: one.tolerance, percent),
+    column("fitted_on", None, lambda one: one.fitted_on),
+    column("self_consistency", None, lambda one: one.self_consistency),
+    FITTED,
+    column("not_predicted_rows", "not predicted", lambda one: one.not_predicted),
+    column("unsteady_rows", None, lambda one: one.unsteady),
+    column("passed", None, lambda one: one.passed),
+)
+"""What is said of every source."""
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _unless_plain(status: str) -> str:
+    """Why a prediction does not count; that there is none stands in the column of predictions."""
+    return status if status in ("fitted", "unsteady") else ""
+
+
+RUNS: tuple[Column[Row], ...] = (
+    column("run", "run", lambda row: row.label),
+    column("status", "", lambda row: row.status, _unless_plain, after="error"),
+    column("measured", "measured", lambda row: row.measured, _four_digits),
+    Column(
+        "predicted",
+        "predicted",
+        lambda row: row.predicted,
+        lambda row: "not predicted" if row.predicted is None else _four_digits(row.predicted),
+    ),
+    column("error", "error", lambda row: row.error, signed_percent),
+    # Why a run is not predicted stands below the sources.
+    Column("note", "note", lambda row: row.note, lambda row: "" if row.predicted is None else row.note),
+)
+"""What is said of every run."""
+
+
+class Turn(NamedTuple):
+    """A plan that was run beside others, and all of these."""
+
+    beside: Beside
+    runs: PlanRuns
+
+
+TURNS: tuple[Column[Turn], ...] = (
+    column("plan", "plan", lambda turn: turn.runs.plan),
+    column("repeats", None, lambda turn: turn.runs.repeats),
+    column("measured_s", "measured", lambda turn: turn.runs.measured, show_time),
+    Column(
+        "spread",
+        "spread",
+        lambda turn: turn.runs.spread,
+        lambda turn: percent(turn.runs.spread) + ("" if turn.runs.steady else " unsteady"),
+    ),
+    column("steady", None, lambda turn: turn.runs.steady),
+    column("predicted_s", "predicted", lambda turn: turn.runs.predicted, show_time),
+    column("error", "error", lambda turn: turn.runs.error, signed_percent),
+    column(
+        "measured_speed_up",
+        "speed-up measured",
+        lambda turn: turn.beside.measured_speed_up(turn.runs),
+        "{:.3f}".format,
+    ),
+    column(
+        "predicted_speed_up",
+        "speed-up predicted",
+        lambda turn: turn.beside.predicted_speed_up(turn.runs),
+        "{:.3f}".format,
+    ),
+    column("note", None, lambda turn: turn.runs.note),
+)
+"""What is said of every plan of a live run."""

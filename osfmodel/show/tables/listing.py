@@ -1,0 +1,66 @@
+"""The columns of what ``osf list`` shows: profiles, and the entries of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from osfmodel.cost import worker_counts
+from osfmodel.show.tables import Column, column
+
+SHORT = 44
+"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
+
+
+class Entry(NamedTuple):
+    """A profile or the row of a table, and its name."""
+
+    name: str
+    entry: Any
+
+
+def _who(source: str) -> str:
+    """Who published it: what stands before the commit or the path, cut to a line."""
+    who = source.partition(" @ ")[0].partition(": ")[0]
+    return who if len(who) <= SHORT else who[: SHORT - 1] + "…"
+
+
+NAME: Column[Entry] = column("name", "name", lambda row: row.name)
+MEANING: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.meaning)
+SOURCE: tuple[Column[Entry], ...] = (
+    column("source", "source", lambda row: row.entry.source.origin, _who),
+    column("conditions", None, lambda row: row.entry.source.conditions),
+    column("licence", None, lambda row: row.entry.source.licence),
+)
+"""Where the figures of a profile are from."""
+ENTRIES: tuple[Column[Entry], ...] = (NAME, MEANING)
+"""What is said of the entries of a table, where nothing else stands below."""
+LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
+    "workloads": (
+        NAME,
+        column("tensors", "tensors", lambda row: len(row.entry.gradients)),
+        column("gradient_mib", "MiB", lambda row: round(row.entry.gradient_bytes / 2**20, 1)),
+        column("compute_ms", "ms", lambda row: round(row.entry.compute_time * 1e3, 1)),
+        column("batch_size", "batch", lambda row: row.entry.batch_size),
+        *SOURCE,
+    ),
+    "clusters": (
+        NAME,
+        column("workers", "workers", lambda row: ",".join(map(str, worker_counts(row.entry))) or "any"),
+        column("cost_model", "cost model", lambda row: row.entry.cost_model),
+        *SOURCE,
+    ),
+    "effects": (
+        NAME,
+        column("unit", "unit", lambda row: row.entry.unit),
+        column("cited", "cited", lambda row: row.entry.cited),
+        MEANING,
+        column("evidence", None, lambda row: row.entry.evidence),
+    ),
+}
+"""By kind, what is said of its entries."""
+
+
+def columns_of(kind: str) -> tuple[Column[Entry], ...]:
+    """The columns of a kind of LISTED, or those of any table."""
+    return LISTED.get(kind, ENTRIES)

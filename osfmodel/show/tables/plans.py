@@ -1,0 +1,171 @@
+"""The columns of predictions, of what training under them costs, and of tuned settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from osfmodel.engine.bands import Band
+from osfmodel.entities.units import show_time
+from osfmodel.planning.economics import Economics
+from osfmodel.planning.predictions import Comparison, Prediction
+from osfmodel.planning.tuning import Outcome
+from osfmodel.show.tables import PAGE, TERMINAL, Column, column, percent, spaced
+
+EXECUTOR = "executor"
+"""What runs a plan that no stock framework can carry out."""
+
+
+class PlanRow(NamedTuple):
+    """A prediction, the comparison that it is of, and what training so costs, where that was asked."""
+
+    comparison: Comparison
+    prediction: Prediction
+    paid: Economics | None = None
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast as one worker."""
+        return self.prediction.scaling_factor * self.comparison.workers
+
+
+def plan_rows(comparison: Comparison, paid: Sequence[Economics] = ()) -> Iterator[PlanRow]:
+    """A row for each prediction; ``paid``: what training so costs, in their order."""
+    for prediction, costs in zip_longest(comparison.predictions, paid):
+        yield PlanRow(comparison, prediction, costs)
+
+
+def band_value(band: Band | None, time: float) -> dict[str, Any] | None:
+    """An error band around ``time`` seconds as documents have it."""
+    if band is None:
+        return None
+    low, high = band.interval(time)
+    return {
+        "half_width": band.half_width,
+        "low_s": low,
+        "high_s": None if math.isinf(high) else high,
+        "runs": band.runs,
+        "sources": list(band.sources),
+        "nearest_regime": band.nearest,
+    }
+
+
+def band_text(band: Band | None) -> str:
+    """Half the width of an error band; nothing for none."""
+    return "" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
+
+
+def half_width(value: dict[str, Any] | None) -> float | None:
+    """What CSV has of an error band."""
+    return None if value is None else value["half_width"]
+
+
+def three_digits(value: float) -> str:
+    """``0.912`` of a scaling factor."""
+    return f"{value:.3f}"
+
+
+def times(value: float) -> str:
+    """``13.58x`` of a speed-up."""
+    return f"{value:.4g}x"
+
+
+def rate(value: float) -> str:
+    """Samples per second."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _gap(value: float) -> str:
+    return percent(max(value, 0))
+
+
+def _exposed(seconds: float) -> str:
+    return show_time(max(seconds, 0))
+
+
+def _runners(names: list[str]) -> str:
+    return "an executor" if names == [EXECUTOR] else ", ".join(names)
+
+
+COMPARISONS: tuple[Column[Comparison], ...] = (
+    column("workload", None, lambda one: one.workload.name),
+    column("cluster", None, lambda one: one.cluster.name),
+    column("workers", None, lambda one: one.workers),
+    column("compute_time_s", None, lambda one: one.workload.compute_time),
+)
+"""What all predictions of a comparison share."""
+PLANS: tuple[Column[PlanRow], ...] = (
+    column("plan", "plan", lambda row: row.prediction.name),
+    column("buckets", "buckets", lambda row: len(row.prediction.plan.buckets)),
+    column(
+        "bucket_sizes_bytes", None, lambda row: [bucket.size for bucket in row.prediction.plan.buckets], flat=spaced
+    ),
+    column("iteration_time_s", "iteration", lambda row: row.prediction.iteration_time, show_time),
+    column(
+        "exposed_communication_s",
+        "exposed",
+        lambda row: row.prediction.timeline.exposed_communication,
+        _exposed,
+        after="speed_up",
+    ),
+    column("scaling_factor", "scaling factor", lambda row: row.prediction.scaling_factor, three_digits),
+    column("speed_up", "speed-up", lambda row: row.speed_up, times),
+    column("gap", "above bound", lambda row: row.prediction.gap, _gap),
+    Column(
+        "error_band",
+        "error band",
+        lambda row: band_value(row.prediction.band, row.prediction.iteration_time),
+        lambda row: band_text(row.prediction.band),
+        flat=half_width,
+    ),
+    column("lower_bound_s", None, lambda row: row.prediction.lower_bound),
+    column("channels", None, lambda row: row.prediction.plan.channels),
+    column("forward_overlap", None, lambda row: row.prediction.plan.forward_overlap),
+    column("split", None, lambda row: row.prediction.plan.split),
+    column(
+        "runs_on",
+        "runs on",
+        lambda row: list(row.prediction.runs_on) or [EXECUTOR],
+        _runners,
+        flat=spaced,
+        only=PAGE,  # on a terminal a sentence below the table says it
+    ),
+    column("engine", None, lambda row: row.prediction.engine),
+    column("notes", None, lambda row: list(row.prediction.notes), flat="; ".join),
+)
+"""What is said of every prediction."""
+RATE: Column[PlanRow] = column(
+    "samples_per_s", "samples/s", lambda row: row.comparison.throughput(row.prediction), rate, only=TERMINAL
+)
+"""Where it is asked for, or known and there is room."""
+PAID: tuple[Column[PlanRow], ...] = (
+    column("hours", "hours", lambda row: row.paid and row.paid.hours, "{:,.4g}".format),
+    column("gpu_hours", "GPU hours", lambda row: row.paid and row.paid.gpu_hours, "{:,.4g}".format),
+    column("cost", "cost", lambda row: row.paid and row.paid.cost, "{:,.2f}".format),
+)
+"""What a whole training takes, where a number of samples is given."""
+SUBJECT: tuple[Column[PlanRow], ...] = (
+    column(None, "workers", lambda row: row.comparison.workers),
+    column(None, "batch of each", lambda row: row.comparison.workload.batch_size),
+)
+"""What differs from comparison to comparison, in tables over several worker counts."""
+EVERY: tuple[Column[PlanRow], ...] = (*PLANS, RATE, *PAID, *SUBJECT)
+OUTCOMES: tuple[Column[Outcome], ...] = (
+    column("workers", "workers", lambda one: one.workers),
+    column("default_iteration_time_s", "default", lambda one: one.default_time, show_time),
+    column("tuned_iteration_time_s", "tuned", lambda one: one.tuned_time, show_time),
+    column("optimal_iteration_time_s", "best plan", lambda one: one.optimal_time, show_time),
+    column("lower_bound_s", "lower bound", lambda one: one.lower_bound, show_time),
+    column("gap", "gap", lambda one: one.gap, _gap),
+    column(None, "gain", lambda one: one.gain, lambda gain: percent(round(gain, 4) + 0.0)),
+    Column(
+        "error_band",
+        "error band",
+        lambda one: band_value(one.band, one.tuned_time),
+        lambda one: band_text(one.band),
+        flat=half_width,
+    ),
+)
+"""What is said of tuned settings at each worker count."""
