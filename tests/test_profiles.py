@@ -318,7 +318,7 @@ def test_nccl_clusters_in_words():
     for words, message in [
         ("nccl:h100", "GPUxGPUS_PER_NODE"),
         ("nccl:h100x8,400Gbps,8", "GPUxGPUS_PER_NODE"),
-        ("nccl:tpux8", "unknown GPU 'tpu', known are v100"),
+        ("nccl:tpux8", "unknown GPU 'tpu': known are v100"),
         ("nccl:h100x8,400", "no unit"),
         ("nccl:h100x8,0Gbps", "moves nothing"),
     ]:

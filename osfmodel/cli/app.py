@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from osfmodel.cost import worker_counts
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
@@ -68,9 +68,8 @@ class CommandLine(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, and where there is no such command, say which was meant."""
-        near = get_close_matches(args[0], COMMANDS, n=1) if args and args[0] not in COMMANDS else []
-        if near:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
+        if args and args[0] not in COMMANDS and (meant := suggestion(args[0], COMMANDS, "")):
+            ctx.fail(f"No such command {args[0]!r}: {meant}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -136,9 +135,8 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Those that are near, or else all."""
-        near = get_close_matches(str(value).lower(), list(self.choices), n=3)
-        meant = f"{value!r} is not known: did you mean {' or '.join(near)}?"
-        return meant if near else super().get_invalid_choice_message(value, ctx)
+        meant = suggestion(str(value).lower(), self.choices, "", most=3)
+        return f"{value!r} is not known: {meant}" if meant else super().get_invalid_choice_message(value, ctx)
 
 
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))

@@ -17,6 +17,7 @@ from osfmodel.cost.per_count import HOCKNEY, PIECEWISE, TABULATED, startups
 from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.lookup import suggestion
 
 __all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
 
@@ -133,7 +134,7 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if isinstance(workers, bool) or not hasattr(workers, "__index__") or workers < 1:
         raise UsageError(f"workers is {workers!r}: it must be a whole number, 1 or more")
     if collective not in COLLECTIVES:
-        raise UsageError(f"unknown collective {collective!r}: known are {', '.join(COLLECTIVES)}")
+        raise UsageError(f"unknown collective {collective!r}: {suggestion(collective, COLLECTIVES)}")
     if cluster.capacity is not None and workers > cluster.capacity:
         raise CostError(
             f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}; for more nodes "
@@ -143,7 +144,7 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if cluster.cost_model not in COST_MODELS:
         raise CostError(
             f"cluster {cluster.name!r} names the unknown cost model {cluster.cost_model!r}: "
-            f"known are {', '.join(COST_MODELS)}"
+            f"{suggestion(cluster.cost_model, COST_MODELS)}"
         )
     if workers == 1:
         return FREE

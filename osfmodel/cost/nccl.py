@@ -30,6 +30,7 @@ from osfmodel.cost.shapes import AffineCost, Array
 from osfmodel.cost.spec import rate_in_words
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.lookup import suggestion
 
 
 class Corrections(NamedTuple):
@@ -233,7 +234,7 @@ def in_words(name: str, parts: Sequence[str]) -> Cluster:
         raise UsageError(f"{name!r} is not a cluster: {form}")
     device, gpus = known.DEVICES.get(match[1].lower()), int(match[2])
     if device is None:
-        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}, known are {', '.join(known.DEVICES)}")
+        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}: {suggestion(match[1].lower(), known.DEVICES)}")
     network = rate_in_words(parts[1]) if len(parts) == 2 else None
     shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
     return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import osf_model, recursion, simulator
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -62,6 +62,4 @@ ENGINES: Mapping[str, Engine] = {
 
 def engine_called(name: str) -> Engine:
     """The entry of ENGINES. Raises UsageError for an unknown name."""
-    if name not in ENGINES:
-        raise UsageError(f"unknown engine {name!r}: known are {', '.join(ENGINES)}")
-    return ENGINES[name]
+    return require(name, ENGINES, "engine")

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import read
+from osfmodel.entities.lookup import require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, own
 from osfmodel.formats.collectives import csv_table, nccl_tests, nccl_tests_json, osu
@@ -190,9 +191,7 @@ def _sniffs() -> Mapping[str, Callable[[str], bool]]:
 
 
 def _entry(form: str) -> Format:
-    if form not in IMPORT_FORMATS:
-        raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")
-    return IMPORT_FORMATS[form]
+    return require(form, IMPORT_FORMATS, "format")
 
 
 def import_content(

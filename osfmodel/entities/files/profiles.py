@@ -11,6 +11,7 @@ from typing import TypeVar
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import documents
+from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -228,10 +229,8 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
             return candidate
     if path.exists():
         return path
-    from difflib import get_close_matches
-
     known = list(names(kind))
-    near = [name for name in known if text.lower() in name][:MOST_NEAR] or get_close_matches(text.lower(), known, n=3)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
+    near = [name for name in known if text.lower() in name][:MOST_NEAR] or nearest(text.lower(), known, most=3)
+    advice = did_you_mean(near) or f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
     raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")
