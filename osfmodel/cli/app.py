@@ -14,7 +14,7 @@ import click
 
 from osfmodel.cost import worker_counts
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
+from osfmodel.entities.errors import CostError, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_time
@@ -77,7 +77,7 @@ class CommandLine(click.Group):
         try:
             result = self._run(*args, **kwargs)
         except OsfError as error:
-            self._fail(str(error), error.exit_code)
+            self._fail(_advised(error), error.exit_code)
         except click.ClickException as error:
             self._fail(error.format_message() + _example_of(error), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
@@ -101,6 +101,15 @@ class CommandLine(click.Group):
     def _fail(message: str, code: int) -> None:
         click.echo(f"osf: {' '.join(message.split())}", err=True)
         sys.exit(code)
+
+
+def _advised(error: OsfError) -> str:
+    """Its message; for another tool's file with the command that converts it."""
+    if not isinstance(error, ForeignFileError):
+        return str(error)
+    from osfmodel.formats.advice import import_advice
+
+    return import_advice(error)
 
 
 def _example_of(error: click.ClickException) -> str:
