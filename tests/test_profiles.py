@@ -195,7 +195,7 @@ def test_own_profiles_come_before_bundled_ones(tmp_path, monkeypatch, small_work
     assert "mine" in profiles.names("workload")
 
 
-@pytest.mark.parametrize("model", [name for name, entry in osf.COST_MODELS.items() if entry.in_words is None])
+@pytest.mark.parametrize("model", [name for name, entry in osf.COST_MODELS.items() if entry.from_spec is None])
 def test_a_model_that_has_no_words_is_said_to_have_none(model):
     with pytest.raises(UsageError, match=rf"'{model}' cannot be said in words.*: those that can are ring, .*, nccl$"):
         osf.load_cluster(f"{model}:10us,10Gbps")

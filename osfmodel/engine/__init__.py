@@ -34,7 +34,7 @@ class Engine(NamedTuple):
     """An entry of ENGINES.
 
     carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
-    meaning:   half a line for a person
+    meaning:   shown by ``osf list``
     seen:      what of a pricing it knows: plans are made, and bounds hold, for that
     caveats:   what a prediction by it takes for granted, beyond what ours do
     plans:     those shown where nobody asks for others; none for those that fit the rules asked for

@@ -1,10 +1,10 @@
 """Sparse communication: what sparse buckets send and compute, and when that is less than sending all.
 
-Top-k sparsification sends of each tensor the ``entries`` of largest magnitude, each as a value and its place, and keeps
-the rest for later. Ranks choose differently, so entries cannot be added up on the way: an all-gather brings every
+Top-k sparsification sends of each tensor the ``top_k`` entries of largest magnitude, each as a value and its place, and
+keeps the rest for later. Ranks choose differently, so entries cannot be added up on the way: an all-gather brings every
 rank's to every rank, which grows with their number, while what a ring sends does not (docs/reference/sparse.md; gTop-k:
-Shi et al., ICDCS'19). In :class:`Exchange` are the times of the three ways from start-up and bandwidth alone, and the
-density below which each beats the dense ring; :func:`break_even` finds that for the prices of a cluster.
+Shi et al., ICDCS'19).
+benchmarks/sparse_cost.py has the times of the three ways, and the density below which each beats the dense ring.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.effects import NO_EFFECTS, Effects
-from osfmodel.entities.plan import Block, Bucket, Plan, entries, require_density
+from osfmodel.entities.plan import Block, Bucket, Plan, require_density, top_k
 from osfmodel.entities.workload import Workload, element_bytes
 
 INDEX_BYTES = 4
@@ -69,7 +69,7 @@ class Sparsity:
 def part_bytes(size: int, density: float, element: int = 4, wide: bool = False) -> int:
     """Bytes that a rank sends of a tensor of ``size`` bytes: values, and places, ``wide`` ones beside a huge tensor."""
     elements = -(-size // element)
-    return entries(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
+    return top_k(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
 
 
 def sparsely(plan: Plan, density: float) -> Plan:

@@ -24,7 +24,7 @@ class Compression(NamedTuple):
     """An entry of COMPRESSIONS.
 
     apply:   (layer that has a gradient, rank) -> layer with the bytes that are sent
-    meaning: half a line for a person
+    meaning: shown by ``osf list``
     ranked:  whether a rank is given with it, as in powersgd:4
     caveat:  what is said of predictions with it
     hook:    Python that makes DDP do it once ``model`` is wrapped, with "{rank}" for the rank

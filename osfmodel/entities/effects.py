@@ -90,7 +90,7 @@ CITED_SLOWDOWN = 0.189
 
 
 class Effect(NamedTuple):
-    """meaning:  half a line for a person
+    """meaning:  shown by ``osf list``
     unit:     of its value
     cited:    a published value, or None where it has to be measured
     evidence: where the value comes from, or how to measure one

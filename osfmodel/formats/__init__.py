@@ -52,7 +52,7 @@ HEAD = 65_536
 class Format(NamedTuple):
     """sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
-    meaning: half a line for a person
+    meaning: shown by ``osf list``
     trace:   (files, hints) -> what they show together, the ranks of one job; None where a file is a job
     endings: how the names of such files end, by which they are found in a folder
     label:   what such a file is, for advice on one that is given in place of our own: "nccl-tests output"
@@ -124,7 +124,7 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     "horovod-timeline": Format(
         timeline.sniff,
         timeline.read,
-        "HOROVOD_TIMELINE, also cut off: iteration times, the model and the wires as Horovod's loop saw them",
+        "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
         label="Horovod's timeline",
         runs=True,
     ),
@@ -137,7 +137,7 @@ IMPORT_FORMATS: Mapping[str, Format] = {
     "kineto": of_traces(
         kineto.sniff,
         kineto.trace_of,
-        "torch.profiler's traces, of one rank or of all: the model, the wires and the steps as they were",
+        "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
         kineto.ENDINGS,
         "a trace of torch.profiler",
     ),

@@ -1,4 +1,4 @@
-"""From nothing to a plan that was measured: profile, measure the wires, solve, run the default and the tuned plan.
+"""From nothing to a plan that was measured: profile, measure the network, solve, run the default and the tuned plan.
 
 What is found is in a folder as soon as it is known, each file whole. Files and decisions are rank 0's; what the others
 need of them is sent to them.
@@ -29,7 +29,7 @@ from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfini
 from osfmodel.runtime.bench.sizes import sizes_for
 from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
 from osfmodel.runtime.job.collective_job import job_of
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, nothing, require_agreement
+from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, no_save, require_agreement
 from osfmodel.runtime.live.choice import Choice
 from osfmodel.runtime.live.session import PLANNING, Session, TuneRequest
 from osfmodel.runtime.profiler.conditions import other_threads
@@ -170,7 +170,7 @@ def _cluster(here: Session, workload: Workload) -> Cluster:
 
 
 def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
-    """Measure the wires between the ranks, at the sizes that plans of ``workload`` send."""
+    """Measure the network between the ranks, at the sizes that plans of ``workload`` send."""
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
     beat = partial(here.watch.beat, "while the cluster was measured")
     job = job_of(here.place, here.asked.limit, here.control, beat)
@@ -182,7 +182,7 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
 
     here.watch.saving = save
     bench.measure(job, bench.MeasurementRequest(sizes_for(workload), compute=compute), found, here.voice.progress)
-    here.watch.saving = nothing
+    here.watch.saving = no_save
     for doubt in found.doubts if here.first else ():
         here.voice.line(f"warning: {doubt}")
     return lambda: cluster_of(found, surroundings, "live")

@@ -78,7 +78,7 @@ def _show_parts(console: Console, one: Explanation) -> None:
 
 def _show_causes(console: Console, one: Explanation) -> None:
     console.print()
-    table = _table("what it is due to", "costs", "", "without it")
+    table = _table("cause", "costs", "", "without it")
     table.columns[-1].justify = "left"
     for name, seconds, meaning in costs(one):
         table.add_row(name, show_time(seconds), f"{seconds / one.step_time:.1%}", meaning)
