@@ -45,12 +45,12 @@ class Sparsity:
         """Of what a rank has when the messages of all have arrived, which is how all-gathers are priced."""
         return self.sent_bytes(bucket) * self.workers
 
-    def select(self, block: Block, density: float) -> float:
+    def sparsify(self, block: Block, density: float) -> float:
         """Seconds of the compute stream to choose the entries of one tensor."""
         effects, sent = self.effects, part_bytes(block.bytes, density, self.widths[block.layer])
         return effects.select * block.bytes + effects.select_sent * sent + effects.select_time
 
-    def spread(self, bucket: Bucket) -> float:
+    def densify(self, bucket: Bucket) -> float:
         """Seconds of the compute stream to make mean gradients of a bucket that has arrived."""
         effects = self.effects
         return (
@@ -62,8 +62,8 @@ class Sparsity:
     def work(self, bucket: Bucket, mirror: bool = False) -> float:
         """Seconds of the compute stream in all, before it is sent and after it has arrived; mirrors included if any."""
         density = bucket.density or 1
-        chosen: float = sum(self.select(block, density) for block in bucket.blocks)
-        return chosen + self.spread(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
+        chosen: float = sum(self.sparsify(block, density) for block in bucket.blocks)
+        return chosen + self.densify(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
 
 
 def part_bytes(size: int, density: float, element: int = 4, wide: bool = False) -> int:

@@ -37,7 +37,7 @@ from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training import Ran, TrainingSettings
 from osfmodel.runtime.training.ddp_buckets import Carried, has_list
 from osfmodel.runtime.training.factories import from_factory
-from osfmodel.runtime.training.trainees import Trainee, replayed, trained
+from osfmodel.runtime.training.subjects import TrainingSubject, replayed, trained
 from osfmodel.solve import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
 
@@ -88,10 +88,10 @@ def tune_live(
     workload = _workload(here)
     cluster = _cluster(here, workload)
     scaled = workload.scaled(asked.scale)
-    trainee = _trainee(here, scaled)
+    subject = _subject(here, scaled)
     planned = _planned(here, scaled, cluster)
-    turns = _turns(here, scaled, trainee, planned)
-    runs = _runs(here, settings, trainee, turns)
+    turns = _turns(here, scaled, subject, planned)
+    runs = _runs(here, settings, subject, turns)
     return _kept(here, planned, runs) if here.first else None
 
 
@@ -216,14 +216,14 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
     return planned
 
 
-def _turns(here: Session, workload: Workload, trainee: Trainee, planned: Planned) -> list[Carried]:
+def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned: Planned) -> list[Carried]:
     """What is run in each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
     default = Carried("ddp", realise(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
     if planned.executed is not None:
         try:
-            turns.append(training.executed(RUNTIME.prefix + EXECUTED_PLAN, planned.executed.plan, trainee))
+            turns.append(training.executed(RUNTIME.prefix + EXECUTED_PLAN, planned.executed.plan, subject))
         except OsfError as error:  # the same on every rank: they have the same model
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
@@ -250,16 +250,16 @@ def _announce(here: Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: Session, settings: TrainingSettings, trainee: Trainee, plans: Sequence[Carried]) -> list[Ran]:
+def _runs(here: Session, settings: TrainingSettings, subject: TrainingSubject, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
-    here.watch.patience += 2 * trainee.workload.compute_time
+    here.watch.patience += 2 * subject.workload.compute_time
     first = training.first_of(
-        trainee, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
+        subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
     )
     found: list[Ran] = []
     kept: list[Measurement] = []
-    for ran in training.run_all(trainee, plans, settings, place, here.watch):
+    for ran in training.run_all(subject, plans, settings, place, here.watch):
         found.append(ran)
         if here.first:
             run = training.measurement_of(ran, first, {})
@@ -270,7 +270,7 @@ def _runs(here: Session, settings: TrainingSettings, trainee: Trainee, plans: Se
     return found
 
 
-def _trainee(here: Session, workload: Workload) -> Trainee:
+def _subject(here: Session, workload: Workload) -> TrainingSubject:
     here.watch.beat("while the model was made")
     device = here.place.device
     return trained(here.asked.subject, device, workload) if here.asked.real else replayed(workload, device)
