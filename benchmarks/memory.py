@@ -43,7 +43,7 @@ from osfmodel.entities.batches import at_batch
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.notation import read, written
 from osfmodel.entities.measurement import Measurement, load_measurements, save_measurements
-from osfmodel.entities.plan import Plan, entries, one_by_one
+from osfmodel.entities.plan import Plan, one_by_one, top_k
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
@@ -242,7 +242,7 @@ def as_published(model: Any, optimizer: Any, again: Sequence[str]) -> Iterator[N
         momentum.mul_(0.9).add_(parameter.grad)
         unsent.add_(momentum)
         flat = unsent.view(-1)
-        places = flat.abs().topk(entries(flat.numel(), DENSITY), sorted=False).indices
+        places = flat.abs().topk(top_k(flat.numel(), DENSITY), sorted=False).indices
         values = flat[places]
         flat[places] = 0
         momentum.view(-1)[places] = 0

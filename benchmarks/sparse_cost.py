@@ -19,7 +19,7 @@ from osfmodel import Effects, Link, Pricing  # noqa: E402
 from osfmodel.engine.sparse import INDEX_BYTES  # noqa: E402
 from osfmodel.entities.checks import require_count  # noqa: E402
 from osfmodel.entities.effects import NO_EFFECTS  # noqa: E402
-from osfmodel.entities.plan import entries, require_density  # noqa: E402
+from osfmodel.entities.plan import require_density, top_k  # noqa: E402
 from osfmodel.entities.units import parse_bytes, parse_time, show_time  # noqa: E402
 
 WORKERS, RATES = (8, 16, 32, 64), (1, 10, 100)
@@ -96,7 +96,7 @@ class Exchange:
 def gathered_time(pricing: Pricing, size: int, density: float, element: int = 4) -> float:
     """Seconds of a tensor of ``size`` bytes sent sparsely at the prices of a cluster, its computation included."""
     require_density(density)
-    return _time(pricing, size, entries(-(-size // element), density), element)
+    return _time(pricing, size, top_k(-(-size // element), density), element)
 
 
 def break_even(pricing: Pricing, size: int, element: int = 4) -> float:
@@ -123,7 +123,7 @@ def break_even(pricing: Pricing, size: int, element: int = 4) -> float:
 def _density(count: int, elements: int) -> float:
     """The greatest at which no more entries are sent, also where rounding adds a little."""
     density = count / elements
-    return density if entries(elements, density) <= count else math.nextafter(density, 0)
+    return density if top_k(elements, density) <= count else math.nextafter(density, 0)
 
 
 def _last(pricing: Pricing, size: int, element: int, dense: float, low: int, high: int) -> int:

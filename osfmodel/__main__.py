@@ -1,5 +1,5 @@
 """``python -m osfmodel`` is ``osf``."""
 
-from osfmodel.cli import main
+from osfmodel.cli import run
 
-main(prog_name="osf")
+run()

@@ -14,7 +14,7 @@ from osfmodel import Layer, UsageError, Workload
 from osfmodel.cli.app import main
 from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine import horovod_settings
-from osfmodel.engine.horovod_loop import Loop, follow
+from osfmodel.engine.horovod_loop import Loop, steady_iteration
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.plan import one_by_one
 from osfmodel.targets import horovod
@@ -76,7 +76,7 @@ def test_more_streams_keep_more_in_flight():
     one, two = (horovod.realise(Loop(streams=streams), workload, pricing) for streams in (1, 2))
     assert (one.channels, two.channels) == (1, 2)
     found = predicted("horovod:1MiB,1ms", "horovod:1MiB,1ms,streams=2")
-    followed = follow(Loop(2**20, streams=2), workload, pricing.under({"executor": "horovod"}))
+    followed = steady_iteration(Loop(2**20, streams=2), workload, pricing.under({"executor": "horovod"}))
     two, one = (found[f"horovod:1MiB,1ms{words}"]["iteration_time_s"] for words in (",streams=2", ""))
     assert two == pytest.approx(followed.iteration_time)
     assert two < one
@@ -88,7 +88,8 @@ def test_a_plan_of_horovods_is_priced_as_its_runs_are():
     assert cluster.in_flight == 2
     pricing = pricing_of(cluster, 4).under({"executor": "horovod"})
     assert (
-        osf.predict(workload, cluster, "horovod", 4).iteration_time == follow(Loop(), workload, pricing).iteration_time
+        osf.predict(workload, cluster, "horovod", 4).iteration_time
+        == steady_iteration(Loop(), workload, pricing).iteration_time
     )
 
 

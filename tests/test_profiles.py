@@ -195,7 +195,7 @@ def test_own_profiles_come_before_bundled_ones(tmp_path, monkeypatch, small_work
     assert "mine" in profiles.names("workload")
 
 
-@pytest.mark.parametrize("model", [name for name, entry in osf.COST_MODELS.items() if entry.in_words is None])
+@pytest.mark.parametrize("model", [name for name, entry in osf.COST_MODELS.items() if entry.from_spec is None])
 def test_a_model_that_has_no_words_is_said_to_have_none(model):
     with pytest.raises(UsageError, match=rf"'{model}' cannot be said in words.*: those that can are ring, .*, nccl$"):
         osf.load_cluster(f"{model}:10us,10Gbps")
@@ -318,7 +318,7 @@ def test_nccl_clusters_in_words():
     for words, message in [
         ("nccl:h100", "GPUxGPUS_PER_NODE"),
         ("nccl:h100x8,400Gbps,8", "GPUxGPUS_PER_NODE"),
-        ("nccl:tpux8", "unknown GPU 'tpu', known are v100"),
+        ("nccl:tpux8", "unknown GPU 'tpu': known are v100"),
         ("nccl:h100x8,400", "no unit"),
         ("nccl:h100x8,0Gbps", "moves nothing"),
     ]:

@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -115,6 +117,15 @@ def test_design_lists_every_table():
     assert {name for name in listed - tables() if name not in ("COMMANDS", "OPTIMIZERS")} == set()
 
 
+def test_design_says_where_each_table_is():
+    """From the folder of the package; a table may be in several modules, one for each form of output."""
+    section = (DOCS / "design.md").read_text(encoding="utf-8").partition("## Tables")[2].partition("\n## ")[0]
+    for name, places in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE):
+        for place in re.findall(r"`([\w/]+)`", places):
+            module = importlib.import_module("osfmodel." + place.strip("/").replace("/", "."))
+            assert name in vars(module), place
+
+
 def missing_pages() -> dict[str, list[str]]:
     """By what it takes, the entries of the tables that no page of the docs is about."""
     formats = (DOCS / "reference/formats.md").read_text(encoding="utf-8")
@@ -212,3 +223,43 @@ def test_the_search_for_fetched_assets_can_fail():
     assert FETCHED.findall('<link rel="stylesheet" href="https://fonts.example/css"> <script src=//cdn.example/x.js>')
     assert FETCHED.findall("a { background: url(https://cdn.example/x.png) }")
     assert not FETCHED.findall('<link rel="stylesheet" href="../assets/x.css"> <a href="https://example.org">x</a>')
+
+
+YOURS = "yours"
+"""The stem of a file that a reader is to write."""
+
+
+def test_paths_and_modules_that_pages_name_are_there():
+    """Each path of a Python file, from the root of the tree, and each dotted name inside the package."""
+    pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    named = {(page, name) for page in pages for name in names_in(page.read_text(encoding="utf-8"))}
+    assert len(named) > 100
+    assert sorted(f"{page.relative_to(ROOT)}: {name}" for page, name in named if not is_there(name)) == []
+
+
+def names_in(text: str) -> set[str]:
+    """Paths such as ``osfmodel/cost/nccl.py`` and ``osfmodel/solve/``, and names such as ``osfmodel.cost.nccl``."""
+    files = re.findall(r"(?<![\w/.<{-])(?:[\w-]+/)+[\w-]+\.py\b|\bosfmodel/(?:\w+/)*", text)
+    return {*files, *re.findall(r"(?<![\w/.-])osfmodel(?:\.[A-Za-z_]\w*)+", text)}
+
+
+def is_there(name: str) -> bool:
+    """Whether a path is in the tree or a dotted name in the package; Torch's and what a reader is to write pass."""
+    if "/" in name:
+        return name.startswith("torch/") or Path(name).stem == YOURS or (ROOT / name).exists()
+    module = found = osfmodel
+    for part in name.split(".")[1:]:
+        if not hasattr(found, part) and found is module:
+            with suppress(ModuleNotFoundError):
+                importlib.import_module(f"{module.__name__}.{part}")
+        found = getattr(found, part, None)
+        module = found if isinstance(found, ModuleType) else module
+    return found is not None
+
+
+def test_the_search_for_missing_paths_can_fail():
+    text = (
+        "`osfmodel/costs/nccl.py` cost/nccl.py `osfmodel/cost/nccl.py`, osfmodel.tune, osfmodel.cost.ncl and train.py."
+    )
+    wrong = ["cost/nccl.py", "osfmodel.cost.ncl", "osfmodel/costs/nccl.py"]
+    assert [name for name in sorted(names_in(text)) if not is_there(name)] == wrong

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ import click
 from osfmodel.cli.groups import OUTPUT
 from osfmodel.cost import worker_counts
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import CostError, DataError, OsfError, UsageError
+from osfmodel.entities.errors import CostError, DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.units import parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
@@ -69,9 +69,8 @@ class CommandLine(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, and where there is no such command, say which was meant."""
-        near = get_close_matches(args[0], COMMANDS, n=1) if args and args[0] not in COMMANDS else []
-        if near:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
+        if args and args[0] not in COMMANDS and (meant := suggestion(args[0], COMMANDS, "")):
+            ctx.fail(f"No such command {args[0]!r}: {meant}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +78,7 @@ class CommandLine(click.Group):
         try:
             result = self._run(*args, **kwargs)
         except OsfError as error:
-            self._fail(str(error), error.exit_code)
+            self._fail(_advised(error), error.exit_code)
         except click.ClickException as error:
             self._fail(error.format_message() + _example_of(error), error.exit_code)
         except (click.Abort, KeyboardInterrupt):
@@ -103,6 +102,15 @@ class CommandLine(click.Group):
     def _fail(message: str, code: int) -> None:
         click.echo(f"osf: {' '.join(message.split())}", err=True)
         sys.exit(code)
+
+
+def _advised(error: OsfError) -> str:
+    """Its message; for another tool's file with the command that converts it."""
+    if not isinstance(error, ForeignFileError):
+        return str(error)
+    from osfmodel.formats.advice import import_advice
+
+    return import_advice(error)
 
 
 def _example_of(error: click.ClickException) -> str:
@@ -137,9 +145,8 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Those that are near, or else all."""
-        near = get_close_matches(str(value).lower(), list(self.choices), n=3)
-        meant = f"{value!r} is not known: did you mean {' or '.join(near)}?"
-        return meant if near else super().get_invalid_choice_message(value, ctx)
+        meant = suggestion(str(value).lower(), self.choices, "", most=3)
+        return f"{value!r} is not known: {meant}" if meant else super().get_invalid_choice_message(value, ctx)
 
 
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))

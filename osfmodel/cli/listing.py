@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from osfmodel.entities.compression import COMPRESSIONS
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.lookup import suggestion
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
 from osfmodel.show.documents.results import Listed
@@ -95,8 +95,7 @@ def list_command(kind: str | None, name: str | None, style: str | None, as_json:
     if kind is not None and name is not None:
         rows = {kind: [row for row in rows[kind] if row.name == name]}
         if not rows[kind]:
-            near = get_close_matches(name.lower(), [row.name for row in found[kind].rows], n=3)
-            advice = f": did you mean {' or '.join(near)}?" if near else ""
-            raise UsageError(f"there is no {name!r} in 'osf list {kind}'{advice}")
+            meant = suggestion(name.lower(), [row.name for row in found[kind].rows], "", most=3)
+            raise UsageError(f"there is no {name!r} in 'osf list {kind}'{meant and f': {meant}'}")
     problems = [problem for entry in found.values() for problem in entry.problems]
     emit(style, as_json, output, Listed(rows, list(dict.fromkeys(problems)), whole=name is not None))

@@ -17,6 +17,7 @@ from osfmodel.cost.per_count import HOCKNEY, PIECEWISE, TABULATED, startups
 from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.lookup import suggestion
 
 __all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
 
@@ -26,15 +27,15 @@ class CostModel(NamedTuple):
 
     cost:    (cluster, workers, collective) -> Cost; two workers or more
     fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
-    meaning: half a line for a person
+    meaning: shown by ``osf list``
     counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
     uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
-    stated:  those of bandwidth and latency that are figures of a link, so that another can take their place
-    figures: what bandwidth and latency are, in a sentence, where they are no figures of links
-    stays:   what of its prices no network changes, in words, such as launches; nothing where all of it is the network's
-    networked: (cluster) -> whether its data tell a network between nodes, which then is what changes with the network
+    link_parameters: those of bandwidth and latency that describe a link, so that a value can replace them
+    link_note: a sentence on what bandwidth and latency are in a model that is not described by links
+    network_independent: the part of its prices that does not depend on the network, e.g. launch latency; empty if none
+    has_network: (cluster) -> whether its data distinguish a network between nodes, which a faster network then replaces
     startups: (cluster, workers) -> collective -> seconds of start-up of a message, where they were measured
-    in_words: (name, parts) -> the cluster that a person says as ``MODEL:PART,PART``; None where it cannot be said so
+    from_spec: (name, parts) -> the cluster given as ``MODEL:PART,PART``; None if the model cannot be given so
     """
 
     cost: Callable[[Cluster, int, str], Cost]
@@ -42,12 +43,12 @@ class CostModel(NamedTuple):
     meaning: str
     counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
     uncertainty: float = 0
-    stated: tuple[str, ...] = ()
-    figures: str = ""
-    stays: str = ""
-    networked: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
+    link_parameters: tuple[str, ...] = ()
+    link_note: str = ""
+    network_independent: str = ""
+    has_network: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
     startups: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
-    in_words: Callable[[str, Sequence[str]], Cluster] | None = None
+    from_spec: Callable[[str, Sequence[str]], Cluster] | None = None
 
 
 LINK = ("bandwidth", "latency")
@@ -60,14 +61,14 @@ def _textbook(algorithm: str, meaning: str) -> CostModel:
         partial(textbook.cost, algorithm=algorithm),
         partial(textbook.fit, algorithm=algorithm),
         meaning,
-        stated=LINK,
-        in_words=partial(textbook.in_words, algorithm=algorithm),
+        link_parameters=LINK,
+        from_spec=partial(textbook.from_spec, algorithm=algorithm),
     )
 
 
 COST_MODELS: Mapping[str, CostModel] = {
     "hockney": CostModel(
-        HOCKNEY.cost, HOCKNEY.fit, "one published or fitted line per worker count", HOCKNEY.counts, figures=OF_LINES
+        HOCKNEY.cost, HOCKNEY.fit, "one published or fitted line per worker count", HOCKNEY.counts, link_note=OF_LINES
     ),
     "ring": _textbook("ring", "ring over one kind of link"),
     "binary-tree": _textbook("binary-tree", "reduce to a root and broadcast"),
@@ -78,39 +79,39 @@ COST_MODELS: Mapping[str, CostModel] = {
         hierarchical.cost,
         hierarchical.fit,
         "rings inside nodes, then between nodes",
-        stated=LINK,
-        in_words=hierarchical.in_words,
+        link_parameters=LINK,
+        from_spec=hierarchical.from_spec,
     ),
     "nccl": CostModel(
         nccl.cost,
         nccl_fit.fit,
         "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
         uncertainty=nccl.UNCERTAINTY,
-        stated=LINK[:1],
-        stays="launches and the ceilings of NCCL's low-latency protocols",
-        networked=nccl.networked,
-        in_words=nccl.in_words,
+        link_parameters=LINK[:1],
+        network_independent="launches and the ceilings of NCCL's low-latency protocols",
+        has_network=nccl.has_network,
+        from_spec=nccl.from_spec,
     ),
     "protocols": CostModel(
         protocols.cost,
         protocols.fit,
         "the fastest of fitted protocols, shared by worker counts",
-        stays="launches and passes over local memory",
-        networked=protocols.networked,
+        network_independent="launches and passes over local memory",
+        has_network=protocols.has_network,
     ),
     "piecewise": CostModel(
         PIECEWISE.cost,
         PIECEWISE.fit,
         "the minimum of a few fitted lines per worker count",
         PIECEWISE.counts,
-        figures=OF_LINES,
+        link_note=OF_LINES,
     ),
     "tabulated": CostModel(
         TABULATED.cost,
         TABULATED.fit,
         "a measured size -> time table per worker count",
         TABULATED.counts,
-        figures=OF_TABLES,
+        link_note=OF_TABLES,
         startups=startups,
     ),
 }
@@ -133,7 +134,7 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if isinstance(workers, bool) or not hasattr(workers, "__index__") or workers < 1:
         raise UsageError(f"workers is {workers!r}: it must be a whole number, 1 or more")
     if collective not in COLLECTIVES:
-        raise UsageError(f"unknown collective {collective!r}: known are {', '.join(COLLECTIVES)}")
+        raise UsageError(f"unknown collective {collective!r}: {suggestion(collective, COLLECTIVES)}")
     if cluster.capacity is not None and workers > cluster.capacity:
         raise CostError(
             f"{workers} workers do not fit: cluster {cluster.name!r} has {cluster.capacity}; for more nodes "
@@ -143,7 +144,7 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     if cluster.cost_model not in COST_MODELS:
         raise CostError(
             f"cluster {cluster.name!r} names the unknown cost model {cluster.cost_model!r}: "
-            f"known are {', '.join(COST_MODELS)}"
+            f"{suggestion(cluster.cost_model, COST_MODELS)}"
         )
     if workers == 1:
         return FREE

@@ -22,11 +22,11 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     """
     model, separator, words = str(name_or_path).partition(":")
     if separator and model in COST_MODELS:
-        in_words = COST_MODELS[model].in_words
-        if in_words is None:
-            said = ", ".join(name for name, entry in COST_MODELS.items() if entry.in_words is not None)
+        from_spec = COST_MODELS[model].from_spec
+        if from_spec is None:
+            said = ", ".join(name for name, entry in COST_MODELS.items() if entry.from_spec is not None)
             raise UsageError(
                 f"a cluster of {model!r} cannot be said in words, it has figures from a file: those that can are {said}"
             )
-        return in_words(f"{model}:{words}", words.split(","))
+        return from_spec(f"{model}:{words}", words.split(","))
     return read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")

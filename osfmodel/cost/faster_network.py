@@ -37,7 +37,7 @@ class Network:
                     raise UsageError(f"--{name}: it must be above 0, not {figure:g}")
 
     def sending(self, seconds: float) -> float:
-        """What takes ``seconds`` in the wires, or seconds per byte."""
+        """What takes ``seconds`` in the network, or seconds per byte."""
         return seconds / self.bandwidth.factor if self.bandwidth.value is None else 1 / self.bandwidth.value
 
     def starting(self, seconds: float) -> float:
@@ -58,8 +58,8 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
     overstated; start-ups that were measured (what passes beside other messages) go with latency. NCCL shapes: the
     bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain of several
     collectives at once stay what they are, and so does what a cost model says to be no network's
-    (``CostModel.stays``). A value in the place of a factor needs a cost model that is described by a link
-    (``CostModel.stated``). Raises UsageError for one that is not, and for no more than 0.
+    (``CostModel.network_independent``). A value in the place of a factor needs a cost model that is described by a link
+    (``CostModel.link_parameters``). Raises UsageError for one that is not, and for no more than 0.
     """
     network = Network(bandwidth, latency)
     _require_stated(cluster, network)
@@ -81,18 +81,18 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
 def caveat(cluster: Cluster) -> str:
     """What bandwidth and latency are on this cluster, where that is not plain."""
     model = COST_MODELS[cluster.cost_model]
-    if model.figures:
-        return model.figures
+    if model.link_note:
+        return model.link_note
     between = "the network between nodes changes, and what joins the GPUs of a node stays"
-    said = [between] if cluster.gpus_per_node > 1 and model.networked(cluster) else []
-    return "; ".join([*said, *([f"{model.stays} stay as they are"] if model.stays else [])])
+    said = [between] if cluster.gpus_per_node > 1 and model.has_network(cluster) else []
+    return "; ".join([*said, *([f"{model.network_independent} stay as they are"] if model.network_independent else [])])
 
 
 def _require_stated(cluster: Cluster, network: Network) -> None:
     model = COST_MODELS.get(cluster.cost_model)
     for name in ("bandwidth", "latency"):
         change: Change = getattr(network, name)
-        if change.value is not None and model is not None and name not in model.stated:
+        if change.value is not None and model is not None and name not in model.link_parameters:
             raise UsageError(
                 f"cluster {cluster.name!r} ({cluster.cost_model}) is not described by a {name} of a link: "
                 f"change it by a factor, such as --{name} x2"

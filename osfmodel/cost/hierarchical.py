@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
 from osfmodel.cost.placement import layout_of
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.cost.spec import link_in_words
+from osfmodel.cost.spec import link_from_spec
 from osfmodel.cost.textbook import FORMULAS, line
 from osfmodel.entities.cluster import Cluster, Link
 from osfmodel.entities.errors import CostError, UsageError
@@ -37,14 +37,14 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
     return AffineCost(((latency, per_byte),))
 
 
-def in_words(name: str, parts: Sequence[str]) -> Cluster:
+def from_spec(name: str, parts: Sequence[str]) -> Cluster:
     """GPUs per node, the link inside a node, that between nodes, how many of these a node has. Raises UsageError."""
     counts = (parts[0], *parts[5:])
     if len(parts) not in (5, 6) or not all(re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in counts):
         form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
         example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
         raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")
-    inside, between = link_in_words(*parts[1:3]), link_in_words(*parts[3:5])
+    inside, between = link_from_spec(*parts[1:3]), link_from_spec(*parts[3:5])
     gpus, nics = int(parts[0]), int(parts[5]) if len(parts) == 6 else 1
     return Cluster(name, "hierarchical", gpus_per_node=gpus, nics_per_node=nics, in_node=inside, between_nodes=between)
 

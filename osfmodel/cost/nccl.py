@@ -27,9 +27,10 @@ import numpy as np
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.placement import Placement, layout_of
 from osfmodel.cost.shapes import AffineCost, Array
-from osfmodel.cost.spec import rate_in_words
+from osfmodel.cost.spec import rate_from_spec
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.lookup import suggestion
 
 
 class Corrections(NamedTuple):
@@ -225,7 +226,7 @@ def times(way: Way, corrections: Corrections = CORRECTED) -> Array:
     return total
 
 
-def in_words(name: str, parts: Sequence[str]) -> Cluster:
+def from_spec(name: str, parts: Sequence[str]) -> Cluster:
     """``GPUxGPUS_PER_NODE``, and the network bandwidth of each GPU where there are several nodes. Raises UsageError."""
     match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
     if match is None or len(parts) > 2:
@@ -233,13 +234,13 @@ def in_words(name: str, parts: Sequence[str]) -> Cluster:
         raise UsageError(f"{name!r} is not a cluster: {form}")
     device, gpus = known.DEVICES.get(match[1].lower()), int(match[2])
     if device is None:
-        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}, known are {', '.join(known.DEVICES)}")
-    network = rate_in_words(parts[1]) if len(parts) == 2 else None
+        raise UsageError(f"{name!r}: unknown GPU {match[1]!r}: {suggestion(match[1].lower(), known.DEVICES)}")
+    network = rate_from_spec(parts[1]) if len(parts) == 2 else None
     shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
     return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
 
 
-def networked(cluster: Cluster) -> bool:
+def has_network(cluster: Cluster) -> bool:
     """Whether a network between nodes is stated."""
     return cluster.nccl is not None and cluster.nccl.nic_bandwidth is not None
 

@@ -1,15 +1,15 @@
 """What communication costs a given number of workers: the cost of each collective, and what several in flight get.
 
 Two parts of one collective (:meth:`Pricing.split`): a start-up, in which nothing is sent, and a transfer. Start-ups of
-several collectives run side by side; their transfers share the wires as follows.
+several collectives run side by side; their transfers share the network as follows.
 
-One flow alone may not fill the wires: n flows together go
+One flow alone may not fill the network: n flows together go
 
     X(n) = g (1 - (1 - 1/g)^n)
 
 times as fast as one, X(1) = 1, towards g for many: each new flow takes the same part, 1/g, of what the others leave. g,
-the *gain* of simultaneity, is measured. With g = 1 one flow fills the wires, and several only hide start-ups. X rises,
-and X(n)/n falls with n.
+the *gain* of simultaneity, is measured. With g = 1 one flow fills the network, and several only hide start-ups. X
+rises, and X(n)/n falls with n.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Pricing:
         return Pricing({"all_reduce": cost, "reduce_scatter": half, "all_gather": half}, workers, effects=effects)
 
     def rules(self, objective: Objective) -> Objective:
-        """What the wires see of ``objective``: each of its channels keeps ``in_flight`` collectives going."""
+        """The objective with its channels multiplied by the collectives that the library keeps in flight."""
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
 
     def for_rules(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:

@@ -59,7 +59,7 @@ def loads(workers: int, gpus_per_node: int, nics_per_node: int) -> tuple[float, 
     return 1.0, 2 * (fullest - 1), 2 * (fullest - 1) / fullest, 2 * ceil(log2(nodes)), between
 
 
-def networked(cluster: Cluster) -> bool:
+def has_network(cluster: Cluster) -> bool:
     """Whether protocols have links between nodes."""
     return any(row.between_nodes is not None for row in cluster.protocols)
 

@@ -7,12 +7,12 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import parse_bandwidth, parse_time
 
 
-def link_in_words(latency: str, bandwidth: str) -> Link:
+def link_from_spec(latency: str, bandwidth: str) -> Link:
     """``50us`` and ``10Gbps`` as a link. Raises UsageError."""
-    return Link(parse_time(latency), 1 / rate_in_words(bandwidth))
+    return Link(parse_time(latency), 1 / rate_from_spec(bandwidth))
 
 
-def rate_in_words(bandwidth: str) -> float:
+def rate_from_spec(bandwidth: str) -> float:
     """Bytes per second, above 0. Raises UsageError."""
     rate = parse_bandwidth(bandwidth)
     if not rate:

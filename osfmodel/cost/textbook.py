@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.cost.spec import link_in_words
+from osfmodel.cost.spec import link_from_spec
 from osfmodel.entities.cluster import Cluster, Link
 from osfmodel.entities.errors import CostError, UsageError
 
@@ -181,12 +181,12 @@ def cost(cluster: Cluster, workers: int, collective: str, algorithm: str) -> Aff
     return AffineCost((line(FORMULAS[algorithm][collective], slowest_link(cluster, workers), workers),))
 
 
-def in_words(name: str, parts: Sequence[str], algorithm: str) -> Cluster:
+def from_spec(name: str, parts: Sequence[str], algorithm: str) -> Cluster:
     """``LATENCY,BANDWIDTH`` of the one link between all workers. Raises UsageError."""
     if len(parts) != 2:
         form = f"write {algorithm}:LATENCY,BANDWIDTH, for example {algorithm}:50us,10Gbps"
         raise UsageError(f"{name!r} is not a cluster: {form}")
-    return Cluster(name, algorithm, between_nodes=link_in_words(*parts))
+    return Cluster(name, algorithm, between_nodes=link_from_spec(*parts))
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:

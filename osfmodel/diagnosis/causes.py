@@ -61,7 +61,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
         "negotiation": Cause(
             Replays.prompt,
-            "a collective starts as soon as its gradients are there and the wires are free",
+            "a collective starts as soon as its gradients are there and the network is free",
             sentences.negotiation,
             of_network=True,
             remedy=("launch", "collectives sent as soon as their gradients are there"),

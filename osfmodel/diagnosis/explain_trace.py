@@ -20,8 +20,8 @@ from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.units import show_time
 from osfmodel.formats.traces import measurement_of
+from osfmodel.formats.traces.network import SEVERAL_SIZES
 from osfmodel.formats.traces.usual import unsteady, usual_steps, with_shared_steps, with_steps
-from osfmodel.formats.traces.wires import SEVERAL_SIZES
 
 WORTH = 0.05
 """The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""

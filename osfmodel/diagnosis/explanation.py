@@ -131,10 +131,10 @@ class BucketRow:
     ready:      when its gradients were there; issued: when the host submitted it, None where the trace does not say
     waiting:    seconds for which it waited for other ranks; None with one rank traced
     transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
-    wire:       seconds for which it had the wires: the transfer, shared evenly with others in flight
+    wire:       seconds for which it had the network: the transfer, shared evenly with others in flight
     bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
     possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of gradients' messages
-                of any size, which is what the wires can do; None where it is the only one
+                of any size, which is what the network can do; None where it is the only one
     exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
                 for each of several in flight
     hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason

@@ -1,7 +1,7 @@
 """A traced step once more, with some of what happened in it left out: how long would it have taken?
 
 Each rank does its own work in the order of the trace and waits for collectives where it waited then. A collective
-starts when all ranks have come to it and the wires are free, takes the wires for the time for which it had them then,
+starts when all ranks have come to it and the network is free, takes the network for the time for which it had it then,
 and they take one after the other. What is left out is left out of each rank's own work (its data loader, its
 idleness), of messages (their start-ups, their bytes), or of when they are sent.
 """
@@ -25,7 +25,7 @@ class RankLane:
     offset: when it began, after the first rank did
     work:   its own work in the whole step
     ready:  when it has each message
-    delays: how long each is then held back with the wires idle
+    delays: how long each is then held back with the network idle
     waits:  (when, message): where it waits until that message has ended
     """
 
@@ -206,7 +206,7 @@ class Replays:
         return alone(self.usual, self._times, self._inputs).duration
 
     def prompt(self) -> float:
-        """And a collective starts as soon as its gradients are there and the wires are free."""
+        """And a collective starts as soon as its gradients are there and the network is free."""
         return alone(self.usual, self._times, self._inputs).prompt().duration
 
     def in_ready_order(self) -> float:

@@ -39,10 +39,10 @@ def imbalance(one: Explanation, seconds: float) -> str:
 
 
 def negotiation(one: Explanation, seconds: float) -> str:
-    """Of gradients that wait with the wires idle."""
+    """Of gradients that wait with the network idle."""
     cost = what_it_costs(one, seconds)
     return (
-        f"Negotiation: gradients that are there wait to be sent while the wires are idle, which costs {cost}: ranks "
+        f"Negotiation: gradients that are there wait to be sent while the network is idle, which costs {cost}: ranks "
         "agree too slowly, or the host launches too late."
     )
 

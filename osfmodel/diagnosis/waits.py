@@ -1,4 +1,4 @@
-"""The collectives of a step as messages: when their gradients were there, how long the wires had them."""
+"""The collectives of a step as messages: when their gradients were there, how long the network had them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Sent:
     ready:    when it would have been with buckets formed in the order in which gradients become ready: as many bytes of
               gradients were there as it and all before it have; ``formed`` where the trace does not say, or if sooner
     delay:    seconds from ``formed`` to its start, where no other was in flight just before it; else 0, since then it
-              may have waited for the wires
-    wire:     seconds for which it had the wires: its transfer, shared evenly with others in flight
+              may have waited for the network
+    wire:     seconds for which it had the network: its transfer, shared evenly with others in flight
     gradient: whether it carries gradients; a map of used parameters, a broadcast of buffers and the like do not
     pieces:   (when it was there, its part of the bytes) of each gradient; where the trace does not say, evenly spread
               between the bucket before and this one

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import osf_model, recursion, simulator
-from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -34,7 +34,7 @@ class Engine(NamedTuple):
     """An entry of ENGINES.
 
     carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
-    meaning:   half a line for a person
+    meaning:   shown by ``osf list``
     seen:      what of a pricing it knows: plans are made, and bounds hold, for that
     caveats:   what a prediction by it takes for granted, beyond what ours do
     plans:     those shown where nobody asks for others; none for those that fit the rules asked for
@@ -62,6 +62,4 @@ ENGINES: Mapping[str, Engine] = {
 
 def engine_called(name: str) -> Engine:
     """The entry of ENGINES. Raises UsageError for an unknown name."""
-    if name not in ENGINES:
-        raise UsageError(f"unknown engine {name!r}: known are {', '.join(ENGINES)}")
-    return ENGINES[name]
+    return require(name, ENGINES, "engine")

@@ -88,7 +88,7 @@ def channels(loop: Loop, pricing: Pricing) -> int:
     return 1 if blocking(loop, pricing) else loop.streams
 
 
-class Followed(NamedTuple):
+class LoopIteration(NamedTuple):
     """One iteration: positions in ready order of what travels together, when each batch is launched, and the end.
 
     ``next_threshold``: the least above the present one with which the loop would do anything else; None: none would.
@@ -105,12 +105,12 @@ def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
 
     Raises PlanError for groups that are not the workload's tensors.
     """
-    found = follow(loop, workload, pricing)
+    found = steady_iteration(loop, workload, pricing)
     return _plan(loop, workload, pricing, found.batches, found.releases)
 
 
-def follow(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> Followed:
-    """The iteration that repeats, or else the one in the middle of those that were followed.
+def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> LoopIteration:
+    """The iteration that repeats, or else the one of median time among ``iterations`` of them.
 
     Effects that belong to DDP (hooks, copies into buckets) do not move a submission. Raises as :func:`carry_out`.
     """
@@ -215,7 +215,7 @@ class _Run:
         crowded = len(self.workload.gradients) > self.loop.cache_capacity
         return list(self.cache.places.items()) if crowded else []
 
-    def told(self, found: Followed) -> Followed:
+    def told(self, found: LoopIteration) -> LoopIteration:
         """``found`` with what was learnt of thresholds on the way."""
         if self.needed is None:
             return found
@@ -226,7 +226,7 @@ class _Run:
         if self.needed is None or needed < self.needed:
             self.needed = needed
 
-    def iteration(self) -> Followed:
+    def iteration(self) -> LoopIteration:
         """Follow one; clocks then count from its end."""
         compute = Compute(self.workload, None, self.pricing.effects, self.pricing.workers)
         ready = list(compute.ready.values())
@@ -257,7 +257,7 @@ class _Run:
             first = after
         spent = self._spent(batches, releases, max(end, compute.clock(compute.end)))
         self.last, self.free = self.last - spent, self.free - spent
-        return Followed(tuple(batches), tuple(releases), spent, None)
+        return LoopIteration(tuple(batches), tuple(releases), spent, None)
 
     def _spent(self, batches: Sequence[Sequence[int]], releases: Sequence[float], finish: float) -> float:
         if channels(self.loop, self.pricing) > 1:

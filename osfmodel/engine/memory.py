@@ -28,6 +28,7 @@ from osfmodel.engine.strategies import lower
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.executors import EXECUTORS, KEEPERS, RUNTIME, Storage
+from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -70,14 +71,13 @@ def memory_of(
     """
     require_known(workload)
     require_count(workers, "the number of workers", least=1)
-    if keeper not in KEEPERS:
-        raise UsageError(f"unknown keeper {keeper!r}: known are {', '.join(KEEPERS)}")
+    storage = require(keeper, KEEPERS, "keeper")
     if not EXECUTORS[keeper].carries(plan):
         raise UsageError(f"{EXECUTORS[keeper].called} cannot carry out this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
     bare = lower(workload, plan, Pricing.of(FREE, workers=workers))
-    program = holding(bare, workload, plan, workers, KEEPERS[keeper], optimizer, communicator)
+    program = holding(bare, workload, plan, workers, storage, optimizer, communicator)
     starts, ends = times_of(program, timeline)
     return curve(program, starts, ends, timeline.iteration_time)
 

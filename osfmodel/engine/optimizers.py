@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.lookup import require
 from osfmodel.entities.workload import Workload
 
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
@@ -22,9 +23,7 @@ def require_mirrorable(mirror: bool, optimizer: str | None) -> None:
 def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
     """Of the optimizer's state. Raises UsageError for an unknown one, DataError where nothing says which it is."""
     if optimizer is not None:
-        if optimizer not in OPTIMIZERS:
-            raise UsageError(f"unknown optimizer {optimizer!r}: known are {', '.join(OPTIMIZERS)}")
-        return round(OPTIMIZERS[optimizer] * workload.gradient_bytes)
+        return round(require(optimizer, OPTIMIZERS, "optimizer") * workload.gradient_bytes)
     if workload.state_bytes is None:
         raise DataError(f"workload {workload.name!r} does not say what the optimizer keeps: name the optimizer")
     return workload.state_bytes

@@ -1,10 +1,10 @@
 """Sparse communication: what sparse buckets send and compute, and when that is less than sending all.
 
-Top-k sparsification sends of each tensor the ``entries`` of largest magnitude, each as a value and its place, and keeps
-the rest for later. Ranks choose differently, so entries cannot be added up on the way: an all-gather brings every
+Top-k sparsification sends of each tensor the ``top_k`` entries of largest magnitude, each as a value and its place, and
+keeps the rest for later. Ranks choose differently, so entries cannot be added up on the way: an all-gather brings every
 rank's to every rank, which grows with their number, while what a ring sends does not (docs/reference/sparse.md; gTop-k:
-Shi et al., ICDCS'19). In :class:`Exchange` are the times of the three ways from start-up and bandwidth alone, and the
-density below which each beats the dense ring; :func:`break_even` finds that for the prices of a cluster.
+Shi et al., ICDCS'19).
+benchmarks/sparse_cost.py has the times of the three ways, and the density below which each beats the dense ring.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.effects import NO_EFFECTS, Effects
-from osfmodel.entities.plan import Block, Bucket, Plan, entries, require_density
+from osfmodel.entities.plan import Block, Bucket, Plan, require_density, top_k
 from osfmodel.entities.workload import Workload, element_bytes
 
 INDEX_BYTES = 4
@@ -45,12 +45,12 @@ class Sparsity:
         """Of what a rank has when the messages of all have arrived, which is how all-gathers are priced."""
         return self.sent_bytes(bucket) * self.workers
 
-    def select(self, block: Block, density: float) -> float:
+    def sparsify(self, block: Block, density: float) -> float:
         """Seconds of the compute stream to choose the entries of one tensor."""
         effects, sent = self.effects, part_bytes(block.bytes, density, self.widths[block.layer])
         return effects.select * block.bytes + effects.select_sent * sent + effects.select_time
 
-    def spread(self, bucket: Bucket) -> float:
+    def densify(self, bucket: Bucket) -> float:
         """Seconds of the compute stream to make mean gradients of a bucket that has arrived."""
         effects = self.effects
         return (
@@ -62,14 +62,14 @@ class Sparsity:
     def work(self, bucket: Bucket, mirror: bool = False) -> float:
         """Seconds of the compute stream in all, before it is sent and after it has arrived; mirrors included if any."""
         density = bucket.density or 1
-        chosen: float = sum(self.select(block, density) for block in bucket.blocks)
-        return chosen + self.spread(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
+        chosen: float = sum(self.sparsify(block, density) for block in bucket.blocks)
+        return chosen + self.densify(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
 
 
 def part_bytes(size: int, density: float, element: int = 4, wide: bool = False) -> int:
     """Bytes that a rank sends of a tensor of ``size`` bytes: values, and places, ``wide`` ones beside a huge tensor."""
     elements = -(-size // element)
-    return entries(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
+    return top_k(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
 
 
 def sparsely(plan: Plan, density: float) -> Plan:

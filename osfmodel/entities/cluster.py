@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.source import Source
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
@@ -145,9 +146,11 @@ class NcclShape:
 
     def __post_init__(self) -> None:
         if self.generation not in GPU_GENERATIONS:
-            raise DataError(f"unknown GPU generation {self.generation!r}: known are {', '.join(GPU_GENERATIONS)}")
+            raise DataError(
+                f"unknown GPU generation {self.generation!r}: {suggestion(self.generation, GPU_GENERATIONS)}"
+            )
         if self.fabric not in FABRICS:
-            raise DataError(f"unknown fabric {self.fabric!r} inside a node: known are {', '.join(FABRICS)}")
+            raise DataError(f"unknown fabric {self.fabric!r} inside a node: {suggestion(self.fabric, FABRICS)}")
         require_positive(self.gpu_bandwidth, "the bandwidth of a GPU inside its node")
         if self.nic_bandwidth is not None:
             require_positive(self.nic_bandwidth, "the network bandwidth of a GPU")
@@ -227,8 +230,8 @@ class Cluster:
         require_count(self.nics_per_node, f"NICs per node of cluster {self.name!r}", least=1)
         require_count(self.in_flight, f"collectives in flight of cluster {self.name!r}", least=1)
         if self.library not in LIBRARIES:
-            known = ", ".join(filter(None, LIBRARIES))
-            raise DataError(f"unknown library {self.library!r} of cluster {self.name!r}: known are {known}")
+            meant = suggestion(self.library, filter(None, LIBRARIES))
+            raise DataError(f"unknown library {self.library!r} of cluster {self.name!r}: {meant}")
         if self.nodes is not None:
             require_count(self.nodes, f"nodes of cluster {self.name!r}", least=1)
         for kind, keys in (
@@ -247,4 +250,4 @@ class Cluster:
 
 def _require_collective(name: str) -> None:
     if name not in COLLECTIVES:
-        raise DataError(f"unknown collective {name!r}: known are {', '.join(COLLECTIVES)}")
+        raise DataError(f"unknown collective {name!r}: {suggestion(name, COLLECTIVES)}")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.workload import Layer, Workload, element_bytes
 
 NONE, FP16 = "none", "fp16"
@@ -23,7 +24,7 @@ class Compression(NamedTuple):
     """An entry of COMPRESSIONS.
 
     apply:   (layer that has a gradient, rank) -> layer with the bytes that are sent
-    meaning: half a line for a person
+    meaning: shown by ``osf list``
     ranked:  whether a rank is given with it, as in powersgd:4
     caveat:  what is said of predictions with it
     hook:    Python that makes DDP do it once ``model`` is wrapped, with "{rank}" for the rank
@@ -123,11 +124,9 @@ def hook_of(workload: Workload) -> str:
 
 
 def _meant(how: str) -> str:
-    from difflib import get_close_matches
-
     known = {name: f"{name}:RANK" if one.ranked else name for name, one in COMPRESSIONS.items()}
-    near = get_close_matches(how.partition(":")[0].lower(), known, n=1)
-    return f"did you mean {known[near[0]]}?" if near else f"write one of {', '.join(known.values())}"
+    near = nearest(how.partition(":")[0].lower(), known, most=1)
+    return did_you_mean(known[name] for name in near) or f"write one of {', '.join(known.values())}"
 
 
 def compression_called(how: str) -> tuple[Compression, int]:

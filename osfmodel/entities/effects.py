@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from osfmodel.entities.checks import require_time
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ CITED_SLOWDOWN = 0.189
 
 
 class Effect(NamedTuple):
-    """meaning:  half a line for a person
+    """meaning:  shown by ``osf list``
     unit:     of its value
     cited:    a published value, or None where it has to be measured
     evidence: where the value comes from, or how to measure one
@@ -202,16 +203,10 @@ EFFECTS: Mapping[str, Effect] = MappingProxyType(
 
 def effects_of(values: Mapping[str, float | None]) -> Effects:
     """Effects by name; None takes the cited value. Raises UsageError for an unknown name or one without a citation."""
-    from difflib import get_close_matches
-
     chosen = {}
     for name, value in values.items():
         key = name.replace("-", "_")
-        if key not in EFFECTS:
-            near = get_close_matches(key, EFFECTS, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(EFFECTS)}"
-            raise UsageError(f"unknown effect {name!r}: {advice}")
-        cited = EFFECTS[key].cited
+        cited = require(key, EFFECTS, "effect").cited
         if value is None and cited is None:
             raise UsageError(f"the effect {name} has no published value: measure one and write {name}=VALUE")
         chosen[key] = cited if value is None else value

@@ -5,6 +5,7 @@
     OsfError
     ├── UsageError   an argument is wrong: unknown name, bad unit, impossible count
     ├── DataError    a file or a figure in it is wrong (says which file, where, and what)
+    │   └── ForeignFileError   a file that osfmodel did not write, where one of its own is needed
     ├── PlanError    a plan does not fit its workload, or an engine or target cannot carry it out
     ├── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
     ├── JobError     a job of several workers failed: they did not meet, one died, the model raised something
@@ -18,6 +19,8 @@ failed. So a script that gets 2 must change its words, and one that gets 1 its d
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class OsfError(Exception):
@@ -34,6 +37,22 @@ class UsageError(OsfError):
 
 class DataError(OsfError):
     """A file cannot be read, or a figure in it is impossible."""
+
+
+class ForeignFileError(DataError):
+    """A file without osfmodel's ``schema_version``, where one of osfmodel's own files of ``kind`` is needed.
+
+    path: the file
+    kind: "workload", "cluster" or "measurements"
+    reason: why it cannot be read as such
+    """
+
+    def __init__(self, path: Path, kind: str, reason: str) -> None:
+        super().__init__(path, kind, reason)
+        self.path, self.kind, self.reason = path, kind, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; to convert another tool's output: osf import"
 
 
 class PlanError(OsfError):

@@ -239,7 +239,7 @@ class Plan:
                 raise PlanError(f"the plan sends {position} bytes of {name!r}, whose gradient has {sizes[name]}")
 
 
-def entries(elements: int, density: float) -> int:
+def top_k(elements: int, density: float) -> int:
     """How many of ``elements`` a sparse bucket sends: the density's part of them, rounded up."""
     return min(elements, math.ceil(density * elements))
 

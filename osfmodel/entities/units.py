@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.lookup import did_you_mean, nearest
 
 MOST_LISTED = 40
 """Sizes that are listed one by one."""
@@ -60,9 +61,8 @@ def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: s
     if unit == "":
         raise UsageError(f"{text!r} has no unit: write for example {example}")
     if unit not in units:
-        near = _near(unit, units)
-        advice = f"did you mean {' or '.join(f'{number}{one}' for one in near)}?" if near else f"write as in {example}"
-        raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}: {advice}")
+        meant = did_you_mean(f"{number}{near}" for near in _near(unit, units)) or f"write as in {example}"
+        raise UsageError(f"{text!r}: unknown {kind} unit {unit!r}: {meant}")
     quantity = Fraction(number) * units[unit]
     if quantity > LARGEST:
         raise UsageError(f"{text!r} is beyond any {kind} in the world")
@@ -71,14 +71,12 @@ def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: s
 
 def _near(unit: str, units: Iterable[str]) -> list[str]:
     """Those that may have been meant. Never one that turns bits into bytes: that is a factor of 8."""
-    from difflib import get_close_matches
-
     if "b" not in unit.lower() and any("b" in known for known in units):
         return []  # a G, or a parsec, a second: nothing says of what
     alike = [known for known in units if ("b" in known) == ("b" in unit)]
     same = [known for known in alike if known.lower() == unit.lower()]
     begun = [known for known in alike if known.startswith(unit)]
-    return same or begun or get_close_matches(unit, alike, n=2, cutoff=0.5)
+    return same or begun or nearest(unit, alike, most=2, cutoff=0.5)
 
 
 def parse_bytes(text: str) -> int:

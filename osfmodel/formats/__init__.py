@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from osfmodel.entities.errors import DataError, UsageError
+from osfmodel.entities.errors import DataError
 from osfmodel.entities.files.profiles import read
+from osfmodel.entities.lookup import require
 from osfmodel.entities.trace import Trace
 from osfmodel.formats import kineto, own
 from osfmodel.formats.collectives import csv_table, nccl_tests, nccl_tests_json, osu
@@ -34,6 +35,7 @@ __all__ = [
     "Hints",
     "Noun",
     "as_one_cluster",
+    "format_of",
     "holds_traces",
     "import_content",
     "import_file",
@@ -50,9 +52,11 @@ HEAD = 65_536
 class Format(NamedTuple):
     """sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
-    meaning: half a line for a person
+    meaning: shown by ``osf list``
     trace:   (files, hints) -> what they show together, the ranks of one job; None where a file is a job
     endings: how the names of such files end, by which they are found in a folder
+    label:   what such a file is, for advice on one that is given in place of our own: "nccl-tests output"
+    runs:    whether it may hold measured runs beside a workload and a cluster, so that --kind chooses
     """
 
     sniff: Callable[[str], bool]
@@ -60,51 +64,82 @@ class Format(NamedTuple):
     meaning: str
     trace: Callable[[Files, Hints], Trace] | None = None
     endings: tuple[str, ...] = ()
+    label: str = ""
+    runs: bool = False
 
 
 def of_traces(
-    sniff: Callable[[str], bool], trace: Callable[[Files, Hints], Trace], meaning: str, endings: tuple[str, ...]
+    sniff: Callable[[str], bool],
+    trace: Callable[[Files, Hints], Trace],
+    meaning: str,
+    endings: tuple[str, ...],
+    label: str = "",
 ) -> Format:
     """A format of traces: a job may have several files, each of any size, also in archives and folders."""
 
     def read(text: Text, hints: Hints) -> Sequence[Noun]:
         return nouns_of(trace(Files((text,), text.tell), hints), hints, text.tell)
 
-    return Format(sniff, read, meaning, trace, endings)
+    return Format(sniff, read, meaning, trace, endings, label, runs=True)
 
 
 IMPORT_FORMATS: Mapping[str, Format] = {
     "nccl-tests": Format(
-        nccl_tests.sniff, nccl_tests.read, "what nccl-tests prints, one run or several, also through mpirun"
+        nccl_tests.sniff,
+        nccl_tests.read,
+        "what nccl-tests prints, one run or several, also through mpirun",
+        label="nccl-tests output",
     ),
-    "nccl-tests-json": Format(nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J"),
+    "nccl-tests-json": Format(
+        nccl_tests_json.sniff, nccl_tests_json.read, "what nccl-tests writes with -J", label="nccl-tests JSON"
+    ),
     "osu": Format(
-        osu.sniff, osu.read, "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather"
+        osu.sniff,
+        osu.read,
+        "OSU micro-benchmarks of a collective: osu_allreduce, osu_reduce_scatter, osu_allgather",
+        label="OSU output",
     ),
     "csv-table": Format(
         csv_table.sniff,
         csv_table.read,
         "CSV of collectives: n_gpus, bytes, time_us (or _ms, _s); or n_gpus, alpha_s, beta_s_per_byte",
+        label="a CSV file of collectives",
     ),
     "csv-layers": Format(
         tables.sniff,
         tables.read,
         "CSV of layers: name, bytes (or params), forward_ms, backward_ms (or _us, _s)",
+        label="a CSV file of layers",
     ),
-    "json-layers": Format(tables.sniff_json, tables.read_json, "JSON list of layers, with the columns of csv-layers"),
-    "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt"),
-    "ddp-logging": Format(ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON"),
+    "json-layers": Format(
+        tables.sniff_json,
+        tables.read_json,
+        "JSON list of layers, with the columns of csv-layers",
+        label="a JSON list of layers",
+    ),
+    "pipedream": Format(pipedream.sniff, pipedream.read, "PipeDream's graph.txt", label="PipeDream's graph"),
+    "ddp-logging": Format(
+        ddp_logging.sniff, ddp_logging.read, "DDP's _get_ddp_logging_data() as JSON", label="DDP's log"
+    ),
     "horovod-timeline": Format(
         timeline.sniff,
         timeline.read,
-        "HOROVOD_TIMELINE, also cut off: iteration times, the model and the wires as Horovod's loop saw them",
+        "HOROVOD_TIMELINE, also cut off: iteration times, the model and the network as Horovod's loop saw them",
+        label="Horovod's timeline",
+        runs=True,
     ),
-    "horovod-autotune": Format(autotune.sniff, autotune.read, "HOROVOD_AUTOTUNE_LOG: says what its tuner found"),
+    "horovod-autotune": Format(
+        autotune.sniff,
+        autotune.read,
+        "HOROVOD_AUTOTUNE_LOG: says what its tuner found",
+        label="Horovod's autotune log",
+    ),
     "kineto": of_traces(
         kineto.sniff,
         kineto.trace_of,
-        "torch.profiler's traces, of one rank or of all: the model, the wires and the steps as they were",
+        "torch.profiler's traces, of one rank or of all: the model, the network and the steps as they were",
         kineto.ENDINGS,
+        "a trace of torch.profiler",
     ),
     "osfmodel": Format(own.sniff, own.read, "a workload or cluster file of osfmodel itself"),
 }
@@ -147,7 +182,7 @@ def load_trace(
 
 def _no_trace(path: Path | Text) -> str:
     """What a file is that is no trace, and what takes it."""
-    name = _format_of(path, {name: entry.sniff for name, entry in IMPORT_FORMATS.items()})
+    name = format_of(path)
     if name is None and not isinstance(path, Text) and (what := unlike(head_of(path))):
         return what
     if name is None:
@@ -170,14 +205,22 @@ def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
 
 def _shared_format(paths: Sequence[Path | Text]) -> str | None:
     """The format of traces that all are of; None where they are of none."""
-    found = [_format_of(path, _sniffs()) for path in paths]
+    found = [_known_of(path, _sniffs()) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
         raise DataError(f"{paths[0]} and {other} are not of one format: import them apart")
     return found[0]
 
 
-def _format_of(path: Path | Text, sniffs: Mapping[str, Callable[[str], bool]]) -> str | None:
+def format_of(path: Path | Text) -> str | None:
+    """The name of the format of a file, or of the first in an archive or a folder; None if none knows it.
+
+    Raises DataError for what cannot be read or unpacked, and for an archive or a folder with nothing in it.
+    """
+    return _known_of(path, {name: entry.sniff for name, entry in IMPORT_FORMATS.items()})
+
+
+def _known_of(path: Path | Text, sniffs: Mapping[str, Callable[[str], bool]]) -> str | None:
     """Which of ``sniffs`` knows it."""
     if isinstance(path, Text):
         return next((name for name, sniff in sniffs.items() if sniff(path.content[:HEAD])), None)
@@ -190,9 +233,7 @@ def _sniffs() -> Mapping[str, Callable[[str], bool]]:
 
 
 def _entry(form: str) -> Format:
-    if form not in IMPORT_FORMATS:
-        raise UsageError(f"unknown format {form!r}: known are {', '.join(IMPORT_FORMATS)}")
-    return IMPORT_FORMATS[form]
+    return require(form, IMPORT_FORMATS, "format")
 
 
 def import_content(

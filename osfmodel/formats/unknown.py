@@ -29,7 +29,7 @@ ZIP = b"PK\x03\x04"
 
 
 def unlike(content: bytes) -> str:
-    """Half a sentence on a file that begins so, unpacked, where that is no text at all; empty where it may be."""
+    """Why this content, unpacked, is not text; an empty string where it may be."""
     if content.startswith(ZIP):
         return "is a zip archive, which is not read: unpack it, and give the files in it, a folder or a tar of them"
     if not content.strip(b"\0"):
@@ -38,7 +38,7 @@ def unlike(content: bytes) -> str:
 
 
 def explained(head: str, known: Sequence[str]) -> str:
-    """Half a sentence on what the file is, and what is missing or should be done."""
+    """Verb phrase on what the file is, and on what is missing or should be done."""
     start = head.strip()
     if not start:
         return "is empty"

@@ -14,6 +14,7 @@ from osfmodel.entities.batches import variation_of
 from osfmodel.entities.compression import NONE, compressed
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement, load_measurements
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
@@ -84,16 +85,13 @@ def _check(name: str, tolerance: float | None) -> Checked:
 
 
 def _file(name: str) -> Path:
-    from difflib import get_close_matches
-
     path = Path(name)
     if name.endswith(".json") or path.is_file():
         return path
     if path.is_dir():
         raise UsageError(f"{name}: that is a folder: give the measurement files in it")
-    near = get_close_matches(name, LEDGER, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(LEDGER)}, or give a measurement file"
-    raise UsageError(f"unknown source {name!r}: {advice}")
+    known = f"known are {', '.join(LEDGER)}, or give a measurement file"
+    raise UsageError(f"unknown source {name!r}: {suggestion(name, LEDGER, known)}")
 
 
 def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:

@@ -27,7 +27,7 @@ from osfmodel.targets import CONFIG_TARGETS
 class Recipe(NamedTuple):
     """judge:     (measurements) -> Verdict
     tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up
-    meaning:   half a line for a person
+    meaning:   shown in docs/ledger.md
     compares:  TIME or MEMORY
     """
 

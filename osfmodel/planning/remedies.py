@@ -25,8 +25,8 @@ from osfmodel.entities.plan import Block, Plan
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
+from osfmodel.formats.traces.network import wire_times_by_size
 from osfmodel.formats.traces.usual import usual_step
-from osfmodel.formats.traces.wires import wire_times_by_size
 from osfmodel.planning.tuning import tune
 
 MODEL, REPLAY = "model", "replay"

@@ -11,6 +11,7 @@ from osfmodel.cost.pricing import pricing_of
 from osfmodel.engine.bands import Band
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_time
@@ -21,7 +22,7 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve import Limits
 from osfmodel.solve.search.robust import penalised, robust_ends
 from osfmodel.solve.under_effects import as_timed
-from osfmodel.targets import CONFIG_TARGETS, Target
+from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NamedPlan
 
 WORTHWHILE = 0.005
@@ -171,7 +172,7 @@ def tune(
     counts = [operator.index(workers)] if hasattr(workers, "__index__") else list(workers)
     if not counts:
         raise UsageError("no worker count was given")
-    chosen = _target(target or "ddp")
+    chosen = require(target or "ddp", CONFIG_TARGETS, "target")
     objective = chosen.objective if objective.plain else objective
     if limits != Limits() and not objective.plain:
         raise UsageError("limits on buckets are not known to the planner of these rules: leave them out")
@@ -289,12 +290,6 @@ def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilin
     if task.pricings[0].effects.active:
         seen = as_timed(task.workload, optima[0][1])
     return contiguous_plan(task.workload, robust_ends(seen, costs, best, starts, task.limits, ceilings))
-
-
-def _target(name: str) -> Target:
-    if name not in CONFIG_TARGETS:
-        raise UsageError(f"unknown target {name!r}: known are {', '.join(CONFIG_TARGETS)}")
-    return CONFIG_TARGETS[name]
 
 
 def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:

@@ -144,8 +144,8 @@ class _Figures:
         alone = [Bucket((Block(name, 0, size),), density=density) for name, size in pairs]
         sent = [part_bytes(bucket.size, density, sparsity.widths[bucket.blocks[0].layer]) for bucket in alone]
         self.gathered = np.array(sent, dtype=float) * pricing.workers
-        self.selecting = np.array([sparsity.select(bucket.blocks[0], density) for bucket in alone])
-        self.spreading = np.array([sparsity.spread(bucket) for bucket in alone])
+        self.selecting = np.array([sparsity.sparsify(bucket.blocks[0], density) for bucket in alone])
+        self.spreading = np.array([sparsity.densify(bucket) for bucket in alone])
         self.unit = float(room.limit)
 
     def times(self) -> _Rows:

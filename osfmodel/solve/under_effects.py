@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.horovod_loop import Loop, follow
+from osfmodel.engine.horovod_loop import Loop, steady_iteration
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
 from osfmodel.entities.timeline import Timeline
@@ -68,7 +68,7 @@ def _flushed(workload: Workload, pricing: Pricing) -> list[Plan]:
         return []
     inside, total = replace(pricing, blocking=True), workload.gradient_bytes
     loops = [Loop(total >> times, 0) for times in range(HALVINGS + 1)]
-    return [grouped_plan(workload, follow(loop, workload, inside, 2).batches) for loop in loops]
+    return [grouped_plan(workload, steady_iteration(loop, workload, inside, 2).batches) for loop in loops]
 
 
 def _fastest(workload: Workload, plans: Sequence[Plan], pricing: Pricing) -> tuple[Timeline, Plan]:

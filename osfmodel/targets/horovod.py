@@ -13,7 +13,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
-from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, follow
+from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, steady_iteration
 from osfmodel.engine.horovod_settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.entities.compression import FP16
 from osfmodel.entities.errors import PlanError
@@ -66,7 +66,7 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
     if not loop.groups:
         return loop
     tried = [replace(loop, cycle=cycle) for cycle in GROUP_CYCLES]
-    return min(tried, key=lambda loop: follow(loop, workload, pricing).iteration_time)
+    return min(tried, key=lambda loop: steady_iteration(loop, workload, pricing).iteration_time)
 
 
 def _grouped(plan: Plan) -> Loop:

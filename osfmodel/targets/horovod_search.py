@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Followed, Loop, follow
+from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, Loop, LoopIteration, steady_iteration
 from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits
 
@@ -88,7 +88,7 @@ class _Grid:
             value = 0.0
             steps: list[int] = []
             for place, case in enumerate(self.cases):
-                found = follow(loop, case.workload, case.pricing, FOLLOWED)
+                found = steady_iteration(loop, case.workload, case.pricing, FOLLOWED)
                 value = max(value, self._value(case, found))
                 steps = [step for step in (*steps, found.next_threshold) if step is not None]
                 if value > self.best:
@@ -99,10 +99,10 @@ class _Grid:
             self.known[key] = value, min(steps, default=None)
         return self.known[key]
 
-    def _value(self, case: Case, found: Followed) -> float:
+    def _value(self, case: Case, found: LoopIteration) -> float:
         return found.iteration_time / case.best if self._within(case, found) else inf
 
-    def _within(self, case: Case, found: Followed) -> bool:
+    def _within(self, case: Case, found: LoopIteration) -> bool:
         most, most_bytes = self.limits.max_buckets, self.limits.max_bucket_bytes
         sizes = case.workload.gradients.sizes
         few = most is None or len(found.batches) <= most

@@ -10,6 +10,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME, ExecutorRow
+from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
 from osfmodel.entities.units import parse_bytes, parse_part, show_bytes
 from osfmodel.entities.workload import Workload
@@ -267,15 +268,11 @@ def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Object
 
 def named_plan(name: str) -> NamedPlan:
     """The entry called ``name``. Raises UsageError for a name that is not in NAMED_PLANS."""
-    from difflib import get_close_matches
-
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]
     family = next((prefix for prefix in FAMILIES if name.startswith(prefix)), None)
     if family is not None:
         return FAMILIES[family].read(name)
-    near = get_close_matches(name, NAMED_PLANS, n=1)
     with_parameters = ", ".join(example for family in FAMILIES.values() for example in family.examples)
     known = f"known are {', '.join(NAMED_PLANS)}, {with_parameters}, or give a plan file"
-    advice = f"did you mean {near[0]}?" if near else known
-    raise UsageError(f"unknown plan {name!r}: {advice}")
+    raise UsageError(f"unknown plan {name!r}: {suggestion(name, NAMED_PLANS, known)}")

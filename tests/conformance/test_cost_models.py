@@ -143,7 +143,7 @@ def test_what_if_bandwidth_had_no_end(model, workers):
     """What is left does not depend on the size, but for what the model says to be no network's."""
     cluster = one_network(model)
     endless = cost_of(faster_network(cluster, bandwidth=Change(1e15)), workers)
-    assert COST_MODELS[model].stays or endless(2**36) == pytest.approx(endless(0), rel=1e-3)
+    assert COST_MODELS[model].network_independent or endless(2**36) == pytest.approx(endless(0), rel=1e-3)
     assert endless(0) <= endless(2**36) < cost_of(cluster, workers)(2**36)
     assert endless(0) <= cost_of(cluster, workers)(0)
     twice = prices(faster_network(cluster, latency=Change(2)), workers)
@@ -157,7 +157,7 @@ def test_what_if_latency_were_longer(model):
     before = cost_of(cluster, 8)(0)
     slower = cost_of(faster_network(cluster, latency=Change(3.0)), 8)(0)
     assert before < slower <= 3 * before * (1 + 1e-12)
-    assert bool(COST_MODELS[model].stays) == (slower < 3 * before * (1 - 1e-12))
+    assert bool(COST_MODELS[model].network_independent) == (slower < 3 * before * (1 - 1e-12))
 
 
 @pytest.mark.parametrize("model", COST_MODELS)
@@ -165,7 +165,7 @@ def test_what_if_a_link_had_another_bandwidth(model):
     """What is described by a link takes a figure in its place; what is not says so, and how to ask."""
     cluster, figures = one_network(model), {"bandwidth": Change(value=1e11), "latency": Change(value=1e-6)}
     for name, change in figures.items():
-        if name in COST_MODELS[model].stated:
+        if name in COST_MODELS[model].link_parameters:
             assert (prices(faster_network(cluster, **{name: change}), 8) <= prices(cluster, 8)).all()
         else:
             with pytest.raises(UsageError, match=f"is not described by a {name} of a link: .* such as --{name} x2"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Workload
 from osfmodel.cli import main
+from osfmodel.entities.errors import ForeignFileError
 from osfmodel.entities.measurement import Measurement
 from osfmodel.formats import Hints
+from osfmodel.formats.advice import import_advice
 from osfmodel.formats.horovod import autotune
 from osfmodel.formats.horovod import timeline as horovod_timeline
 from osfmodel.formats.source_text import Text
@@ -467,5 +470,8 @@ def test_several_timelines_become_the_tables_of_one_cluster(tmp_path):
 def test_where_a_timeline_is_given_for_a_workload(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(samples.HOROVOD_FUSED)
-    with pytest.raises(DataError, match=r"looks like Horovod's timeline: run `osf import .* --kind workload -o"):
+    with pytest.raises(ForeignFileError) as caught:
         osf.load_workload(path)
+    assert re.search(
+        r"looks like Horovod's timeline: run `osf import .* --kind workload -o", import_advice(caught.value)
+    )

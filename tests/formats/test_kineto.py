@@ -28,8 +28,8 @@ from osfmodel.formats.source_text import Text, shared_stem, silent
 from osfmodel.formats.traces.buckets import carried
 from osfmodel.formats.traces.cautions import doubts, found_in, own_step
 from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
+from osfmodel.formats.traces.network import rising_means
 from osfmodel.formats.traces.usual import unsteady, usual_steps
-from osfmodel.formats.traces.wires import rising_means
 from osfmodel.ledger.check import check
 from osfmodel.show.documents.results import summary
 from tests.conftest import ROOT

@@ -6,6 +6,7 @@ import gc
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 
 from osfmodel import explain
 from osfmodel.cli import main
-from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.errors import DataError, ForeignFileError, OsfError
 from osfmodel.entities.files.profiles import load_workload
 from osfmodel.formats import IMPORT_FORMATS, Hints, holds_traces, import_content, import_file, load_trace, of_traces
+from osfmodel.formats.advice import import_advice
 from osfmodel.formats.kineto.events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams import json_stream, trace_files
@@ -903,8 +905,11 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
 def test_a_trace_given_for_a_workload_is_told_how_to_become_one(tmp_path):
     path = tmp_path / "rank0.json"
     path.write_text(trace())
-    with pytest.raises(DataError, match=r"looks like a trace of torch.profiler: run `osf import .* --kind workload -o"):
+    with pytest.raises(ForeignFileError) as caught:
         load_workload(path)
+    assert re.search(
+        r"looks like a trace of torch.profiler: run `osf import .* --kind workload -o", import_advice(caught.value)
+    )
 
 
 # 7. Traces of others

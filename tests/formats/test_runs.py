@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import tracemalloc
 from dataclasses import replace
 
@@ -13,7 +14,9 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel import DataError
 from osfmodel.cli import main
+from osfmodel.entities.errors import ForeignFileError
 from osfmodel.formats import IMPORT_FORMATS, Hints, import_content, import_file, recognise
+from osfmodel.formats.advice import import_advice
 from osfmodel.formats.source_text import Text
 from tests.formats import samples
 from tests.formats.samples import log
@@ -398,7 +401,7 @@ def test_what_unpacks_to_more_than_a_file_may_have_is_refused_in_bounded_memory(
         ("old.log", samples.OLD_TEXT, "nccl-tests output"),
         ("new.json", samples.JSON_TEXT, "nccl-tests JSON"),
         ("osu.txt", samples.OSU_TEXT, "OSU output"),
-        ("layers.csv", samples.LAYERS_CSV, "a CSV file"),
+        ("layers.csv", samples.LAYERS_CSV, "a CSV file of layers"),
         ("layers.json", samples.LAYERS_JSON, "a JSON list of layers"),
         ("graph.txt", samples.GRAPH_TEXT, "PipeDream's graph"),
         ("ddp.json", samples.DDP_JSON, "DDP's log"),
@@ -409,13 +412,43 @@ def test_a_file_of_another_tool_is_told_how_to_become_a_profile(tmp_path, file, 
     path.write_text(content)
     for load, kind in ((osf.load_cluster, "cluster"), (osf.load_workload, "workload")):
         target = path.with_suffix(".json") if path.suffix != ".json" else tmp_path / f"{kind}.json"
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(ForeignFileError, match=r"; to convert another tool's output: osf import$") as caught:
             load(path)
-        assert str(caught.value) == (
+        assert import_advice(caught.value) == (
             f"{path}: looks like {tool}: run `osf import {path} -o {target}`, and give that file"
         )
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     result = CliRunner().invoke(main, ["predict", "resnet50-v100", "--cluster", str(path), "--workers", "4"])
     assert (result.exit_code, f"looks like {tool}: run `osf import" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("name", set(IMPORT_FORMATS) - {"osfmodel"})
+def test_each_format_has_a_label_by_which_its_files_are_recognised(tmp_path, name):
+    path = tmp_path / "given"
+    path.write_text(samples.SAMPLES[name][0])
+    result = CliRunner().invoke(main, ["predict", str(path), "--cluster", "ring:1us,1Gbps", "--workers", "4"])
+    assert f"{path}: looks like {IMPORT_FORMATS[name].label}: run `osf import" in result.stderr
+    assert IMPORT_FORMATS[name].label
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"nothing that is known",
+            "is not valid JSON: invalid character at line 1, column 5; to convert another tool's output: osf import",
+        ),
+        (b"[1, 2]", "holds a JSON list, but an object {...} is needed; to convert another tool's output: osf import"),
+        (gzip.compress(log().encode()), "looks like nccl-tests output"),
+        (gzip.compress(log().encode())[:-20], "is a gzip file that was cut off"),
+        (gzip.compress(samples.OWN_CLUSTER.encode()), "; to convert another tool's output: osf import"),
+    ],
+)
+def test_the_command_line_says_what_a_file_is_that_is_not_its_own(tmp_path, content, message):
+    path = tmp_path / "given.json"
+    path.write_bytes(content)
+    result = CliRunner().invoke(main, ["predict", "resnet50-v100", "--cluster", str(path), "--workers", "4"])
+    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (1, 1, True), result.stderr
 
 
 def test_a_broken_profile_of_ones_own_is_not_taken_for_another_tools(tmp_path):
@@ -424,4 +457,4 @@ def test_a_broken_profile_of_ones_own_is_not_taken_for_another_tools(tmp_path):
         path.write_text(content)
         with pytest.raises(DataError) as caught:
             osf.load_cluster(path)
-        assert "looks like" not in str(caught.value)
+        assert "osf import" not in str(caught.value) or "schema_version" not in content

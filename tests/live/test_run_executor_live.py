@@ -27,7 +27,7 @@ else:
 
 from osfmodel.runtime.training import executed
 from osfmodel.runtime.training.replayed_model import SleepingPace
-from osfmodel.runtime.training.trainees import replayed
+from osfmodel.runtime.training.subjects import replayed
 from tests.live import models
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]

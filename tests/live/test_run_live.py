@@ -32,7 +32,7 @@ from osfmodel.runtime.job.ranks import NEEDED, Place
 from osfmodel.runtime.training import apart, furthest
 from osfmodel.runtime.training.ddp_buckets import carried
 from osfmodel.runtime.training.replayed_model import replay_layers, replay_model, replay_step
-from osfmodel.runtime.training.trainees import trained
+from osfmodel.runtime.training.subjects import trained
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 SHORT = ["--iterations", "2", "--timeout", "20s"]

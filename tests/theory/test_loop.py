@@ -15,7 +15,7 @@ from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.horovod_loop import ATOMIC_UNIT, PADDING, Followed, Loop, carry_out, follow, fuse
+from osfmodel.engine.horovod_loop import ATOMIC_UNIT, PADDING, Loop, LoopIteration, carry_out, fuse, steady_iteration
 from osfmodel.entities.effects import Effects
 from tests.theory.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job
 
@@ -99,7 +99,7 @@ def assert_alike(loop: Loop, workload: Workload, pricing: Pricing) -> None:
     names = workload.gradients.names
     ranks = simulated(loop, workload, pricing, 24)
     for iterations in (1, 2, 3, 24):
-        found = follow(loop, workload, pricing, iterations)
+        found = steady_iteration(loop, workload, pricing, iterations)
         expected = chosen(ranks[:iterations])
         assert [tuple(names[i] for i in batch) for batch in found.batches] == list(expected.batches)
         assert found.releases == expected.releases
@@ -122,7 +122,10 @@ def test_the_engine_takes_as_long_as_the_loop(seed):
     """The plan that the loop forms, priced as any other: exactly, with the effects that a loop knows."""
     loop, workload, pricing = instance(random.Random(seed))
     plan = carry_out(loop, workload, pricing)
-    assert predict_timeline(workload, plan, pricing).iteration_time == follow(loop, workload, pricing).iteration_time
+    assert (
+        predict_timeline(workload, plan, pricing).iteration_time
+        == steady_iteration(loop, workload, pricing).iteration_time
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -134,7 +137,7 @@ def test_the_engine_takes_as_long_as_the_loop_with_stragglers_and_streams(seed):
     effects = Effects(**values | {"straggler_deviation": 0.1, "compute_slowdown": 0})
     for other in (loop, replace(loop, streams=2), replace(loop, hierarchical=True)):
         paid = replace(pricing.slower(1.0), effects=effects, workers=4)
-        found = follow(other, workload, paid).iteration_time
+        found = steady_iteration(other, workload, paid).iteration_time
         plan = carry_out(other, workload, paid)
         assert predict_timeline(workload, plan, paid).iteration_time == pytest.approx(found, rel=1e-12)
 
@@ -156,12 +159,12 @@ def work(ready, sizes=None, dtypes=None, submitted=None, update=0):
     return Workload("w", tuple(reversed(layers)), update_time=update)
 
 
-def told(found: Followed) -> list[tuple[tuple[int, ...], float]]:
+def told(found: LoopIteration) -> list[tuple[tuple[int, ...], float]]:
     return list(zip(found.batches, found.releases, strict=True))
 
 
 def formed(workload, pricing=UNIT, iterations=24, **settings):
-    return told(follow(Loop(**{"cycle": 0, **settings}), workload, pricing, iterations))
+    return told(steady_iteration(Loop(**{"cycle": 0, **settings}), workload, pricing, iterations))
 
 
 def grouping(workload, pricing=UNIT, **settings):
@@ -267,10 +270,10 @@ def test_streams_of_nccl_carry_collectives_side_by_side():
     """Two of 4 s, from 1 and from 2 on; gloo knows of no streams."""
     workload, slow = work([1, 2]), Pricing.of(AffineCost(((4, 0),)))
     one, two = Loop(cycle=0, threshold=0), Loop(cycle=0, threshold=0, streams=2)
-    assert [follow(loop, workload, slow).iteration_time for loop in (one, two)] == [9, 6]
+    assert [steady_iteration(loop, workload, slow).iteration_time for loop in (one, two)] == [9, 6]
     assert carry_out(two, workload, slow).channels == 2
     gloo = replace(slow, blocking=True)
-    assert [follow(loop, workload, gloo).iteration_time for loop in (one, two)] == [9, 9]
+    assert [steady_iteration(loop, workload, gloo).iteration_time for loop in (one, two)] == [9, 9]
     assert carry_out(two, workload, gloo) == carry_out(one, workload, gloo)
 
 
@@ -280,9 +283,9 @@ def test_a_host_far_ahead_fills_batches_that_wait_for_their_last():
     assert formed(workload, threshold=2048, waits=True) == [((0, 1, 2, 3), 8)]
     assert formed(workload, threshold=1024, waits=True) == [((0, 1), 4), ((2, 3), 8)]
     loop = Loop(cycle=0, threshold=1024)
-    found = follow(loop, workload, UNIT)
+    found = steady_iteration(loop, workload, UNIT)
     assert told(found) == [((0, 1), 1), ((2, 3), 1)]
-    assert found.iteration_time == follow(replace(loop, waits=True), workload, UNIT).iteration_time == 9
+    assert found.iteration_time == steady_iteration(replace(loop, waits=True), workload, UNIT).iteration_time == 9
 
 
 def test_ahead_of_the_device_by_a_factor():
@@ -327,13 +330,13 @@ def test_fuse_leaves_no_hole_behind_a_tensor_that_does_not_fit():
 def test_up_to_the_next_threshold_nothing_changes(seed):
     """Every threshold below it does the very same; with it something that was refused is not."""
     loop, workload, pricing = instance(random.Random(seed))
-    here = follow(loop, workload, pricing, 8)
+    here = steady_iteration(loop, workload, pricing, 8)
     most = sum(workload.gradients.sizes) + PADDING * len(workload.gradients) + ATOMIC_UNIT * pricing.per_host
     end = most if here.next_threshold is None else here.next_threshold
     for threshold in {*range(loop.threshold, end, 97), *range(loop.threshold, end, 512), end - 1} - {-1}:
-        assert follow(replace(loop, threshold=max(threshold, loop.threshold)), workload, pricing, 8) == here
+        assert steady_iteration(replace(loop, threshold=max(threshold, loop.threshold)), workload, pricing, 8) == here
     if here.next_threshold is not None:
-        beyond = follow(replace(loop, threshold=end), workload, pricing, 8).next_threshold
+        beyond = steady_iteration(replace(loop, threshold=end), workload, pricing, 8).next_threshold
         assert beyond is None or beyond > end > loop.threshold
 
 
@@ -342,8 +345,8 @@ def test_at_the_next_threshold_mostly_something_else_is_sent():
     changed = []
     for seed in range(150):
         loop, workload, pricing = instance(random.Random(seed))
-        here = follow(loop, workload, pricing, 8)
+        here = steady_iteration(loop, workload, pricing, 8)
         if here.next_threshold is not None:
-            beyond = follow(replace(loop, threshold=here.next_threshold), workload, pricing, 8)
+            beyond = steady_iteration(replace(loop, threshold=here.next_threshold), workload, pricing, 8)
             changed.append(here.batches != beyond.batches)
     assert sum(changed) > 0.6 * len(changed) > 20

@@ -15,7 +15,7 @@ from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.sparse import Sparsity, falling_back, part_bytes, sparsely
 from osfmodel.entities.errors import DataError, PlanError
-from osfmodel.entities.plan import contiguous_plan, entries, one_by_one
+from osfmodel.entities.plan import contiguous_plan, one_by_one, top_k
 from osfmodel.solve.bounds import plan_bound
 
 LINK = Link(3e-5, 8e-10)
@@ -160,9 +160,9 @@ def test_break_even_at_measured_prices(pricing, size):
     elements, dense = -(-size // 4), pricing.cost()(size)
     paying = [count for count in range(1, elements + 1) if gathered_time(pricing, size, count / elements) <= dense]
     found = break_even(pricing, size)
-    trusted = {entries(elements, count / elements) for count in paying}
-    assume(all(entries(elements, count / elements) == count for count in range(1, elements + 1)) or not paying)
-    assert (entries(elements, found) if found else 0) == max(trusted, default=0)
+    trusted = {top_k(elements, count / elements) for count in paying}
+    assume(all(top_k(elements, count / elements) == count for count in range(1, elements + 1)) or not paying)
+    assert (top_k(elements, found) if found else 0) == max(trusted, default=0)
 
 
 def workload():

@@ -68,7 +68,7 @@ class Lowering:
         """Seconds by layer to choose what sparse buckets send."""
         sparse = [bucket for bucket in self.plan.buckets if bucket.density is not None]
         return {
-            block.layer: self.sparsity.select(block, bucket.density or 1)
+            block.layer: self.sparsity.sparsify(block, bucket.density or 1)
             for bucket in sparse
             for block in bucket.blocks
         }
@@ -104,7 +104,7 @@ class Lowering:
         """What the compute stream does with a bucket that has arrived, and for how many seconds."""
         if bucket.density is None:
             return "copy", self.effects.copy_out * bucket.size
-        return "spread", self.sparsity.spread(bucket)
+        return "spread", self.sparsity.densify(bucket)
 
     def _mirroring(self, bucket: Bucket) -> float:
         """Seconds by which mirror weights lengthen the update of what a bucket carries."""

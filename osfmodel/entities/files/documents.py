@@ -22,6 +22,7 @@ import msgspec
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import DataError, OsfError
+from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
 
@@ -217,14 +218,12 @@ def _require_version(raw: Mapping[str, Any]) -> None:
 
 def _place(message: str) -> str:
     """msgspec's message with plain quotes, and for a misspelt field the nearest known one."""
-    from difflib import get_close_matches
-
     message = message.replace(" - at `$", " at `").replace("`", "'")
     _, unknown, rest = message.partition("unknown field '")
     if unknown:
         known = sorted(_keys(Workload) | _keys(Cluster) | OTHER_KEYS)
-        near = get_close_matches(rest.partition("'")[0], known, n=1, cutoff=0.5)
-        message += f": did you mean '{near[0]}'?" if near else ""
+        meant = did_you_mean(f"'{key}'" for key in nearest(rest.partition("'")[0], known, most=1, cutoff=0.5))
+        message += meant and f": {meant}"
     return message
 
 

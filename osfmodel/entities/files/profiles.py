@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
 from osfmodel.entities.files import documents
+from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -21,27 +22,8 @@ SEARCH_PATH = "OSFMODEL_PROFILES"
 LARGEST_FILE = 64 * 2**20
 HEAD = 65_536
 """Bytes in which a file shows what wrote it."""
-GZIP = b"\x1f\x8b"
-FOREIGN = (
-    (
-        re.compile(rb"^[^{\n]{0,40}#[ \t]+size[ \t]+count[ \t]+type|^# nThread \d|^# nccl-tests version ", re.M),
-        "nccl-tests output",
-    ),
-    (re.compile(rb'\A\s*\{(?s:.)*"(?:deviceProperties|traceEvents)"'), "a trace of torch.profiler"),
-    (re.compile(rb'\A\s*\{(?s:.)*"nccl_version"'), "nccl-tests JSON"),
-    (re.compile(rb'\A\s*\{(?s:.)*"rebuilt_bucket_sizes"'), "DDP's log"),
-    (re.compile(rb"^# OSU\b", re.M), "OSU output"),
-    (re.compile(rb"\Anode\d+ -- .*forward_compute_time="), "PipeDream's graph"),
-    (re.compile(rb"\A\x1f\x8b"), "a gzip file"),
-    (re.compile(rb'\A\s*\[\s*\{(?s:.){0,200}"(?:process_name|CYCLE_START)"'), "Horovod's timeline"),
-    (re.compile(rb"\A\s*\[\s*\{"), "a JSON list of layers"),
-    (re.compile(rb"\A\s*[^{\[\s,;][^{\[,;\n]*[,;][^{\[\n]*\n"), "a CSV file"),
-)
-"""What files of other tools begin with; osfmodel.formats, which reads them, knows them exactly."""
 MOST_NEAR = 6
 """Names that hold what was asked for, up to which all are told."""
-SEVERAL = ("Horovod's timeline", "a trace of torch.profiler")
-"""Those that hold nouns of several kinds."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -90,22 +72,22 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
         return decode(content)
+    except ForeignFileError:
+        raise
     except OsfError as error:
         raise DataError(f"{path}: {error}") from None
 
 
 def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:
-    """``read``, where the error for a folder or a file that another tool wrote says what to give instead."""
+    """``read`` of one of osfmodel's own files of ``kind``. Raises ForeignFileError for one that is not, DataError."""
 
     def decoded(content: bytes) -> Decoded:
         try:
             return decode(content)
-        except OsfError:
-            head = _unpacked(content)
-            tool = next((tool for mark, tool in FOREIGN if mark.search(head)), None)
-            if tool is None:
+        except OsfError as error:
+            if b'"schema_version"' in content:
                 raise
-            raise DataError(f"looks like {tool}: {_import_advice(path, kind, tool)}") from None
+            raise ForeignFileError(path, kind, str(error)) from None
 
     require_file(path, kind)
     return read(path, decoded)
@@ -131,31 +113,6 @@ def _is_own(path: Path, kind: str) -> bool:
             return re.search(rb'"kind": ?"%s"' % kind.encode(), file.read(HEAD)) is not None
     except OSError:
         return False
-
-
-def _import_advice(path: Path, kind: str, tool: str) -> str:
-    """How to make a file of ``kind`` out of one of ``tool``; a run is imported with the files that it names."""
-    stem = path.name.partition(".")[0] or kind
-    if kind == "measurements":
-        if tool not in SEVERAL:
-            return "no runs are imported from that"
-        return f"run `osf import {path} -o {path.with_name(stem)}/`, and give the {kind} file in that folder"
-    target = path.with_name(f"{stem}-{kind}.json" if tool in SEVERAL else f"{stem}.json")
-    target = target if target != path else path.with_name(f"{kind}.json")
-    which = f" --kind {kind}" if tool in SEVERAL else ""
-    return f"run `osf import {path}{which} -o {target}`, and give that file"
-
-
-def _unpacked(content: bytes) -> bytes:
-    """What a file begins with; where that is compressed and can be undone, without the compression."""
-    if not content.startswith(GZIP):
-        return content[:HEAD]
-    import zlib
-
-    try:
-        return zlib.decompressobj(wbits=31).decompress(content, HEAD)
-    except zlib.error:
-        return content[:HEAD]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -228,10 +185,8 @@ def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
             return candidate
     if path.exists():
         return path
-    from difflib import get_close_matches
-
     known = list(names(kind))
-    near = [name for name in known if text.lower() in name][:MOST_NEAR] or get_close_matches(text.lower(), known, n=3)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"'osf list {FOLDERS[kind]}' shows those there are"
+    near = [name for name in known if text.lower() in name][:MOST_NEAR] or nearest(text.lower(), known, most=3)
+    advice = did_you_mean(near) or f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
     raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")

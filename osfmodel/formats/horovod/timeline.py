@@ -246,7 +246,7 @@ def sniff(head: str) -> bool:
 
 
 def read(text: Text, hints: Hints) -> list[Noun]:
-    """What was measured, the model as far as the loop saw it, and the wires. Raises DataError where there is none."""
+    """What was measured, the model as far as the loop saw it, and the network. Raises DataError where there is none."""
     found = timeline(text)
     workers = 1 if found.workers == 1 and not hints.workers else require_workers(found.workers, hints)
     kinds: Sequence[Callable[[HorovodTimeline, Text, Hints, int], Noun | None]] = (_measurement, _workload, _cluster)

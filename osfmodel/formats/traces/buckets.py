@@ -1,4 +1,4 @@
-"""The buckets in a trace: which gradients travelled in which all-reduce, and how long each had the wires."""
+"""The buckets in a trace: which gradients travelled in which all-reduce, and how long each had the network."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def exposed_others(step: Step) -> float:
 
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
-    """Seconds for which each had the wires: those in which all ranks were in it, by how many were so at once."""
+    """Seconds for which each had the network: those in which all ranks were in it, by how many were so at once."""
     spans = [(one.moved_from, one.end) for one in collectives]
     edges = sorted({edge for span in spans for edge in span})
     if not edges:

@@ -23,14 +23,14 @@ from osfmodel.entities.source import Source, imported
 from osfmodel.entities.trace import GradientReady, Step, Trace
 from osfmodel.entities.workload import Layer, Workload, element_bytes
 from osfmodel.formats.traces.buckets import carried, filled
-from osfmodel.formats.traces.usual import alike_steps, usual_steps
-from osfmodel.formats.traces.wires import (
+from osfmodel.formats.traces.network import (
     arrivals_known,
     rising_means,
     seconds_per_byte,
     several_sizes,
     wire_times_by_size,
 )
+from osfmodel.formats.traces.usual import alike_steps, usual_steps
 
 SHAPES = "record with record_shapes=True"
 ONE_SIZE = "of about one size only, so that time is taken to be in proportion to bytes"
@@ -221,8 +221,8 @@ def _printable(text: str) -> str:
 def plan_of(trace: Trace, workload: Workload) -> Plan:
     """The buckets that were really sent, for the workload of the same trace.
 
-    On one channel, though all-reduces may have been in flight together: :func:`cluster_of` has what each had the wires
-    for. Raises DataError where nothing was sent, or sizes are not known.
+    On one channel, though all-reduces may have been in flight together: :func:`cluster_of` has the time for which each
+    had the network. Raises DataError where nothing was sent, or sizes are not known.
     """
     step = next((step for step in usual_steps(trace) if step.backward is not None), None)
     pieces = _pieces(step, trace.pace.host_computes) if step else []
@@ -242,11 +242,11 @@ def plan_of(trace: Trace, workload: Workload) -> Plan:
 
 
 def cluster_of(trace: Trace) -> Cluster:
-    """What collectives had the wires for, by bytes: means over the steps.
+    """What collectives had the network for, by bytes: means over the steps.
 
     That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
     time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
-    longer than a larger one (:func:`formats.traces.wires.rising_means`). All-reduces of about one size are no table:
+    longer than a larger one (:func:`formats.traces.network.rising_means`). All-reduces of about one size are no table:
     they become a line through them and through nothing, which its conditions say. Raises DataError where no size is
     known.
     """
@@ -278,7 +278,7 @@ def cluster_of(trace: Trace) -> Cluster:
         fits=() if tables else tuple(lines),
         tables=tuple(tables),
         library=backend if backend in LIBRARIES else "",
-        source=_source(trace, f"collectives of training, each alone on the wires, {waits}, {averaged}{placed}"),
+        source=_source(trace, f"collectives of training, each alone on the network, {waits}, {averaged}{placed}"),
     )
 
 

@@ -133,5 +133,5 @@ class MemoryTuning:
 
     @property
     def gain(self) -> float | None:
-        """By which part throughput grows over what is there before; None where nothing fitted."""
+        """Relative throughput gain over DDP's defaults; None if those do not fit."""
         return None if self.before is None else self.after.throughput / self.before.throughput - 1

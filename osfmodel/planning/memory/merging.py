@@ -58,7 +58,7 @@ def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], den
             layer,
             gradient_bytes=max(1, round(gathered[layer.name] * rate)),
             dtype=layer.dtype + SPARSE,
-            backward_time=layer.backward_time + sparsity.select(alone[layer.name].blocks[0], density),
+            backward_time=layer.backward_time + sparsity.sparsify(alone[layer.name].blocks[0], density),
         )
         if layer.name in sparse
         else layer

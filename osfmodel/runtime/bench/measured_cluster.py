@@ -17,7 +17,7 @@ from osfmodel.entities.units import show_bytes
 from osfmodel.runtime.bench.copies import Copies
 
 TRANSFER = 0.5
-"""A gain is fitted at sizes whose time is transfer for this part or more: start-ups say nothing about the wires."""
+"""A gain is fitted at sizes whose time is transfer for this part or more: start-ups say nothing about the network."""
 PHASES = 2
 """That a collective has at least: an all-reduce scatters sums and gathers them, in more steps with more ranks."""
 OVERRULED = 0.75
@@ -76,7 +76,7 @@ class Findings:
 
     @property
     def gain(self) -> float | None:
-        """The gain of several at once, of which the wires decide; None where no size was measured that shows it."""
+        """The gain of several at once, of which the network decides; None where no size was measured that shows it."""
         return gain(self.together)
 
     @property
@@ -128,8 +128,8 @@ def width(queue: Sequence[float]) -> int:
     """How many of the k equal collectives in a queue ran at once, by when each had ended: the best divisor of k.
 
     With w at once they end in groups of w, each of which takes w/k of the whole. Those of a group end together where
-    start-ups decide, or the wires serve them evenly; where the wires serve phase after phase they end one after the
-    other while the last phase of the group is sent. What lies between is as good. The least squared distance decides,
+    start-ups decide, or the network serves them evenly; where it serves phase after phase they end one after the other
+    while the last phase of the group is sent. What lies between is as good. The least squared distance decides,
     the smaller of two numbers that are equally good.
     """
     count, ends = len(queue), sorted(queue)
@@ -167,7 +167,7 @@ def startup(alone: float, whole: float, count: int, speed: float) -> float:
     """Of a collective that takes ``alone`` seconds, the start-up with which the model gives ``count`` of them theirs.
 
     ``speed``: X(w) of the w that are in flight at once. All together take s + (T - s) count / X(w). So s = T where they
-    take no longer than one, and 0 where they take as long as the wires need for all (or longer). All of T where the
+    take no longer than one, and 0 where they take as long as the network needs for all (or longer). All of T where the
     gain lets all transfers go as fast as one.
     """
     stretch = count / speed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from osfmodel.entities.plan import entries
+from osfmodel.entities.plan import top_k
 from osfmodel.runtime.bench.copies import apart
 from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual
 from osfmodel.runtime.executor.separate import Groups
@@ -80,7 +80,7 @@ def _mirroring(job: CollectiveJob) -> float:
     def extra(kept: Sequence[Residual | Mirror]) -> float:
         def choose(number: int) -> None:
             kept[number].add(gradients[number], 1 / job.workers)
-            kept[number].choose(entries(MIRRORED, DENSITIES[0]))
+            kept[number].choose(top_k(MIRRORED, DENSITIES[0]))
 
         def follow(number: int) -> None:
             kept[number].part()

@@ -14,7 +14,7 @@ from typing import Any
 
 from osfmodel.engine.sparse import ALIGNMENT, WIDE
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.plan import entries
+from osfmodel.entities.plan import top_k
 from osfmodel.runtime.executor.largest import largest
 from osfmodel.runtime.executor.separate import Groups
 
@@ -175,7 +175,7 @@ class Packing:
     def __init__(self, sizes: Sequence[int], density: float, dtype: Any) -> None:
         import torch
 
-        self.counts = [entries(size, density) for size in sizes]
+        self.counts = [top_k(size, density) for size in sizes]
         self._ends = list(accumulate(self.counts))
         types = [dtype, torch.int32 if max(sizes) < WIDE else torch.int64]
         self._sections: dict[Any, tuple[int, int]] = {}

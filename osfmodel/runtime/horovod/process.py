@@ -103,7 +103,7 @@ def train(
 def _subject(name: str, variation: Sequence[Any] | None, workload: str | None, device: str) -> Any:
     from osfmodel.entities.files import profiles
     from osfmodel.runtime.training.factories import is_factory
-    from osfmodel.runtime.training.trainees import replayed, trained
+    from osfmodel.runtime.training.subjects import replayed, trained
 
     if is_factory(name):
         return trained(name, device, None if workload is None else profiles.load_workload(workload))

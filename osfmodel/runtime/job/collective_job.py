@@ -1,4 +1,4 @@
-"""This rank as what measures collectives sees it: who the others are, and how to wait for them."""
+"""The process group that a benchmark runs in: this rank, the others, and how to wait for them."""
 
 from __future__ import annotations
 

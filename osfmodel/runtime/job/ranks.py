@@ -210,8 +210,8 @@ class Watchdog:
 
     def __init__(self, rank: int, patience: float) -> None:
         self.rank, self.patience, self.kept = rank, patience, ""
-        self.saving: Callable[[], None] = nothing
-        self.telling: Callable[[str], None] = nobody
+        self.saving: Callable[[], None] = no_save
+        self.telling: Callable[[str], None] = no_listener
         self.doing = "starting"
         self.last = time.monotonic()
         self.stuck: Exception | None = None
@@ -297,12 +297,12 @@ class Watchdog:
                 self.signalled = signal.Signals(number).name, now
 
 
-def nothing() -> None:
-    """What there is to save where there is nothing."""
+def no_save() -> None:
+    """No-op: nothing to save."""
 
 
-def nobody(doing: str) -> None:
-    """Who hears what begins where nobody watches."""
+def no_listener(doing: str) -> None:
+    """No-op: nobody to tell what begins."""
 
 
 def together(place: Place, limit: float, work: Callable[[Watchdog], Made]) -> Made:

@@ -1,4 +1,4 @@
-"""From nothing to a plan that was measured: profile, measure the wires, solve, run the default and the tuned plan.
+"""From nothing to a plan that was measured: profile, measure the network, solve, run the default and the tuned plan.
 
 What is found is in a folder as soon as it is known, each file whole. Files and decisions are rank 0's; what the others
 need of them is sent to them.
@@ -29,7 +29,7 @@ from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfini
 from osfmodel.runtime.bench.sizes import sizes_for
 from osfmodel.runtime.bench.surroundings import surroundings_of, unmet
 from osfmodel.runtime.job.collective_job import job_of
-from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, nothing, require_agreement
+from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, group, no_save, require_agreement
 from osfmodel.runtime.live.choice import Choice
 from osfmodel.runtime.live.session import PLANNING, Session, TuneRequest
 from osfmodel.runtime.profiler.conditions import other_threads
@@ -37,7 +37,7 @@ from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training import Ran, TrainingSettings
 from osfmodel.runtime.training.ddp_buckets import Carried, has_list
 from osfmodel.runtime.training.factories import from_factory
-from osfmodel.runtime.training.trainees import Trainee, replayed, trained
+from osfmodel.runtime.training.subjects import TrainingSubject, replayed, trained
 from osfmodel.solve import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
 
@@ -88,10 +88,10 @@ def tune_live(
     workload = _workload(here)
     cluster = _cluster(here, workload)
     scaled = workload.scaled(asked.scale)
-    trainee = _trainee(here, scaled)
+    subject = _subject(here, scaled)
     planned = _planned(here, scaled, cluster)
-    turns = _turns(here, scaled, trainee, planned)
-    runs = _runs(here, settings, trainee, turns)
+    turns = _turns(here, scaled, subject, planned)
+    runs = _runs(here, settings, subject, turns)
     return _kept(here, planned, runs) if here.first else None
 
 
@@ -170,7 +170,7 @@ def _cluster(here: Session, workload: Workload) -> Cluster:
 
 
 def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
-    """Measure the wires between the ranks, at the sizes that plans of ``workload`` send."""
+    """Measure the network between the ranks, at the sizes that plans of ``workload`` send."""
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
     beat = partial(here.watch.beat, "while the cluster was measured")
     job = job_of(here.place, here.asked.limit, here.control, beat)
@@ -182,7 +182,7 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
 
     here.watch.saving = save
     bench.measure(job, bench.MeasurementRequest(sizes_for(workload), compute=compute), found, here.voice.progress)
-    here.watch.saving = nothing
+    here.watch.saving = no_save
     for doubt in found.doubts if here.first else ():
         here.voice.line(f"warning: {doubt}")
     return lambda: cluster_of(found, surroundings, "live")
@@ -216,14 +216,14 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
     return planned
 
 
-def _turns(here: Session, workload: Workload, trainee: Trainee, planned: Planned) -> list[Carried]:
+def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned: Planned) -> list[Carried]:
     """What is run in each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
     default = Carried("ddp", realise(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
     if planned.executed is not None:
         try:
-            turns.append(training.executed(RUNTIME.prefix + EXECUTED_PLAN, planned.executed.plan, trainee))
+            turns.append(training.executed(RUNTIME.prefix + EXECUTED_PLAN, planned.executed.plan, subject))
         except OsfError as error:  # the same on every rank: they have the same model
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
@@ -250,16 +250,16 @@ def _announce(here: Session, tuning: Tuning) -> None:
         here.voice.progress(f"predicted: {outcome.gain:.1%} less time than the default")
 
 
-def _runs(here: Session, settings: TrainingSettings, trainee: Trainee, plans: Sequence[Carried]) -> list[Ran]:
+def _runs(here: Session, settings: TrainingSettings, subject: TrainingSubject, plans: Sequence[Carried]) -> list[Ran]:
     """Train under the plans in turn; rank 0 keeps a file of what is finished."""
     place, asked = here.place, here.asked
-    here.watch.patience += 2 * trainee.workload.compute_time
+    here.watch.patience += 2 * subject.workload.compute_time
     first = training.first_of(
-        trainee, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
+        subject, settings, place, (WORKLOAD, CLUSTER), None if asked.real else Variation(asked.scale)
     )
     found: list[Ran] = []
     kept: list[Measurement] = []
-    for ran in training.run_all(trainee, plans, settings, place, here.watch):
+    for ran in training.run_all(subject, plans, settings, place, here.watch):
         found.append(ran)
         if here.first:
             run = training.measurement_of(ran, first, {})
@@ -270,7 +270,7 @@ def _runs(here: Session, settings: TrainingSettings, trainee: Trainee, plans: Se
     return found
 
 
-def _trainee(here: Session, workload: Workload) -> Trainee:
+def _subject(here: Session, workload: Workload) -> TrainingSubject:
     here.watch.beat("while the model was made")
     device = here.place.device
     return trained(here.asked.subject, device, workload) if here.asked.real else replayed(workload, device)

@@ -29,7 +29,7 @@ from osfmodel.runtime.job.collective_job import threads_of
 from osfmodel.runtime.job.ranks import Place, Watchdog
 from osfmodel.runtime.training.ddp_buckets import Carried, Formed, Messages, deviation, formed_by
 from osfmodel.runtime.training.replayed_model import hooks_count
-from osfmodel.runtime.training.trainees import Trainee
+from osfmodel.runtime.training.subjects import TrainingSubject
 
 LEAST_WARM_UPS = 3
 """DDP has its buckets from the second iteration on, with static_graph from the third."""
@@ -66,23 +66,27 @@ class Ran:
 
 
 def run_all(
-    trainee: Trainee, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
+    subject: TrainingSubject, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> Iterator[Ran]:
     """Every plan in every repeat, each as soon as it is measured. Raises whatever torch or the model does."""
     for repeat in range(1, settings.repeats + 1):
         for planned in plans:
             doing = f"in repeat {repeat} of plan {planned.label!r}"
-            yield _run(trainee, planned, settings, place, (watch, doing, repeat))
+            yield _run(subject, planned, settings, place, (watch, doing, repeat))
 
 
 def _run(
-    trainee: Trainee, planned: Carried, settings: TrainingSettings, place: Place, turn: tuple[Watchdog, str, int]
+    subject: TrainingSubject,
+    planned: Carried,
+    settings: TrainingSettings,
+    place: Place,
+    turn: tuple[Watchdog, str, int],
 ) -> Ran:
     watch, doing, repeat = turn
     samples: list[float] = []
     watch.beat(doing)
-    model, ended = _prepared(trainee, planned, settings, place)
-    step = trainee.begin(planned.plan, None)
+    model, ended = _prepared(subject, planned, settings, place)
+    step = subject.begin(planned.plan, None)
     _meet(place)
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -93,35 +97,35 @@ def _run(
     formed = ended()
     del model, step, ended
     gc.collect()  # DDP's hooks end with it, and it is part of a cycle
-    note = deviation(planned, formed, trainee.names, trainee.workload)
+    note = deviation(planned, formed, subject.names, subject.workload)
     return Ran(planned, repeat, tuple(samples[settings.warm_ups :]), formed, note)
 
 
-def executed(label: str, plan: Plan, trainee: Trainee) -> Carried:
+def executed(label: str, plan: Plan, subject: TrainingSubject) -> Carried:
     """``plan``, to be carried out by the executor. Raises OsfError, naming it and the reason, where that cannot be."""
     try:
-        plan.require_valid(trainee.workload)
-        require_executable(trainee.model, trainee.optimizer, trainee.given(plan), trainee.names)
+        plan.require_valid(subject.workload)
+        require_executable(subject.model, subject.optimizer, subject.given(plan), subject.names)
     except OsfError as error:
         raise type(error)(f"the executor cannot carry out plan {label!r}: {error}") from None
-    return Carried(label, plan, sent=written(plan, trainee.workload))
+    return Carried(label, plan, sent=written(plan, subject.workload))
 
 
 def _prepared(
-    trainee: Trainee, planned: Carried, settings: TrainingSettings, place: Place
+    subject: TrainingSubject, planned: Carried, settings: TrainingSettings, place: Place
 ) -> tuple[Any, Callable[[], Formed]]:
     """The model to train with, and what to call at the end, which says the buckets that were formed."""
     if not planned.sent:
-        model, messages = wrapped(trainee.model, planned, settings, place)
+        model, messages = wrapped(subject.model, planned, settings, place)
         return model, lambda: formed_by(model, messages)
-    given = trainee.given(planned.plan)
-    executor = execute(trainee.model, trainee.optimizer, given, layers=trainee.names, limit=settings.limit)
+    given = subject.given(planned.plan)
+    executor = execute(subject.model, subject.optimizer, given, layers=subject.names, limit=settings.limit)
 
     def ended() -> Formed:
         executor.close()
         return Formed(planned.sizes)
 
-    return trainee.model, ended
+    return subject.model, ended
 
 
 def wrapped(model: Any, planned: Carried, settings: TrainingSettings, place: Place) -> tuple[Any, Messages | None]:
@@ -164,7 +168,7 @@ def _finish(place: Place) -> None:
 
 
 def loss_difference(
-    trainee: Trainee, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
+    subject: TrainingSubject, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> dict[str, float]:
     """The largest relative difference of each plan's losses to those of the first, over all iterations and ranks.
 
@@ -176,7 +180,7 @@ def loss_difference(
     found: dict[str, float] = {}
     reference: list[float] = []
     for planned in plans:
-        losses = _losses(trainee, planned, settings, place, watch)
+        losses = _losses(subject, planned, settings, place, watch)
         reference = reference or losses
         each: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose what is no number
         dist.all_gather_object(each, apart(losses, reference))
@@ -201,12 +205,12 @@ def furthest(differences: Sequence[float]) -> float:
 
 
 def _losses(
-    trainee: Trainee, planned: Carried, settings: TrainingSettings, place: Place, watch: Watchdog
+    subject: TrainingSubject, planned: Carried, settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> list[float]:
     doing = f"while the losses of plan {planned.label!r} were compared"
     watch.beat(doing)
-    model, ended = _prepared(trainee, planned, settings, place)
-    step = trainee.begin(planned.plan, None)
+    model, ended = _prepared(subject, planned, settings, place)
+    step = subject.begin(planned.plan, None)
     losses = []
     for _ in range(settings.warm_ups + settings.iterations):
         watch.beat(doing)
@@ -217,7 +221,7 @@ def _losses(
     return losses
 
 
-def conditions_of(trainee: Trainee, settings: TrainingSettings, place: Place) -> dict[str, str]:
+def conditions_of(subject: TrainingSubject, settings: TrainingSettings, place: Place) -> dict[str, str]:
     """Under what all plans of a run are measured, in words."""
     import torch
 
@@ -227,7 +231,7 @@ def conditions_of(trainee: Trainee, settings: TrainingSettings, place: Place) ->
         "device": "CPU" if place.device == "cpu" else torch.cuda.get_device_name(),
         "in_flight": _in_flight(place),
         "threads": str(torch.get_num_threads()),
-        "what": "a model" if trainee.real else "a replay",
+        "what": "a model" if subject.real else "a replay",
         "repeats": str(settings.repeats),
     }
     return stated | {name: str(value) for name, value in settings.options.items() if value}
@@ -240,10 +244,14 @@ def _in_flight(place: Place) -> str:
 
 
 def first_of(
-    trainee: Trainee, settings: TrainingSettings, place: Place, names: tuple[str, str], variation: Variation | None
+    subject: TrainingSubject,
+    settings: TrainingSettings,
+    place: Place,
+    names: tuple[str, str],
+    variation: Variation | None,
 ) -> Measurement:
     """What all runs share. ``names``: of workload and cluster, as the file says them; ``variation``: of a replay."""
-    stated = conditions_of(trainee, settings, place) | ({} if variation is None else variation.stated)
+    stated = conditions_of(subject, settings, place) | ({} if variation is None else variation.stated)
     return Measurement(
         *names,
         plan="ddp",
@@ -251,7 +259,7 @@ def first_of(
         samples=(1.0,),
         warm_ups=settings.warm_ups,
         conditions=tuple(stated.items()),
-        source=source_of(place, settings, trainee.notes),
+        source=source_of(place, settings, subject.notes),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.entities.errors import DataError, OsfError, UsageError
+from osfmodel.entities.lookup import suggestion
 
 SEQUENCE = 128
 """Tokens of a sequence for models of transformers, where nothing else is said: the length of BERT's first phase."""
@@ -140,7 +141,8 @@ def from_torchvision(name: str) -> Maker:
     models = _package("torchvision.models", "torchvision")
     known = models.list_models(module=models)
     if name not in known:
-        raise UsageError(f"torchvision has no classification model {name!r}: {_near(name, known)}; or give a factory")
+        meant = suggestion(name, known, f"it has {', '.join(known[:8])} ...", most=3)
+        raise UsageError(f"torchvision has no classification model {name!r}: {meant}; or give a factory")
     weights = list(models.get_model_weights(name))
     side = weights[0].transforms().crop_size[0] if weights else 224
 
@@ -220,10 +222,3 @@ def _package(module: str, package: str) -> Any:
         raise DataError(f"{package} cannot be imported: {' '.join(str(error).split())[:200]}") from None
     except Exception as error:
         raise DataError(f"{package} cannot be imported: {' '.join(str(error).split())[:200]}") from None
-
-
-def _near(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known[:8])} ..."

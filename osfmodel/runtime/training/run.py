@@ -19,7 +19,7 @@ from osfmodel.runtime.profiler.conditions import other_threads
 from osfmodel.runtime.training import TrainingSettings
 from osfmodel.runtime.training.ddp_buckets import Carried, carried
 from osfmodel.runtime.training.request import UNMEASURED, RunRequest, is_executed, is_file, plan_called
-from osfmodel.runtime.training.trainees import Trainee, agreed, replayed, trained
+from osfmodel.runtime.training.subjects import TrainingSubject, agreed, replayed, trained
 from osfmodel.targets.named_plans import make_plan
 
 FIXED = " (fixed order)"
@@ -37,20 +37,20 @@ def run(
     """Run everything in turns; rank 0 keeps a file of what is finished. Raises whatever torch or the model does."""
     require_agreement(repr((asked, settings)))
     watch.telling = voice.progress
-    trainee = _trainee(asked, place, voice)
-    watch.patience += 2 * trainee.workload.compute_time
+    subject = _subject(asked, place, voice)
+    watch.patience += 2 * subject.workload.compute_time
     pricing = asked.pricing(place.world)
-    stated = training.conditions_of(trainee, settings, place)
+    stated = training.conditions_of(subject, settings, place)
     plans = []
     for name in asked.plans:
         watch.beat(f"while plan {name!r} was made")
-        plans.append(_carried(name, asked, trainee, pricing, stated))
+        plans.append(_carried(name, asked, subject, pricing, stated))
     losses: dict[str, float] = {}
     if asked.verify:
-        losses = training.loss_difference(trainee, _default_first(plans, trainee.workload), settings, place, watch)
-    first = _first(asked, settings, place, trainee)
+        losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
+    first = _first(asked, settings, place, subject)
     runs: list[Measurement] = []
-    for ran in training.run_all(trainee, plans, settings, place, watch):
+    for ran in training.run_all(subject, plans, settings, place, watch):
         one = training.measurement_of(ran, first, losses)
         runs.append(replace(one, plan=asked.beside(one.plan)))
         if place.rank == 0:
@@ -61,7 +61,7 @@ def run(
     return runs
 
 
-def _trainee(asked: RunRequest, place: Place, voice: Voice) -> Trainee:
+def _subject(asked: RunRequest, place: Place, voice: Voice) -> TrainingSubject:
     if not asked.real:
         return replayed(asked.variation.of(profiles.load_workload(asked.subject)), place.device)
     known = None if asked.workload is None else profiles.load_workload(asked.workload)
@@ -71,15 +71,17 @@ def _trainee(asked: RunRequest, place: Place, voice: Voice) -> Trainee:
     return agreed(trained(asked.subject, place.device, known))
 
 
-def _carried(label: str, asked: RunRequest, trainee: Trainee, pricing: Pricing, stated: dict[str, str]) -> Carried:
+def _carried(
+    label: str, asked: RunRequest, subject: TrainingSubject, pricing: Pricing, stated: dict[str, str]
+) -> Carried:
     if not is_executed(label):
-        plan = plan_called(label, trainee.workload, pricing.under(stated))
-        return carried(label, plan, trainee.workload, asked.hook)
+        plan = plan_called(label, subject.workload, pricing.under(stated))
+        return carried(label, plan, subject.workload, asked.hook)
     name, pricing = label.removeprefix(RUNTIME.prefix), pricing.under(stated | RUNTIME.conditions)
-    plan = plan_called(name, trainee.workload, pricing)
+    plan = plan_called(name, subject.workload, pricing)
     if plan.credit is not None and not is_file(name):
-        label, plan = label + FIXED, without_priority(trainee.workload, plan, pricing)
-    return training.executed(label, plan, trainee)
+        label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)
+    return training.executed(label, plan, subject)
 
 
 def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
@@ -88,8 +90,8 @@ def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried
     return [default, *(planned for planned in plans if not planned.by_default)]
 
 
-def _first(asked: RunRequest, settings: TrainingSettings, place: Place, trainee: Trainee) -> Measurement:
+def _first(asked: RunRequest, settings: TrainingSettings, place: Place, subject: TrainingSubject) -> Measurement:
     """What all runs share; files are named from where the measurement file will lie."""
-    named = asked.workload or (asked.subject if not asked.real else trainee.workload.name)
+    named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
     names = asked.beside(named), asked.beside(asked.cluster or "unmeasured")
-    return training.first_of(trainee, settings, place, names, None if asked.real else asked.variation)
+    return training.first_of(subject, settings, place, names, None if asked.real else asked.variation)

@@ -1,4 +1,4 @@
-"""What is said of measured runs when they have ended: a line for each plan, and what is wrong with any."""
+"""Summary and warnings of a finished ``osf run``: a line for each plan, and what is wrong with any."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _sections(one: Explanation, version: str) -> Iterable[Markup]:
         element("p", one.verdict, class_="verdict"),
     )
     yield section("parts", "Where the time of a step went", _parts(one))
-    yield section("causes", "What it is due to", _causes(one))
+    yield section("causes", "Causes", _causes(one))
     if len(one.ranks) > 1:
         yield section("ranks", "Rank by rank", [_boxed("Ranks", RANKS, rank_rows(one))])
     if one.buckets:

@@ -67,7 +67,7 @@ class CauseCost(NamedTuple):
 
 
 COSTS: tuple[Column[CauseCost], ...] = (
-    column("cause", "what it is due to", lambda cost: cost.name, on_page="cause"),
+    column("cause", "cause", lambda cost: cost.name),
     column("costs_s", "costs", lambda cost: cost.seconds, show_time),
     column("part_of_step", "", lambda cost: cost.seconds / cost.step_time, percent, on_page="of the step"),
     column("without_it", "without it", lambda cost: cost.without),

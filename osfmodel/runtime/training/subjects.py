@@ -33,7 +33,7 @@ Beginner = Callable[[Plan | None, Any], Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trainee:
+class TrainingSubject:
     """A model and how to train it.
 
     optimizer: the one that updates it
@@ -58,7 +58,7 @@ class Trainee:
         return plan if self.real else replace(plan, recompute=())
 
 
-def replayed(workload: Workload, device: str) -> Trainee:
+def replayed(workload: Workload, device: str) -> TrainingSubject:
     """A replay of ``workload``. Raises UsageError or DataError where torch has no such tensors."""
     model, pace = replay_model(workload, device)
     optimizer = replay_optimizer(model, workload, pace) if workload.gradients else None
@@ -72,10 +72,10 @@ def replayed(workload: Workload, device: str) -> Trainee:
             return executed_step(pace, optimizer, device)
         return replay_step(workload, pace, device, other)
 
-    return Trainee(model, optimizer, workload, begin, replay_layers(workload))
+    return TrainingSubject(model, optimizer, workload, begin, replay_layers(workload))
 
 
-def trained(factory: str, device: str, workload: Workload | None = None) -> Trainee:
+def trained(factory: str, device: str, workload: Workload | None = None) -> TrainingSubject:
     """The model of ``PACKAGE.MODULE:FACTORY`` with the workload that was profiled of it, or else a rough one.
 
     The factory is one of ``osf profile`` (``runtime.subjects``). Raises UsageError where there is none of that name,
@@ -95,7 +95,7 @@ def trained(factory: str, device: str, workload: Workload | None = None) -> Trai
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     begin = _beginner(model, lambda wrapped: loss_of(wrapped, batch, loss), optimizer)
     known = workload or _observed(factory, model, begin)
-    return Trainee(model, optimizer, known, begin, [name for name, _ in found], True, _notes(model))
+    return TrainingSubject(model, optimizer, known, begin, [name for name, _ in found], True, _notes(model))
 
 
 def loss_of(model: Any, batch: Any, loss: Callable[..., Any]) -> Any:
@@ -216,10 +216,10 @@ def _workload(factory: str, model: Any, ready: dict[str, float], start: float) -
     return Workload(factory, tuple(reversed(layers)))
 
 
-def agreed(trainee: Trainee) -> Trainee:
+def agreed(subject: TrainingSubject) -> TrainingSubject:
     """With rank 0's workload on every rank: each may have observed its own."""
     import torch.distributed as dist
 
-    found = [trainee.workload]
+    found = [subject.workload]
     dist.broadcast_object_list(found, 0)
-    return replace(trainee, workload=found[0])
+    return replace(subject, workload=found[0])

@@ -1,4 +1,4 @@
-"""What collectives of a trace had the wires for, by their bytes."""
+"""What collectives of a trace had the network for, by their bytes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""Look up a name in a table, and suggest the nearest names where it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from osfmodel.entities.errors import UsageError
+
+Entry = TypeVar("Entry")
+
+
+def require(name: str, table: Mapping[str, Entry], what: str) -> Entry:
+    """The entry of ``table`` called ``name``. Raises UsageError that calls it an unknown ``what`` and suggests others.
+
+    >>> require("ddp", {"ddp": 1}, "target")
+    1
+    """
+    if name not in table:
+        raise UsageError(f"unknown {what} {name!r}: {suggestion(name, table)}")
+    return table[name]
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, most: int = 1) -> str:
+    """A question that names up to ``most`` of the names like ``name``; if none is, ``otherwise``, else all names.
+
+    >>> suggestion("optimum", ["wfbp", "optimal"])
+    'did you mean optimal?'
+    >>> suggestion("fast", ["wfbp", "optimal"])
+    'known are wfbp, optimal'
+    """
+    names = list(known)
+    all_names = f"known are {', '.join(names)}"
+    return did_you_mean(nearest(name, names, most)) or (all_names if otherwise is None else otherwise)
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """The question whether one of ``names`` was meant; empty if there are none."""
+    meant = " or ".join(names)
+    return f"did you mean {meant}?" if meant else ""
+
+
+def nearest(name: str, known: Iterable[str], most: int, cutoff: float = 0.6) -> list[str]:
+    """Up to ``most`` of the names spelt like ``name``, the nearest first; ``cutoff`` from 0 (any) to 1 (equal)."""
+    from difflib import get_close_matches
+
+    return get_close_matches(str(name), list(known), n=most, cutoff=cutoff)
