@@ -127,7 +127,10 @@ class Gradients:
     @property
     def chains(self) -> list[list[int]]:
         """Positions in ready order, those of each dtype by themselves: what may share a message."""
-        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in dict.fromkeys(self.dtypes)]
+        kinds = dict.fromkeys(self.dtypes)
+        if len(kinds) == 1:
+            return [list(range(len(self.dtypes)))]
+        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in kinds]
 
     def __len__(self) -> int:
         return len(self.names)

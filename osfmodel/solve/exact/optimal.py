@@ -19,6 +19,7 @@ import numpy as np
 
 from osfmodel.cost import Cost
 from osfmodel.cost.shapes import Array
+from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import grouped_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
@@ -170,23 +171,14 @@ def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits
     for cap in np.unique(
         np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
     ).tolist():
-        groups = [
-            group for chain in chains for group in _close_at(chain, gradients.sizes, cap, limits.max_bucket_bytes)
-        ]
+        closes = _closing(cap, limits.max_bucket_bytes)
+        groups = [bucket for chain in chains for _, bucket in fill(chain, gradients.sizes, closes)]
         yield sorted(groups, key=lambda group: group[-1])
 
 
-def _close_at(chain: Sequence[int], sizes: Sequence[int], cap: int, most: int | None) -> Iterator[list[int]]:
-    group: list[int] = []
-    held = 0
-    for i in chain:
-        if group and most is not None and held + sizes[i] > most:
-            yield group
-            group, held = [], 0
-        group.append(i)
-        held += sizes[i]
-        if held >= cap:
-            yield group
-            group, held = [], 0
-    if group:
-        yield group
+def _closing(cap: int, most: int | None) -> Closes:
+    """As soon as a bucket holds the cap, and before it would hold more than the most."""
+    return Closes(
+        full=lambda held, number: held >= cap,
+        over=None if most is None else lambda held, bucket, item: held > most,
+    )
