@@ -22,7 +22,7 @@ from osfmodel.entities.files.notation import read
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
 from osfmodel.entities.units import MIB, show_bytes, show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import SOLVERS, Case, Limits
+from osfmodel.solve import SOLVERS, Case, Limits, Question
 from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import SizeKnob, Target, require_plain
 
@@ -105,7 +105,7 @@ def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits =
     """Add the best plan as groups, on offer, where they are not in force and parameters have names."""
     if knobs.use_groups or workload.grain:
         return knobs
-    plan = SOLVERS["optimal"].solve(workload, pricing.cost(), limits).plan
+    plan = SOLVERS["optimal"].solve(Question(workload, pricing, limits=limits)).plan
     return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
 
 

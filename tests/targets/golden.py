@@ -10,7 +10,7 @@ from pathlib import Path
 from osfmodel import CONFIG_TARGETS, Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve import SOLVERS, Limits, Question
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 NAMES = [name for name, target in CONFIG_TARGETS.items() if not target.executes]
@@ -34,7 +34,7 @@ def pricing() -> Pricing:
 def text(name: str) -> str:
     """The lines for the best plan."""
     target, made, price = CONFIG_TARGETS[name], workload(), pricing()
-    plan = SOLVERS["optimal"].solve(made, price.cost(), Limits()).require()[0]
+    plan = SOLVERS["optimal"].solve(Question(made, price)).require_plan()
     knobs = target.complete(target.project(plan, made, price, Limits()), made, price, Limits())
     return target.render(knobs, made)
 
