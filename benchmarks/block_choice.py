@@ -27,14 +27,12 @@ from scipy.sparse import csr_array
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Array
-from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.resize import Sized, SizingProblem, problem_of, resized
 from osfmodel.solve.blocks.search import linear, snapped
 from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, plan_of
-from osfmodel.solve.bounds import objective_bound
-from osfmodel.solve.solution import Limits, Solution, Status
+from osfmodel.solve.solution import Limits, Question, Solution, Status
 
 COLLECTIVES = 6
 """So many collectives at most where the limits do not say."""
@@ -63,16 +61,16 @@ def certified(
 ) -> Certificate:
     """The optimum of the family within the limits, by one mixed-integer programme per order and number of collectives,
     each of which may take so many ``seconds``."""
-    bound = objective_bound(workload, pricing, objective)
+    question = Question(workload, pricing, objective, limits)
     status = _refusal(workload, pricing, objective)
     if status:
-        return Certificate(Solution(None, None, bound, status), np.inf, bound)
+        return Certificate(Solution(question, None, status), np.inf, question.lower_bound)
     problem = problem_of(workload, pricing, objective, limits.max_bucket_bytes)
     search = _Search(problem, seconds)
     for count in range(1, (limits.max_buckets or COLLECTIVES) + 1):
         for order in orders(workload, objective):
             search.extend(laid_out(workload, order), count)
-    return search.certificate(workload, objective, pricing)
+    return search.certificate(question)
 
 
 def orders(workload: Workload, objective: Objective) -> Iterator[list[int]]:
@@ -106,16 +104,16 @@ class _Search:
             if self.best is None or found.value < self.best.value:
                 self.best = found
 
-    def certificate(self, workload: Workload, objective: Objective, pricing: Pricing) -> Certificate:
+    def certificate(self, question: Question) -> Certificate:
         """The outcome, timed by the engine."""
-        lower = objective_bound(workload, pricing, objective)
         if self.best is None:
             status = Status.INFEASIBLE if self.ended else Status.NOT_CONVERGED
-            return Certificate(Solution(None, None, lower, status), np.inf, self.bound)
-        plan = plan_of(workload, self.best.tape, [cut.position for cut in self.best.cuts]).under(objective)
+            return Certificate(Solution(question, None, status), np.inf, self.bound)
+        positions = [cut.position for cut in self.best.cuts]
+        plan = plan_of(question.workload, self.best.tape, positions).under(question.objective)
         proven = self.ended and self.bound >= self.best.value * (1 - AGREEMENT)
         status = self.best.status or (Status.HEURISTIC if proven else Status.NOT_CONVERGED)
-        solution = Solution(plan, predict_timeline(workload, plan, pricing), lower, status)
+        solution = Solution(question, plan, status)
         return Certificate(solution, self.best.value, min(self.bound, self.best.value), proven and not self.best.status)
 
 

@@ -129,7 +129,8 @@ def schedulers(repeats: int) -> None:
     workload = long_workload()
     for name, workers in (("v100-10gbe", 16), ("v100-56gib", 16), ("azure-a100-hdr", 64)):
         pricing = pricing_of(osf.load_cluster(name), workers)
-        values = timed(lambda pricing=pricing: search.solve(workload, pricing, OVERLAP), max(3, repeats // 2))
+        question = osf.Question(workload, pricing, OVERLAP)
+        values = timed(lambda question=question: search.solve(question), max(3, repeats // 2))
         show(f"scheduler blocks, 467 tensors, forward overlap, {name}, {workers} workers", values)
 
 
@@ -149,7 +150,7 @@ def choices() -> None:
             start = time.perf_counter()
             found = block_choice.certified(workload, pricing, OVERLAP, Limits(max_buckets=6))
             seconds.append((time.perf_counter() - start) * 1e3)
-            plan, timeline = search.solve(workload, pricing, OVERLAP).require()
+            plan, timeline = search.solve(osf.Question(workload, pricing, OVERLAP)).require()
             if len(plan.buckets) <= 6:
                 excess.append(timeline.iteration_time / found.optimum - 1)
             assert found.proven

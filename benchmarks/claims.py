@@ -22,8 +22,7 @@ from osfmodel.entities.measurement import load_measurements
 from osfmodel.entities.plan import PLAIN, Objective
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.sources import papers
-from osfmodel.solve import SCHEDULERS, Solution
-from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve.published import asc_wfbp, byte_scheduler
 from osfmodel.targets.named_plans import make_plan
 
@@ -107,19 +106,19 @@ def rival(case: Case) -> float:
 
 
 def solved(case: Case, name: str, objective: Objective) -> tuple[float, float]:
-    """(seconds per iteration, gap to the bound) of an entry of SCHEDULERS."""
-    solution: Solution = SCHEDULERS[name].solve(case.workload, case.pricing, objective)
+    """(seconds per iteration, gap to the bound) of an entry of SOLVERS."""
+    solution = SOLVERS[name].solve(Question(case.workload, case.pricing, objective))
     time = solution.require()[1].iteration_time
-    return time, time / objective_bound(case.workload, case.pricing, objective) - 1
+    return time, time / solution.lower_bound - 1
 
 
 def row(case: Case) -> Row:
     """One line of the table."""
-    objective = SCHEDULERS[case.method].objective
+    objective = SOLVERS[case.method].objective
     others = plain(case, "wfbp"), rival(case)
     time, gap = solved(case, case.method, objective)
     replayed = others[0] / time, others[1] / time
-    if PLANNER not in SCHEDULERS:
+    if PLANNER not in SOLVERS:
         return Row(case, replayed, gap, None, None)
     best, best_gap = solved(case, PLANNER, objective)
     return Row(case, replayed, gap, (others[0] / best, others[1] / best), best_gap)

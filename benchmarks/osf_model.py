@@ -197,7 +197,7 @@ class Gains(NamedTuple):
 def adaptive_factors(workload: Workload, pricing: Pricing) -> Sequence[float]:
     """Scaling factors under each of RULES, which know no cycle."""
     cost = pricing.cost()
-    optimal = SOLVERS["optimal"].solve(workload, cost, osf.Limits()).require()[0]
+    optimal = SOLVERS["optimal"].solve(osf.Question(workload, pricing)).require_plan()
     return [_factor(workload, plan, pricing) for plan in (idle_flush(workload, cost), optimal)]
 
 

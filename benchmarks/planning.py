@@ -17,7 +17,7 @@ import osfmodel as osf
 from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
-from osfmodel.solve import SCHEDULERS
+from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve.exact import optimal
 from osfmodel.solve.scheduling import Jobs
 from osfmodel.solve.search import priority
@@ -34,20 +34,21 @@ def without_startups(workload: osf.Workload, pricing: Pricing, objective: Object
 
 def row(workload: osf.Workload, pricing: Pricing, objective: Objective, planner: str) -> dict[str, float]:
     """One line of the table, by column."""
+    question = Question(workload, pricing, objective)
     start = time.perf_counter()
-    solution = SCHEDULERS[planner].solve(workload, pricing, objective)
+    solution = SOLVERS[planner].solve(question)
     seconds = time.perf_counter() - start
     bound, value = solution.lower_bound, solution.require()[1].iteration_time
     found = {"planned ms": value * 1e3, "bound ms": bound * 1e3, "planned/bound": value / bound}
     if objective.channels == 1 and not objective.split:
         found["planned/LB_q"] = value / without_startups(workload, pricing, objective)
     known = {"priority": priority.plan(workload, Jobs.of(workload, objective), pricing)}
-    known["in order"] = optimal.solve(workload, pricing.cost()).require()[0]
+    known["in order"] = optimal.solve(Question(workload, pricing)).require_plan()
     for name, plan in known.items():
         found[name] = predict_timeline(workload, plan.under(objective), pricing).iteration_time / bound
-    for name, scheduler in SCHEDULERS.items():
-        if name != planner:
-            other = scheduler.solve(workload, pricing, objective).timeline
+    for name, rule in SOLVERS.items():
+        if name != planner and rule.serves(objective):
+            other = rule.solve(question).timeline
             found[name] = other.iteration_time / bound if other is not None else float("nan")
     return found | {"seconds": seconds}
 
@@ -74,7 +75,7 @@ def main() -> None:
         show(str(workers), cells)
     large, network = osf.load_workload("resnet152-reconstructed"), pricing_of(osf.load_cluster("v100-10gbe"), 64)
     start = time.perf_counter()
-    solution = SCHEDULERS["planned"].solve(large, network, objective)
+    solution = SOLVERS["planned"].solve(Question(large, network, objective))
     seconds = time.perf_counter() - start
     print(
         f"{large.name}, {len(large.gradients)} tensors, v100-10gbe, 64 workers: gap {solution.gap:.1e}, {seconds:.3f} s"

@@ -89,17 +89,24 @@ def exact_plans(repeats: int) -> list[dict[str, object]]:
 
 
 def predictions(repeats: int) -> list[dict[str, object]]:
-    """Complete predictions (timeline, bound) per second, plan given."""
+    """Predictions per second, plan given: the timeline alone, and with all that is computed when it is read."""
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     plan = osf.predict(workload, cluster, "ddp", 16).plan
 
-    def hundred() -> None:
+    def hundred(read: tuple[str, ...] = ()) -> None:
         for _ in range(100):
-            osf.predict(workload, cluster, plan, 16)
+            prediction = osf.predict(workload, cluster, plan, 16)
+            for name in read:
+                getattr(prediction, name)
 
-    seconds = interleaved("predictions", {"predictions": hundred}, repeats)["predictions"]
-    rates = [100 / second for second in seconds]
-    return [{"part": "predictions of a given plan, 161 tensors", **spread(rates), "unit": "per second", "aim": None}]
+    parts = {
+        "predictions of a given plan, 161 tensors": hundred,
+        "with bound, error band, warnings and frameworks": lambda: hundred(("gap", "band", "warnings", "runs_on")),
+    }
+    return [
+        {"part": name, **spread([100 / second for second in seconds]), "unit": "per second", "aim": aim}
+        for (name, seconds), aim in zip(interleaved("predictions", parts, repeats).items(), (2000, None), strict=True)
+    ]
 
 
 def processes(repeats: int) -> list[dict[str, object]]:
@@ -161,7 +168,9 @@ def main() -> None:
         median, least, most = (f"{row[key]:.4g}" for key in ("median", "least", "most"))
         verdict = ""
         if row["aim"] is not None:
-            verdict = f"  aim {row['aim']:g}: {'met' if row['median'] <= row['aim'] else 'MISSED'}"  # type: ignore[operator]
+            more = row["unit"] == "per second"
+            met = row["median"] >= row["aim"] if more else row["median"] <= row["aim"]  # type: ignore[operator]
+            verdict = f"  aim {row['aim']:g}: {'met' if met else 'MISSED'}"
         print(f"{row['part']:<75} {median:>8} {row['unit']} ({least} to {most}){verdict}")
     print(*growth(plans), sep="\n")
 

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from osfmodel.runtime.profiler import profile as profile
     from osfmodel.solve import SOLVERS as SOLVERS
     from osfmodel.solve import Limits as Limits
+    from osfmodel.solve import Question as Question
     from osfmodel.solve import Solution as Solution
     from osfmodel.solve import Status as Status
     from osfmodel.targets import CONFIG_TARGETS as CONFIG_TARGETS
@@ -202,6 +203,7 @@ PUBLIC = {
     "runtime.profiler": ("profile",),
     "solve": (
         "Limits",
+        "Question",
         "SOLVERS",
         "Solution",
         "Status",

@@ -6,9 +6,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from osfmodel.cost import AffineCost, TableCost
+from osfmodel.cost import AffineCost, Cost, TableCost
+from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.workload import Gradients, Layer, Workload
+from osfmodel.solve import Limits, Question
 from tests.conftest import gradients
+
+
+def asked(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Question:
+    """The question under plain rules where only the cost of an all-reduce is known."""
+    return Question(workload, Pricing.of(cost), limits=limits)
 
 
 def random_problem(rng: np.random.Generator) -> Gradients:

@@ -19,7 +19,7 @@ from osfmodel.solve import caps as ddp_caps
 from osfmodel.solve.solution import finish
 from osfmodel.targets import ddp
 from tests.conftest import gradients, workload_of
-from tests.problems import affine, coarse_table, min_of_affine
+from tests.problems import affine, asked, coarse_table, min_of_affine
 
 MIB = 2**20
 
@@ -76,7 +76,7 @@ def test_every_contiguous_plan_is_realised_exactly():
 def test_the_optimum_is_formed(name):
     """Any runs of whole tensors in ready order, where there is one dtype: each bucket has a limit of its own."""
     workload, cost = osf.load_workload(name), AffineCost(((1e-4, 1e-10),))
-    plan = osf.SOLVERS["optimal"].solve(workload, cost, osf.Limits()).plan
+    plan = osf.SOLVERS["optimal"].solve(asked(workload, cost)).plan
     assert ddp.TARGET.convert.forms(plan, workload)
     clocked = osf.Plan(plan.workload, tuple(replace(bucket, release_time=1.0) for bucket in plan.buckets))
     assert not ddp.TARGET.convert.forms(clocked, workload)
@@ -254,7 +254,7 @@ def test_a_tuned_plan_bears_a_slower_network():
             for plan in (
                 tuning.plan,
                 osf.predict(workload, cluster, "optimal", 16).plan,
-                osf.SOLVERS["optimal"].solve(workload, slower, osf.Limits()).plan,
+                osf.SOLVERS["optimal"].solve(asked(workload, slower)).plan,
             )
         )
         assert best <= mine <= brittle

@@ -141,6 +141,15 @@ def test_a_plan_belongs_to_its_workload(small_workload):
         plan.require_valid(small_workload)
 
 
+def test_a_plan_that_fits_one_workload_is_looked_at_again_for_another(small_workload):
+    plan = contiguous_plan(small_workload, range(1, len(small_workload.gradients) + 1))
+    plan.require_valid(small_workload)
+    plan.require_valid(small_workload)
+    layers = tuple(replace(layer, gradient_bytes=2 * layer.gradient_bytes) for layer in small_workload.layers)
+    with pytest.raises(PlanError, match="whose gradient has"):
+        plan.require_valid(replace(small_workload, layers=layers))
+
+
 def test_contiguous_plans_and_their_ends(small_workload):
     plan = contiguous_plan(small_workload, [1, 3])
     assert [bucket.size for bucket in plan.buckets] == [100, 600]

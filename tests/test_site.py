@@ -23,7 +23,7 @@ from osfmodel.cost import COST_MODELS
 from osfmodel.diagnosis import CAUSES
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
-from osfmodel.solve import SCHEDULERS, SOLVERS
+from osfmodel.solve import SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages
@@ -143,9 +143,7 @@ def missing_pages() -> dict[str, list[str]]:
         ],
         "a line '| `NAME` | ' in docs/reference/model.md": _without_line("reference/model.md", COST_MODELS),
         "a line '| `NAME` | ' in docs/how-to/why-is-it-slow.md": _without_line("how-to/why-is-it-slow.md", CAUSES),
-        "docs/reference/*.md naming the plan `NAME`": [
-            name for name in (*SOLVERS, *SCHEDULERS) if f"`{name}`" not in reference
-        ],
+        "docs/reference/*.md naming the plan `NAME`": [name for name in SOLVERS if f"`{name}`" not in reference],
         "docs/how-to/*.md naming the `TABLE`": [name for name in in_design() if f"`{name}`" not in how_to],
     }
 
@@ -162,7 +160,7 @@ def test_every_entry_of_a_table_has_its_page():
 
 
 def test_the_search_for_missing_pages_can_fail(monkeypatch):
-    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS, COST_MODELS, SOLVERS, SCHEDULERS):
+    for table in (COMMANDS, CONFIG_TARGETS, IMPORT_FORMATS, SNIPPETS, COST_MODELS, SOLVERS):
         monkeypatch.setitem(table, "unheard-of", None)
     monkeypatch.setattr(sys.modules[__name__], "CAUSES", {"unheard-of": None})
     monkeypatch.setattr(sys.modules[__name__], "in_design", lambda: ["unheard-of"])

@@ -18,7 +18,7 @@ of is left out: effects, several collectives in flight, forward overlap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from osfmodel.cost import Cost
@@ -27,10 +27,11 @@ from osfmodel.engine import recursion
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError
+from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import parse_bytes, parse_time
-from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.entities.workload import Workload
 
 NAME = "osf"
 CAVEAT = (
@@ -88,30 +89,21 @@ def seen(pricing: Pricing) -> Pricing:
 def fused(workload: Workload, fusion: Fusion) -> Plan:
     """The batches of a constant buffer."""
     gradients = workload.gradients
-    closed = [batch for chain in gradients.chains for batch in _closed(gradients, chain, fusion)]
-    closed.sort()
-    return grouped_plan(workload, [batch for _, batch in closed], [close + fusion.negotiation for close, _ in closed])
+    ready = gradients.ready_times
+    ticks = [fusion.tick(time) for time in ready]
+    closes = Closes(
+        full=lambda held, number: held >= fusion.buffer,
+        over=lambda held, batch, i: held > fusion.buffer or ticks[batch[0]] < ready[i],
+    )
 
+    def close(place: int | None, batch: list[int]) -> float:
+        if place is None:
+            return ready[batch[-1]] if fusion.cycle is None else ticks[batch[0]]
+        return min(ticks[batch[0]], ready[place])
 
-def _closed(gradients: Gradients, chain: Sequence[int], fusion: Fusion) -> Iterator[tuple[float, list[int]]]:
-    """Of the gradients of one type, positions in ready order: when each batch closes, and what it holds."""
-    batch: list[int] = []
-    held = 0
-    tick = now = math.inf
-    for i in chain:
-        now, size = gradients.ready_times[i], gradients.sizes[i]
-        if batch and (tick < now or held + size > fusion.buffer):
-            yield min(tick, now), batch
-            batch, held = [], 0
-        if not batch:
-            tick = fusion.tick(now)
-        batch.append(i)
-        held += size
-        if held >= fusion.buffer:
-            yield now, batch
-            batch, held = [], 0
-    if batch:
-        yield now if fusion.cycle is None else tick, batch
+    filled = (found for chain in gradients.chains for found in fill(chain, gradients.sizes, closes))
+    closed = sorted((close(place, batch), batch) for place, batch in filled)
+    return grouped_plan(workload, [batch for _, batch in closed], [time + fusion.negotiation for time, _ in closed])
 
 
 def idle_flush(workload: Workload, cost: Cost, negotiation: float = 0) -> Plan:

@@ -154,8 +154,10 @@ class Compute:
         slowed = (self.ends[last] - self.starts[last]) / (1 + self.slowdown)
         return self.starts[last] + left * (1 + self.slowdown) if left <= slowed else self.ends[last] + left - slowed
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> Sequence[Span]:
         """What the compute stream did, once all collectives are known."""
+        if self.stretch == 1 and not self.extra and not self.done:
+            return self.workload.computation
         forward: float = 0
         spans = []
         for layer in self.workload.layers:

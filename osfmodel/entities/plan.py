@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
@@ -71,6 +71,7 @@ class Bucket:
     blocks: tuple[Block, ...]
     release_time: float = 0
     density: float | None = None
+    _size: int = field(init=False, repr=False, compare=False, default=-1)
 
     def __post_init__(self) -> None:
         require_time(self.release_time, "release time of a bucket")
@@ -80,7 +81,9 @@ class Bucket:
     @property
     def size(self) -> int:
         """Bytes of the gradients in it, which are the message where all is sent."""
-        return sum(block.bytes for block in self.blocks)
+        if self._size < 0:
+            object.__setattr__(self, "_size", sum([block.bytes for block in self.blocks]))
+        return self._size
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class Plan:
     recompute: tuple[str, ...] = ()
     release: bool = False
     mirror: bool = False
+    _fits: Workload | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         _ = self.objective  # checks the channels
@@ -163,12 +167,20 @@ class Plan:
 
     def under(self, objective: Objective) -> Plan:
         """The same buckets under other rules."""
+        if objective == self.objective:
+            return self
         return replace(
             self, channels=objective.channels, forward_overlap=objective.forward_overlap, split=objective.split
         )
 
     def require_valid(self, workload: Workload) -> None:
-        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once."""
+        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once. Looked at once."""
+        if self._fits is workload:
+            return
+        self._require_valid(workload)
+        object.__setattr__(self, "_fits", workload)
+
+    def _require_valid(self, workload: Workload) -> None:
         if self.workload != workload.name:
             raise PlanError(f"the plan is for workload {self.workload!r}, not for {workload.name!r}")
         self._require_whole_where_sparse(workload)
@@ -193,6 +205,8 @@ class Plan:
                     )
 
     def _require_whole_where_sparse(self, workload: Workload) -> None:
+        if not self.sparse:
+            return
         gradients = workload.gradients
         sizes = dict(zip(gradients.names, gradients.sizes, strict=True))
         for number, bucket in enumerate(self.buckets):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.source import Source
+from osfmodel.entities.timeline import Span
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
@@ -127,7 +128,10 @@ class Gradients:
     @property
     def chains(self) -> list[list[int]]:
         """Positions in ready order, those of each dtype by themselves: what may share a message."""
-        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in dict.fromkeys(self.dtypes)]
+        kinds = dict.fromkeys(self.dtypes)
+        if len(kinds) == 1:
+            return [list(range(len(self.dtypes)))]
+        return [[i for i, dtype in enumerate(self.dtypes) if dtype == kind] for kind in kinds]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -167,6 +171,7 @@ class Workload:
     forward_time: float = field(init=False, repr=False, compare=False)
     backward_time: float = field(init=False, repr=False, compare=False)
     gradients: Gradients = field(init=False, repr=False, compare=False)
+    _computation: tuple[Span, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         require_name(self.name, "the name of the workload")
@@ -199,6 +204,13 @@ class Workload:
     def compute_time(self) -> float:
         """Seconds of one iteration of one worker alone: forward + backward + update."""
         return self.forward_time + self.backward_time + self.update_time
+
+    @property
+    def computation(self) -> tuple[Span, ...]:
+        """Forward, then backward, of a worker that nothing slows: the same spans each time, which plans share."""
+        if not self._computation:
+            object.__setattr__(self, "_computation", tuple(_spans(self.layers, self.forward_time)))
+        return self._computation
 
     @property
     def gradient_bytes(self) -> int:
@@ -303,6 +315,18 @@ def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Grad
         enqueue_times=tuple(time if layer.enqueue_time is None else layer.enqueue_time for layer, time in ready),
         held=_held([layer for layer, _ in ready]),
     )
+
+
+def _spans(layers: Sequence[Layer], forward_time: float) -> Iterator[Span]:
+    """The layers on the compute stream, summed up as the ready times are."""
+    end: float = 0
+    for layer in layers:
+        start, end = end, end + layer.forward_time
+        yield Span("forward", "compute", (layer.name,), start, end)
+    elapsed: float = 0
+    for layer in reversed(layers):
+        start, elapsed = forward_time + elapsed, elapsed + layer.backward_time
+        yield Span("backward", "compute", (layer.name,), start, forward_time + elapsed)
 
 
 def _held(layers: Sequence[Layer]) -> tuple[int, ...]:

@@ -22,11 +22,12 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve.bounds import objective_bound, plan_bound
+from osfmodel.solve import PlanRule, Question, Solution, Status
+from osfmodel.solve.bounds import plan_bound
 from osfmodel.targets import runs_on
-from osfmodel.targets.named_plans import STOCK_PLANS, NamedPlan, named_plan
+from osfmodel.targets.named_plans import STOCK_PLANS, named_plan
 
-Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, NamedPlan]
+Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, PlanRule]
 """A plan to predict: a name of NAMED_PLANS, a plan, or either under a label of its own."""
 ROUNDING = 1e-12
 """A gap this small is rounding of the same number computed in two ways."""
@@ -36,28 +37,30 @@ ROUNDING = 1e-12
 class Bound:
     """A lower bound that is computed when it is asked for, since it takes longer than a prediction."""
 
-    workload: Workload
-    pricing: Pricing
-    objective: Objective
+    question: Question
     plan: Plan | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """The rules that it holds for."""
+        return self.question.objective
 
     @cached_property
     def value(self) -> float:
         """Seconds, for what this plan recomputes, releases and sends sparsely where there is one."""
         if self.plan is not None:
-            return plan_bound(self.workload, self.plan, self.pricing)
-        return objective_bound(self.workload, self.pricing, self.objective)
+            return plan_bound(self.question.workload, self.plan, self.question.pricing)
+        return self.question.lower_bound
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prediction:
-    """What one plan makes of one iteration.
+    """What one plan makes of one iteration; what takes longer than that is computed when it is asked for.
 
-    ``warnings`` say where a price is extrapolated, ``caveats`` what a prediction for this framework takes for granted.
-    ``band`` says how far such predictions were from measured runs; None where nothing is communicated, and for engines
-    other than ours and sparse plans, which no band was made for. ``runs_on`` names the stock frameworks that can carry
-    the plan out; none means that it needs an executor. ``alone``: seconds of the iteration if it scaled perfectly,
-    those of one worker alone.
+    alone:     seconds of the iteration if it scaled perfectly, those of one worker alone
+    caveats:   what a prediction for this framework takes for granted
+    shared:    warnings about workload and cluster, whatever the plan
+    has_bands: whether error bands were made for the engine
     """
 
     name: str
@@ -65,10 +68,31 @@ class Prediction:
     timeline: Timeline = field(repr=False)
     bound: Bound = field(repr=False)
     alone: float
-    warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
-    band: Band | None = None
-    runs_on: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    has_bands: bool = field(default=True, repr=False)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Where a price is extrapolated."""
+        question = self.bound.question
+        return self.shared + plan_extrapolation(question.workload, self.plan, question.pricing)
+
+    @cached_property
+    def band(self) -> Band | None:
+        """How far such predictions were from measured runs.
+
+        None where nothing is communicated, and for sparse plans and engines other than ours, for which none was made.
+        """
+        if not self.has_bands or self.plan.sparse:
+            return None
+        question = self.bound.question
+        return error_band(question.workload, self.plan, self.timeline, question.pricing)
+
+    @cached_property
+    def runs_on(self) -> tuple[str, ...]:
+        """The stock frameworks that can carry the plan out; none means that it needs an executor."""
+        return runs_on(self.plan, self.bound.question.workload)
 
     @property
     def scaling_factor(self) -> float:
@@ -149,7 +173,7 @@ def compare(
     rules: Mapping[str, Any] = MappingProxyType({}),
     engine: str = AUTO,
 ) -> Comparison:
-    """Predict each of ``plans``: a name, a Plan, (label, Plan) or (label, NamedPlan). Raises as :func:`predict`.
+    """Predict each of ``plans``: a name, a Plan, (label, Plan) or (label, PlanRule). Raises as :func:`predict`.
 
     Each under its own rules, that of a plan given or those which a named one was made for, but for the fields of
     Objective in ``rules``, such as {"channels": 2}, which hold for all.
@@ -158,7 +182,7 @@ def compare(
     subject = _Subject(workload, cluster, workers, engine)
     predictions = tuple(_predict(subject, plan, rules) for plan in plans)
     bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
-        Bound(workload, subject.paid(PLAIN), PLAIN),
+        subject.bound(PLAIN, subject.paid(PLAIN)),
     )
     return Comparison(workload, cluster, workers, bounds, predictions)
 
@@ -173,22 +197,25 @@ class _Subject:
         if self.ours:
             self.caveats += effect_caveats(cluster.effects) + flight_caveats(cluster)
         self.warnings = size_warnings(workload, workers) + count_warnings(cluster, workers)
-        self._bounds: dict[Objective, list[Bound]] = {}
+        self._bounds: list[Bound] = []
 
     def paid(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
         """Prices for plans under these rules and this executor, as far as the engine knows them."""
         return self.engine.seen(self.pricing.for_rules(objective, executor))
 
-    def bound(self, plan: Plan, objective: Objective, pricing: Pricing) -> Bound:
+    def bound(self, objective: Objective, pricing: Pricing) -> Bound:
         """What no schedule under these rules can beat; one for all plans that pay and are allowed the same."""
-        if {"density", "release", "recompute"} & plan.wants.keys():
-            return Bound(self.workload, pricing, objective, plan)
-        known = self._bounds.setdefault(objective, [])
-        for bound in known:
-            if bound.pricing == pricing:
+        question = Question(self.workload, pricing, objective)
+        for bound in self._bounds:
+            if bound.question == question:
                 return bound
-        known.append(Bound(self.workload, pricing, objective))
-        return known[-1]
+        self._bounds.append(Bound(question))
+        return self._bounds[-1]
+
+    def timeline(self, solution: Solution) -> Timeline:
+        """That of the engine; ours made it for the solution."""
+        plan, question = solution.require_plan(), solution.question
+        return solution.require()[1] if self.ours else self.engine.carry_out(self.workload, plan, question.pricing)
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
@@ -211,37 +238,34 @@ def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
     return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
 
 
-def _labelled(given: Given) -> tuple[str, Plan | NamedPlan]:
+def _labelled(given: Given) -> tuple[str, Plan | PlanRule]:
     if isinstance(given, str):
         return given, named_plan(given)
-    # A NamedPlan is a tuple as well, but never given without its label.
+    # A PlanRule is a tuple as well, but never given without its label.
     return ("given", given) if isinstance(given, Plan) else given
 
 
 def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
-    caveats: tuple[str, ...] = ()
-    workload = subject.workload
     label, entry = _labelled(given)
-    if isinstance(entry, NamedPlan):
-        made_for = PLAIN if entry.chooses and rules else entry.objective
-        objective = replace(made_for, **rules)
-        pricing = subject.paid(objective, entry.executor)
-        plan, caveats = entry.make(workload, pricing, objective), entry.caveats(workload)
+    if isinstance(entry, PlanRule):
+        objective = replace(PLAIN if entry.chooses and rules else entry.objective, **rules)
+        bound = subject.bound(objective, subject.paid(objective, entry.executor))
+        solution, caveats = entry.make(bound.question), entry.caveats(subject.workload)
     else:
-        objective = replace(entry.objective, **rules)
+        objective, caveats = replace(entry.objective, **rules), ()
         plan = entry.under(objective)
-        pricing = subject.engine.seen(subject.pricing.for_plan(plan))
-    timeline = subject.engine.carry_out(workload, plan, pricing)
+        bound = subject.bound(objective, subject.engine.seen(subject.pricing.for_plan(plan)))
+        solution = Solution(bound.question, plan, Status.HEURISTIC)
+    plan = solution.require_plan()
     return Prediction(
         name=label,
         plan=plan,
-        timeline=timeline,
-        bound=subject.bound(plan, objective, pricing),
-        alone=workload.compute_time,
-        warnings=subject.warnings + plan_extrapolation(workload, plan, pricing),
+        timeline=subject.timeline(solution),
+        bound=Bound(bound.question, plan) if plan.sparse or plan.release or plan.recompute else bound,
+        alone=subject.workload.compute_time,
         caveats=caveats + subject.caveats,
-        band=error_band(workload, plan, timeline, pricing) if subject.ours and not plan.sparse else None,
-        runs_on=runs_on(plan, workload),
+        shared=subject.warnings,
+        has_bands=subject.ours,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from osfmodel.cost.pricing import pricing_of
@@ -19,11 +20,10 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve import Limits
+from osfmodel.solve import Limits, PlanRule, planner_of
 from osfmodel.solve.search.robust import penalised, robust_ends
 from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.named_plans import NamedPlan
 
 WORTHWHILE = 0.005
 """Gains below half a percent are within what repeated runs differ by, so they are not called improvements."""
@@ -102,12 +102,12 @@ class Tuning:
         return self.warnings + self.remarks
 
     @property
-    def named(self) -> NamedPlan:
+    def named(self) -> PlanRule:
         """The configuration as a plan that can be predicted at any worker count."""
         target, convert = CONFIG_TARGETS[self.target], CONFIG_TARGETS[self.target].convert
         default = target.executes and self.knobs == convert.default_knobs()  # which is what one has without it
-        return NamedPlan(
-            lambda workload, pricing, objective: convert.realise(self.knobs, workload, pricing),
+        return PlanRule(
+            planner_of(partial(convert.realise, self.knobs)),
             f"{self.target} as tuned for {self.outcomes[0].workers} workers",
             target.text.caveats,
             self.plan.objective,

@@ -17,13 +17,9 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.predictions import error_band, extrapolation
-from osfmodel.solve import SCHEDULERS, SOLVERS, Case, Limits
-from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve import SOLVERS, Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
-
-PLANNER = "planned"
-"""The entry of SCHEDULERS that makes plans for rules that no stock framework knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +59,31 @@ class TuningProblem:
 
     def optima(self) -> list[tuple[Plan, Timeline]]:
         """The best plan at each price. Raises PlanError, naming the largest tensor, where there is none."""
-        plans = [self._optimum(pricing) for pricing in self.pricings]
-        return [(plan, self.timeline(plan, pricing)) for plan, pricing in zip(plans, self.pricings, strict=True)]
+        return [self._optimum(question).require() for question in self._questions()]
 
-    def _optimum(self, pricing: Pricing) -> Plan:
-        make = self._in_order if self.objective.plain else self._planned
-        return plan_under_effects(self.workload, pricing, make, self.limits != Limits() or not self.objective.plain)
+    def _questions(self) -> list[Question]:
+        return [Question(self.workload, pricing, self.objective, self.limits) for pricing in self.pricings]
 
-    def _planned(self, workload: Workload, pricing: Pricing) -> Plan:
-        plan = SCHEDULERS[PLANNER].solve(workload, pricing, self.objective).require()[0]
-        return without_priority(workload, plan, pricing) if self.target.executes else plan
-
-    def _in_order(self, workload: Workload, pricing: Pricing) -> Plan:
-        """The exact optimum of whole tensors in ready order."""
-        solution = SOLVERS["optimal"].solve(workload, pricing.cost(), self.limits)
+    def _optimum(self, question: Question) -> Solution:
+        """Of whole tensors in ready order under plain rules, else of all that is known."""
+        solution = plan_under_effects(question, self._planner, limited=not self.objective.plain)
         if solution.plan is None:
             gradients = self.workload.gradients
             size, name = max(zip(gradients.sizes, gradients.names, strict=True))
             raise PlanError(f"{solution.status.value} (the largest tensor is {name!r} with {show_bytes(size)})")
-        return solution.plan
+        return solution
+
+    @property
+    def _rule(self) -> PlanRule:
+        return SOLVERS["optimal" if self.objective.plain else "planned"]
+
+    def _planner(self, question: Question) -> Solution:
+        """What the rule answers; for an executor, which sends in a fixed order, without priorities."""
+        solution = self._rule.solve(question)
+        if solution.plan is None or solution.plan.credit is None or not self.target.executes:
+            return solution
+        plan = without_priority(question.workload, solution.plan, question.pricing)
+        return Solution(question, plan, Status.HEURISTIC)
 
     def timeline(self, plan: Plan, pricing: Pricing) -> Timeline:
         """One iteration under ``plan``."""
@@ -105,7 +107,7 @@ class TuningProblem:
 
     def bounds(self) -> list[float]:
         """What no schedule under these rules can beat, at each price."""
-        return [objective_bound(self.workload, pricing, self.objective) for pricing in self.pricings]
+        return [question.lower_bound for question in self._questions()]
 
     def bands(self, knobs: Any) -> list[Band | None]:
         """The error band of the tuned time at each price."""
@@ -136,12 +138,9 @@ class TuningProblem:
 
     def keeps_limits(self, knobs: Any) -> bool:
         """Whether what the target makes of ``knobs`` is within the limits."""
-        most_bytes, most = self.limits.max_bucket_bytes, self.limits.max_buckets
-        if most_bytes is None and most is None:
-            return True
-        plans = [self.target.convert.realise(knobs, self.workload, pricing) for pricing in self._paid(knobs)]
-        return all(most is None or len(plan.buckets) <= most for plan in plans) and (
-            most_bytes is None or all(bucket.size <= most_bytes for plan in plans for bucket in plan.buckets)
+        return self.limits == Limits() or all(
+            self.limits.allow(self.target.convert.realise(knobs, self.workload, pricing))
+            for pricing in self._paid(knobs)
         )
 
     def slower(self, factor: float) -> TuningProblem:
@@ -150,8 +149,7 @@ class TuningProblem:
 
     def caveats(self) -> tuple[str, ...]:
         """What the target's and the solver's results take for granted."""
-        solver = SCHEDULERS[PLANNER].caveats if not self.objective.plain else SOLVERS["optimal"].caveats
-        return self.target.text.caveats(self.workload) + solver(self.workload)
+        return self.target.text.caveats(self.workload) + self._rule.caveats(self.workload)
 
     def extrapolation(self, plan: Plan) -> tuple[str, ...]:
         """What is beyond the measured sizes, each said once."""

@@ -8,45 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from osfmodel.entities.plan import Objective
+from osfmodel.entities.plan import PLAIN, Objective
 from osfmodel.solve.blocks.search import solve as solve_blocks
 from osfmodel.solve.exact import optimal
 from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, us_byte
 from osfmodel.solve.search import planned
-from osfmodel.solve.solution import Case, Limits, Scheduler, Solution, Solver, Status
+from osfmodel.solve.solution import Case, Limits, Planner, PlanRule, Question, Solution, Status, answer, planner_of
 
-__all__ = ["SCHEDULERS", "SOLVERS", "Case", "Limits", "Scheduler", "Solution", "Solver", "Status"]
+__all__ = ["SOLVERS", "Case", "Limits", "PlanRule", "Planner", "Question", "Solution", "Status", "answer", "planner_of"]
 
-SOLVERS: Mapping[str, Solver] = {
-    "mg-wfbp": Solver(mg_wfbp.solve, "merged-gradient WFBP as published (TPDS'21)"),
-    "optimal": Solver(
+OVERLAP = Objective(forward_overlap=True)
+SOLVERS: Mapping[str, PlanRule] = {
+    "mg-wfbp": PlanRule(
+        mg_wfbp.solve,
+        "merged-gradient WFBP as published (TPDS'21)",
+        serves=PLAIN.permits,
+    ),
+    "optimal": PlanRule(
         optimal.solve,
         "the exact optimum over plans of whole tensors in ready order",
         optimal.caveats,
+        serves=PLAIN.permits,
         searches=True,
     ),
-}
-SCHEDULERS: Mapping[str, Scheduler] = {
-    "asc-wfbp": Scheduler(asc_wfbp.solve, Objective(asc_wfbp.CHANNELS), "several at once, as released (INFOCOM'21)"),
-    "byte-scheduler": Scheduler(
+    "asc-wfbp": PlanRule(
+        asc_wfbp.solve,
+        "several at once, as released (INFOCOM'21)",
+        objective=Objective(asc_wfbp.CHANNELS),
+    ),
+    "byte-scheduler": PlanRule(
         byte_scheduler.solve,
-        Objective(forward_overlap=True),
         "equal pieces by priority, with credit (SOSP'19)",
         byte_scheduler.caveats,
+        OVERLAP,
     ),
-    "us-byte": Scheduler(us_byte.solve, Objective(forward_overlap=True), "unequal blocks, as released (TPDS)"),
-    "blocks": Scheduler(
+    "us-byte": PlanRule(us_byte.solve, "unequal blocks, as released (TPDS)", objective=OVERLAP),
+    "blocks": PlanRule(
         solve_blocks,
-        Objective(forward_overlap=True),
         "block sizes by linear programmes, tensors cut",
+        objective=OVERLAP,
         searches=True,
-        costly=True,
+        chooses=True,
+        on_request=True,
     ),
-    "planned": Scheduler(
+    "planned": PlanRule(
         planned.solve,
-        Objective(forward_overlap=True),
         "the best found by several exact methods and local search",
+        objective=OVERLAP,
         searches=True,
+        chooses=True,
     ),
 }
-"""Solvers of what no stock framework does: several collectives at once, cut tensors, communication past the barrier."""
+"""By rules of others as published, and by our own; of the latter, optimal is for what stock frameworks do."""

@@ -27,27 +27,11 @@ from itertools import accumulate
 from osfmodel.cost import AffineCost, Cost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.sparse import Sparsity, part_bytes
+from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.workload import Gradients, Workload
+from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of
 from osfmodel.solve.windows import CostLine, below, minorants, optimum
-
-
-def iteration_bound(workload: Workload, cost: Cost) -> float:
-    """No schedule with one channel and a barrier before the update takes less than this many seconds."""
-    backward_end = workload.forward_time + workload.backward_time
-    return max(backward_end, communication_bound(workload.gradients, cost)) + workload.update_time
-
-
-def communication_bound(gradients: Gradients, cost: Cost) -> float:
-    """No schedule on one channel has communicated everything before this many seconds into the iteration."""
-    serial = _serial(cost)
-    bound: float = 0
-    suffix = 0
-    for size, ready in zip(reversed(gradients.sizes), reversed(gradients.ready_times), strict=True):
-        suffix += size
-        bound = max(bound, ready + serial(suffix))
-    return bound
 
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
@@ -115,8 +99,11 @@ def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> f
 def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
     """No schedule on one channel is faster, also where start-ups of several messages matter (``solve/windows.py``).
 
-    The theorem there is for prices on a line; here it is used with lines that lie nowhere above the price.
+    The theorem there is for prices on a line; here it is used with lines that lie nowhere above the price. Raises
+    UsageError for several channels.
     """
+    if pricing.rules(objective).channels > 1:
+        raise UsageError("windows bound schedules of one channel: several can be faster; ask objective_bound")
     jobs = Jobs.of(workload, objective)
     largest = workload.gradient_bytes
     bound: float = workload.compute_time

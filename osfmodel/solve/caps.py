@@ -19,6 +19,7 @@ import numpy as np
 
 from osfmodel.cost import Cost
 from osfmodel.cost.shapes import Array
+from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload, element_bytes
@@ -60,19 +61,11 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
     Buckets stand in the order of closing, those still open at the end behind them. DDP's rule, exactly, but that torch
     leaves the order of the latter open.
     """
-    buckets: list[list[int]] = []
-    open_buckets: dict[str, list[int]] = {}
-    held: dict[str, int] = {}
-    closed: dict[str, int] = {}
-    for i, (size, dtype) in enumerate(zip(gradients.held_sizes, gradients.dtypes, strict=True)):
-        bucket = open_buckets.setdefault(dtype, [])
-        bucket.append(i)
-        held[dtype] = held.get(dtype, 0) + size
-        if held[dtype] >= limits[min(closed.get(dtype, 0), len(limits) - 1)]:
-            buckets.append(open_buckets.pop(dtype))
-            held[dtype] = 0
-            closed[dtype] = closed.get(dtype, 0) + 1
-    return buckets + list(open_buckets.values())
+    last = len(limits) - 1
+    closed, opened = fill_by_dtype(
+        gradients, gradients.held_sizes, Closes(lambda held, number: held >= limits[min(number, last)])
+    )
+    return closed + sorted(opened)
 
 
 def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
@@ -81,17 +74,8 @@ def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
     ``limit`` is in the unit of the sizes. A larger tensor travels alone. Each dtype is walked by itself; what is open
     at the end is sent in the order in which the dtypes came up.
     """
-    buckets: list[list[int]] = []
-    open_buckets: dict[str, list[int]] = {}
-    held: dict[str, int] = {}
-    for i, (size, dtype) in enumerate(zip(gradients.sizes, gradients.dtypes, strict=True)):
-        bucket = open_buckets.setdefault(dtype, [])
-        if bucket and held[dtype] + size > limit:
-            buckets.append(bucket)
-            bucket = open_buckets[dtype] = []
-        held[dtype] = size if not bucket else held[dtype] + size
-        bucket.append(i)
-    return buckets + list(open_buckets.values())
+    closed, opened = fill_by_dtype(gradients, gradients.sizes, Closes(over=lambda held, bucket, item: held > limit))
+    return closed + opened
 
 
 def _end_at_least(prefix: Array, start: Array, limits: Array) -> Array:

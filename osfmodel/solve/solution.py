@@ -1,4 +1,4 @@
-"""Questions of planning, their solutions, and what solvers share: pricing and checking plans of whole tensors.
+"""A question of planning, its answer, and what the rules share that answer it.
 
 A plan of whole tensors is given by the end of each bucket in ready order where there is one dtype (or one after the
 other), and by groups of positions in ready order where dtypes alternate, since types never share a message. The time of
@@ -8,20 +8,21 @@ a Solution is the engine's, never a solver's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from osfmodel.cost import Cost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import predict_timeline, recursion
+from osfmodel.engine import predict_timeline
 from osfmodel.engine.recursion import communication_finish
 from osfmodel.entities.errors import PlanError, UsageError
-from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.executors import ExecutorRow
+from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.bounds import iteration_bound, objective_bound
+from osfmodel.solve.bounds import objective_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,13 @@ class Limits:
             if value is not None and value < 1:
                 raise UsageError(f"the limit on the {name} is {value}: it must be 1 or more")
 
+    def allow(self, plan: Plan) -> bool:
+        """Whether ``plan`` is within them."""
+        most = self.max_bucket_bytes
+        return (self.max_buckets is None or len(plan.buckets) <= self.max_buckets) and (
+            most is None or all(bucket.size <= most for bucket in plan.buckets)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -44,6 +52,33 @@ class Case:
     workload: Workload
     pricing: Pricing
     best: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is the best plan for ``workload`` at these prices, under these rules and within these limits?"""
+
+    workload: Workload
+    pricing: Pricing
+    objective: Objective = PLAIN
+    limits: Limits = Limits()
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """Seconds that no schedule under these rules can beat, whatever the limits."""
+        return objective_bound(self.workload, self.pricing, self.objective)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether ready times and prices say all: no effects, and one collective in flight on each channel."""
+        return self.pricing.in_flight == 1 and not self.pricing.effects.active
+
+    def require_plain(self, rule: str) -> None:
+        """Raise UsageError where the rules are others than one collective at a time and a barrier."""
+        if not self.objective.plain:
+            raise UsageError(
+                f"{rule} knows one collective at a time and a barrier before the update: ask planned for other rules"
+            )
 
 
 class Status(Enum):
@@ -61,79 +96,100 @@ class Status(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Solution:
-    """A plan, the timeline that an engine gives it, a bound that no plan can beat, and how the search ended.
+    """The answer to a question: a plan, or None where ``status`` says that there is none, and how the search ended.
 
-    ``plan`` and ``timeline`` are None exactly where ``status`` says that there is none.
+    ``timed``: the timeline that the engine gave the plan, where the search had it made.
     """
 
+    question: Question = field(repr=False)
     plan: Plan | None
-    timeline: Timeline | None
-    lower_bound: float
     status: Status
+    timed: Timeline | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """The timeline of the plan, by the engine, made once; None where there is no plan."""
+        if self.plan is None or self.timed is not None:
+            return self.timed
+        return predict_timeline(self.question.workload, self.plan, self.question.pricing)
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no schedule under the rules of the question can beat; computed when first asked for."""
+        return self.question.lower_bound
 
     @property
     def gap(self) -> float | None:
         """iteration_time / lower_bound - 1: how much faster any schedule could be, at most."""
         return None if self.timeline is None else self.timeline.iteration_time / self.lower_bound - 1
 
-    def require(self) -> tuple[Plan, Timeline]:
-        """The plan and its timeline. Raises PlanError with the status where there is none."""
-        if self.plan is None or self.timeline is None:
+    def require_plan(self) -> Plan:
+        """The plan. Raises PlanError with the status where there is none."""
+        if self.plan is None:
             raise PlanError(self.status.value)
-        return self.plan, self.timeline
+        return self.plan
+
+    def require(self) -> tuple[Plan, Timeline]:
+        """The plan and its timeline. Raises as :meth:`require_plan`."""
+        plan, timeline = self.require_plan(), self.timeline
+        assert timeline is not None
+        return plan, timeline
 
 
-class Solver(NamedTuple):
-    """An entry of SOLVERS.
+Planner: TypeAlias = Callable[[Question], Solution]
+"""Question -> Solution. Raises UsageError for rules that it does not serve."""
 
-    solve:    (workload, cost, limits) -> Solution
-    meaning:  half a line for a person
-    caveats:  what to beware of
-    searches: whether its name stands for the best that can be found rather than for this very rule. Its plan is then
-              only a candidate: under effects it is asked again, and there and with several collectives in flight plans
-              of other searches compete with its own. Left out, its plan is carried out as it is
+
+class PlanRule(NamedTuple):
+    """An entry of SOLVERS and of NAMED_PLANS.
+
+    solve:      question -> the rule's own answer
+    meaning:    half a line for a person
+    caveats:    what a prediction under its plan takes for granted
+    objective:  the rules that it was made for, where nobody asks for others
+    serves:     (objective) -> whether it plans under these rules; all rules unless it says so
+    searches:   whether its name stands for the best that can be found rather than for this very rule. Its plan is then
+                only a candidate: under effects it is asked again, and there and with several collectives in flight
+                plans of other searches compete with its own. Left out, its plan is carried out as it is
+    chooses:    whether its plan may use less than the rules permit
+    on_request: whether it is shown only where asked for
+    executor:   that carries it out, on which prices depend; None where it is not given
+    unpriced:   whether its plan can be carried out without knowing what a message costs
     """
 
-    solve: Callable[[Workload, Cost, Limits], Solution]
+    solve: Planner
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
+    objective: Objective = PLAIN
+    serves: Callable[[Objective], bool] = lambda objective: True
     searches: bool = False
+    chooses: bool = False
+    on_request: bool = False
+    executor: ExecutorRow | None = None
+    unpriced: bool = False
+
+    def make(self, question: Question) -> Solution:
+        """The answer under any rules: the plan for those that it was made for where it does not serve the others."""
+        if self.serves(question.objective):
+            return self.solve(question)
+        made = self.solve(replace(question, objective=self.objective))
+        return made if made.plan is None else answer(question, made.plan.under(question.objective))
 
 
-class Scheduler(NamedTuple):
-    """An entry of SCHEDULERS: plans that no stock framework carries out.
-
-    solve:     (workload, pricing, objective) -> Solution, timed by the engine under that objective
-    objective: what it was made for, where nobody asks for another
-    meaning:   half a line for a person
-    caveats:   what to beware of
-    searches:  as of a Solver; it may then also use less than the rules permit
-    costly:    whether it takes so long to load or to run that it is shown only where asked for
-    """
-
-    solve: Callable[[Workload, Pricing, Objective], Solution]
-    objective: Objective
-    meaning: str
-    caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
-    searches: bool = False
-    costly: bool = False
-
-
-def timed(
-    workload: Workload, plan: Plan, pricing: Pricing, objective: Objective, status: Status = Status.HEURISTIC
+def answer(
+    question: Question, plan: Plan, status: Status = Status.HEURISTIC, timed: Timeline | None = None
 ) -> Solution:
-    """``plan`` carried out under ``objective``, with the bound that holds there."""
-    under = plan.under(objective)
-    timeline = predict_timeline(workload, under, pricing)
-    return Solution(under, timeline, objective_bound(workload, pricing, objective), status)
+    """``plan`` as the solution; none, status BEYOND_LIMITS, where it breaks the limits."""
+    if not question.limits.allow(plan):
+        return Solution(question, None, Status.BEYOND_LIMITS)
+    return Solution(question, plan, status, timed)
 
 
-def solution_of(workload: Workload, cost: Cost, plan: Plan | None, status: Status) -> Solution:
-    """``plan`` with the timeline that the engine gives it and the bound; no plan where ``status`` says why."""
-    timeline = None if plan is None else recursion.predict_timeline(workload, plan, cost)
-    return Solution(plan, timeline, iteration_bound(workload, cost), status)
+def planner_of(make: Callable[[Workload, Pricing], Plan]) -> Planner:
+    """A planner of one plan whatever the rules are, which is carried out under those of the question."""
+    return lambda question: answer(question, make(question.workload, question.pricing).under(question.objective))
 
 
 def groups_of(ends: Sequence[int]) -> list[list[int]]:

@@ -9,12 +9,10 @@ flight or copies better. Not proven best: a note of the prediction says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeAlias
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import predict_timeline
 from osfmodel.engine.horovod_loop import Loop, steady_iteration
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
@@ -22,44 +20,50 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import HALVINGS, capped_plans
 from osfmodel.solve.exact import merge, pareto
-from osfmodel.solve.solution import Limits
+from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status
 
 ROUNDS = 3
 """Plans settle after two or three."""
 
 
-Make: TypeAlias = Callable[[Workload, Pricing], Plan]
-"""(workload, pricing without effects) -> plan"""
+def plan_under_effects(question: Question, planner: Planner, limited: bool = False) -> Solution:
+    """The best of the plans that ``planner`` gives for what effects leave of ready times and prices.
 
-
-def plan_under_effects(workload: Workload, pricing: Pricing, make: Make, limited: bool = False) -> Plan:
-    """The best of the plans that ``make`` gives for what effects leave of ready times and prices.
-
-    Where the library keeps several collectives in flight, which ``make`` may not know, the best runs for so many
-    channels are tried too, and with these or effects the plans that caps form, unless ``limited`` says that buckets are
-    (those searches know no limits).
+    Where the library keeps several collectives in flight, which ``planner`` may not know, the best runs for so many
+    channels are tried too, and with these or effects the plans that caps form, unless there are limits or ``limited``
+    says that buckets have others (those searches know none). Without either the answer of ``planner`` is the answer.
     """
+    workload, pricing = question.workload, question.pricing
+    limited = limited or question.limits != Limits()
+    active = bool(pricing.effects.active)
+    several = pricing.in_flight > 1 and not limited
+    if not workload.gradients or not (active or several):
+        return planner(question)
+
+    def best_for(seen: Workload) -> Solution | None:
+        plans = [solution.plan for solution in map(planner, _undisturbed(replace(question, workload=seen)))]
+        plans += _for_several(seen, pricing) if several else []
+        return _fastest(Solution(question, plan, Status.HEURISTIC) for plan in plans if plan is not None)
+
+    best = best_for(workload)
+    if best is None:
+        return planner(question)  # whose status says why
+    for _ in range(ROUNDS if active else 0):
+        found = best_for(as_timed(workload, best.require()[1]))
+        if found is None or _time(found) >= _time(best):
+            break
+        best = found
+    others = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
+    return _fastest([best, *(Solution(question, plan, Status.HEURISTIC) for plan in others)]) or best
+
+
+def _undisturbed(question: Question) -> list[Question]:
+    """The question without effects, and with what hooks take of a bucket as a part of every message's price."""
+    pricing = question.pricing
     bare = replace(pricing, effects=NO_EFFECTS)
     hooked = replace(bare, costs={kind: cost.plus(pricing.effects.hook_time) for kind, cost in bare.costs.items()})
     prices = [bare, hooked] if pricing.effects.hook_time else [bare]
-
-    def plans(seen: Workload) -> list[Plan]:
-        several = [] if limited else _for_several(seen, pricing)
-        return [*(make(seen, price) for price in prices), *several]
-
-    candidates = plans(workload)
-    if not workload.gradients or (len(candidates) == 1 and not pricing.effects.active):
-        return candidates[0]
-    timeline, best = _fastest(workload, candidates, pricing)
-    shortest = timeline.iteration_time
-    for _ in range(ROUNDS if pricing.effects.active else 0):
-        seen = as_timed(workload, timeline)
-        timeline, plan = _fastest(workload, plans(seen), pricing)
-        if timeline.iteration_time >= shortest:
-            break
-        shortest, best = timeline.iteration_time, plan
-    others = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
-    return _fastest(workload, [best, *others], pricing)[1]
+    return [replace(question, pricing=price) for price in prices]
 
 
 def _flushed(workload: Workload, pricing: Pricing) -> list[Plan]:
@@ -71,15 +75,16 @@ def _flushed(workload: Workload, pricing: Pricing) -> list[Plan]:
     return [grouped_plan(workload, steady_iteration(loop, workload, inside, 2).batches) for loop in loops]
 
 
-def _fastest(workload: Workload, plans: Sequence[Plan], pricing: Pricing) -> tuple[Timeline, Plan]:
-    timed = [(predict_timeline(workload, plan, pricing), plan) for plan in plans]
-    return min(timed, key=lambda pair: pair[0].iteration_time)
+def _time(solution: Solution) -> float:
+    return solution.require()[1].iteration_time
+
+
+def _fastest(solutions: Iterable[Solution]) -> Solution | None:
+    return min(solutions, key=_time, default=None)
 
 
 def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
-    """The best runs in ready order for as many channels as the library keeps in flight; none for one."""
-    if pricing.in_flight == 1 or not workload.gradients:
-        return []
+    """The best runs in ready order for as many channels as the library keeps in flight."""
     problem = merge.MergeProblem.of(workload.gradients, Limits())
     return [contiguous_plan(workload, pareto.runs(problem, pricing, pricing.in_flight).ends)]
 

@@ -23,7 +23,7 @@ from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
 from osfmodel.entities.units import MIB, show_bytes, show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
-from osfmodel.solve.solution import Case, Limits
+from osfmodel.solve.solution import Case, Limits, Question
 from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import (
     Conversion,
@@ -114,7 +114,7 @@ def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits =
     """Add the best plan as groups, on offer, where they are not in force and parameters have names."""
     if knobs.use_groups or workload.grain:
         return knobs
-    plan = optimal.solve(workload, pricing.cost(), limits).plan
+    plan = optimal.solve(Question(workload, pricing, limits=limits)).plan
     return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.errors import PlanError
+from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import AT_LEAST, best_cap_elements, cap_forming, in_elements
@@ -97,16 +98,9 @@ def render(knobs: MegatronKnobs, workload: Workload) -> str:
 
 def aligned_layout(elements: Gradients, limit: int) -> list[list[int]]:
     """The buckets, as positions, where each tensor begins at a multiple of ALIGNED elements."""
-    closed: list[list[int]] = []
-    opened: dict[str, list[int]] = {}
-    ends: dict[str, int] = {}
-    for i, (size, dtype) in enumerate(zip(elements.sizes, elements.dtypes, strict=True)):
-        ends[dtype] = -(-ends.get(dtype, 0) // ALIGNED) * ALIGNED + size
-        opened.setdefault(dtype, []).append(i)
-        if ends[dtype] >= limit:
-            closed.append(opened.pop(dtype))
-            ends[dtype] = 0
-    return closed + list(opened.values())
+    closes = Closes(full=lambda end, number: end >= limit, start=lambda end: -(-end // ALIGNED) * ALIGNED)
+    closed, opened = fill_by_dtype(elements, elements.sizes, closes)
+    return closed + sorted(opened)
 
 
 def _by_number(knobs: MegatronKnobs, workload: Workload) -> str:

@@ -4,107 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.executors import RUNTIME, ExecutorRow
+from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
 from osfmodel.entities.units import parse_bytes, parse_part, show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import SCHEDULERS, SOLVERS, Limits, Scheduler, Solver
+from osfmodel.solve import SOLVERS, PlanRule, Question, Solution, answer, planner_of
 from osfmodel.solve.caps import best_cap
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import STOCK_TARGETS, Target, ddp, horovod
 
-Rule: TypeAlias = Callable[[Workload, Pricing, Objective], Plan]
+
+def _default(target: Target) -> PlanRule:
+    """The plan of a target's defaults."""
+    return PlanRule(
+        planner_of(target.convert.default), target.meaning, target.text.caveats, target.objective,
+        on_request=not target.compared, executor=target.executor, unpriced=target.convert.unpriced,
+    )  # fmt: skip
 
 
-class NamedPlan(NamedTuple):
-    """rule:      (workload, pricing, objective) -> plan, to be carried out under that objective
-    meaning:   half a line for a person
-    caveats:   what a prediction under it takes for granted
-    objective: the rules that it was made for, where nobody asks for others
-    chooses:   whether it may use less than the rules permit
-    on_request: whether it is shown only where asked for
-    executor:  that carries it out, on which prices depend; None where it is not given
-    unpriced:  whether it can be carried out without knowing what a message costs
-    """
-
-    rule: Rule
-    meaning: str
-    caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
-    objective: Objective = PLAIN
-    chooses: bool = False
-    on_request: bool = False
-    executor: ExecutorRow | None = None
-    unpriced: bool = False
-
-    def make(self, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
-        """The plan for ``workload``, under the rules it was made for unless others are given."""
-        rules = self.objective if objective is None else objective
-        plan = self.rule(workload, pricing, rules)
-        return plan if self.chooses and rules.permits(plan.objective) else plan.under(rules)
+def named_rule(rule: PlanRule) -> PlanRule:
+    """What the name of an entry of SOLVERS stands for: where that searches, the best found under effects."""
+    if not rule.searches:
+        return rule
+    return rule._replace(solve=partial(plan_under_effects, planner=rule.solve))
 
 
-def _whatever_it_costs(make: Callable[[Workload], Plan]) -> Rule:
-    return lambda workload, pricing, objective: make(workload)
-
-
-def _by_default(target: Target) -> Rule:
-    return lambda workload, pricing, objective: target.convert.default(workload, pricing)
-
-
-def by_solver(solver: Solver) -> NamedPlan:
-    """The named plan of an entry of SOLVERS."""
-
-    def make(workload: Workload, pricing: Pricing) -> Plan:
-        return solver.solve(workload, pricing.cost(), Limits()).require()[0]
-
-    def rule(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        return plan_under_effects(workload, pricing, make) if solver.searches else make(workload, pricing)
-
-    return NamedPlan(rule, solver.meaning, solver.caveats)
-
-
-def by_scheduler(scheduler: Scheduler) -> NamedPlan:
-    """The named plan of an entry of SCHEDULERS."""
-
-    def rule(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        def make(workload: Workload, pricing: Pricing) -> Plan:
-            return scheduler.solve(workload, pricing, objective).require()[0]
-
-        return plan_under_effects(workload, pricing, make) if scheduler.searches else make(workload, pricing)
-
-    return NamedPlan(
-        rule, scheduler.meaning, scheduler.caveats, scheduler.objective, scheduler.searches, scheduler.costly
-    )
-
-
-def _table() -> dict[str, NamedPlan]:
+def _table() -> dict[str, PlanRule]:
     wait_free = "one collective per tensor, as soon as it is ready (wait-free backpropagation)"
     table = {
-        "wfbp": NamedPlan(_whatever_it_costs(one_by_one), wait_free, unpriced=True),
-        "single": NamedPlan(
-            _whatever_it_costs(in_one), "all gradients in one collective after backward", unpriced=True
+        "wfbp": PlanRule(planner_of(lambda workload, pricing: one_by_one(workload)), wait_free, unpriced=True),
+        "single": PlanRule(
+            planner_of(lambda workload, pricing: in_one(workload)),
+            "all gradients in one collective after backward",
+            unpriced=True,
         ),
     }
-    for name, target in STOCK_TARGETS.items():
-        table[name] = NamedPlan(
-            _by_default(target), target.meaning, target.text.caveats, target.objective,
-            on_request=not target.compared, executor=target.executor, unpriced=target.convert.unpriced,
-        )  # fmt: skip
-    table |= {name: by_solver(solver) for name, solver in SOLVERS.items()}
-    table |= {name: by_scheduler(scheduler) for name, scheduler in SCHEDULERS.items()}
-    expected = 2 + len(STOCK_TARGETS) + len(SOLVERS) + len(SCHEDULERS)
-    if len(table) != expected:
+    table |= {name: _default(target) for name, target in STOCK_TARGETS.items()}
+    table |= {name: named_rule(rule) for name, rule in SOLVERS.items()}
+    if len(table) != 2 + len(STOCK_TARGETS) + len(SOLVERS):
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table
 
 
-NAMED_PLANS: Mapping[str, NamedPlan] = _table()
+NAMED_PLANS: Mapping[str, PlanRule] = _table()
 STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objective.plain and not entry.on_request)
 """Those compared by default: for what stock frameworks do, one collective at a time and a barrier before the update."""
 
@@ -126,40 +75,42 @@ def single_cap(name: str) -> int | None:
     return size
 
 
-def _capped(name: str) -> NamedPlan:
+def _capped(name: str) -> PlanRule:
     """``cap:25MiB`` or ``cap:best``."""
     limit = single_cap(name)
     which = "that is best" if limit is None else f"of {show_bytes(limit)}"
 
-    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
+    def make(workload: Workload, pricing: Pricing) -> Plan:
         cap = best_cap(workload, pricing.cost()) if limit is None else limit
         return ddp.realise(ddp.DdpKnobs((cap,)), workload)
 
     meaning = f"PyTorch DDP with a bucket_cap_mb {which}"
-    return NamedPlan(make, meaning, ddp.caveats, unpriced=limit is not None)
+    return PlanRule(planner_of(make), meaning, ddp.caveats, unpriced=limit is not None)
 
 
-def _with_settings(name: str) -> NamedPlan:
+def _with_settings(name: str) -> PlanRule:
     """``horovod:64MiB,5ms`` or ``horovod:best``."""
     find, said, streams = horovod.settings_of(name)
 
-    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        return horovod.realise(find(workload, pricing), workload, pricing)
+    def solve(question: Question) -> Solution:
+        """Fewer channels than streams where the loop carries collectives out itself."""
+        settings = find(question.workload, question.pricing)
+        plan = horovod.realise(settings, question.workload, question.pricing)
+        kept = streams > 1 and question.objective.permits(plan.objective)
+        return answer(question, plan if kept else plan.under(question.objective))
 
-    meaning, rules = f"Horovod with {said}", Objective(streams)
-    return NamedPlan(
-        make, meaning, horovod.caveats, rules, chooses=streams > 1,
+    return PlanRule(
+        solve, f"Horovod with {said}", horovod.caveats, Objective(streams), chooses=streams > 1,
         executor=horovod.TARGET.executor, unpriced=name != horovod.BEST,
     )  # fmt: skip
 
 
-def _by_fusion(name: str) -> NamedPlan:
+def _by_fusion(name: str) -> PlanRule:
     """``osf:64MiB,5ms`` or ``osf:adaptive``."""
     rule = osf_model.rule_of(name)
-    how = name.removeprefix(osf_model.PREFIX)
-    return NamedPlan(
-        lambda workload, pricing, objective: rule(workload, pricing.cost()),
-        f"OSF's tensor fusion (reconstructed): {how}",
+    return PlanRule(
+        planner_of(lambda workload, pricing: rule(workload, pricing.cost())),
+        f"OSF's tensor fusion (reconstructed): {name.removeprefix(osf_model.PREFIX)}",
     )
 
 
@@ -203,7 +154,7 @@ def sparse_name(name: str) -> SparseName | None:
     return SparseName(density, ",".join(rest), tuple(options))
 
 
-def _sparse(name: str) -> NamedPlan:
+def _sparse(name: str) -> PlanRule:
     """The buckets of another plan, each sparse."""
     parts = sparse_name(name)
     if parts is None or parts.plan.startswith(SPARSE):
@@ -211,15 +162,19 @@ def _sparse(name: str) -> NamedPlan:
     density, base, options = parts
     entry = named_plan(base)
 
-    def make(workload: Workload, pricing: Pricing, objective: Objective) -> Plan:
-        plan = sparse.sparsely(entry.rule(workload, pricing, objective), density)
+    def solve(question: Question) -> Solution:
+        dense = entry.make(question).require_plan()
+        plan = sparse.sparsely(dense.under(PLAIN), density)
         plan = replace(plan, release="release" in options, mirror="mirror" in options)
-        return sparse.falling_back(plan, workload, pricing) if FALLBACK in options else plan
+        if FALLBACK in options:
+            plan = sparse.falling_back(plan, question.workload, question.pricing)
+        return answer(question, plan.under(dense.objective))
 
     said = "".join(f", {SPARSE_OPTIONS[option]}" for option in options)
-    return NamedPlan(
-        make, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", _changes_training,
-        entry.objective, entry.chooses, executor=RUNTIME, unpriced=entry.unpriced and FALLBACK not in options,
+    return PlanRule(
+        solve, f"the buckets of {base}, {density:.3g} of each tensor sent{said}", _changes_training,
+        entry.objective, chooses=entry.chooses, executor=RUNTIME,
+        unpriced=entry.unpriced and FALLBACK not in options,
     )  # fmt: skip
 
 
@@ -230,7 +185,7 @@ def _changes_training(workload: Workload) -> tuple[str, ...]:
 class Family(NamedTuple):
     """Plans whose names have parameters: ``read`` (name) -> plan raises UsageError; ``examples`` of names."""
 
-    read: Callable[[str], NamedPlan]
+    read: Callable[[str], PlanRule]
     examples: tuple[str, ...]
 
     def meanings(self) -> dict[str, str]:
@@ -263,10 +218,12 @@ def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Object
     Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``,
     ``sparse:1%,cap:25MiB``. Raises UsageError for an unknown name, PlanError where there is no such plan.
     """
-    return named_plan(name).make(workload, pricing, objective)
+    rule = named_plan(name)
+    rules = rule.objective if objective is None else objective
+    return rule.make(Question(workload, pricing, rules)).require_plan()
 
 
-def named_plan(name: str) -> NamedPlan:
+def named_plan(name: str) -> PlanRule:
     """The entry called ``name``. Raises UsageError for a name that is not in NAMED_PLANS."""
     if name in NAMED_PLANS:
         return NAMED_PLANS[name]

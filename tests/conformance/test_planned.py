@@ -1,4 +1,4 @@
-"""The scheduler ``planned`` under every set of rules."""
+"""The solver ``planned`` under every set of rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.entities.workload import element_bytes
-from osfmodel.solve import SCHEDULERS, Status
+from osfmodel.solve import SOLVERS, Question, Status
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exact.exhaustive import all_ends
 from osfmodel.targets.named_plans import make_plan, plans_for
@@ -22,7 +22,11 @@ from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, coarse_table, tiny_workload
 
 RULES = [Objective(*rule) for rule in product((1, 2), (False, True), (False, True))]
-PLANNED = SCHEDULERS["planned"].solve
+
+
+def planned(*question):
+    """The solution of a question given as its parts."""
+    return SOLVERS["planned"].solve(Question(*question))
 
 
 @pytest.mark.parametrize("objective", RULES, ids=str)
@@ -31,7 +35,7 @@ def test_valid_timed_by_the_engine_above_the_bound_and_no_worse_than_runs_in_ord
     rng = np.random.default_rng(71)
     for _ in range(4):
         workload, pricing = tiny_workload(rng, 20), Pricing.of(make_cost(rng))
-        solution = PLANNED(workload, pricing, objective)
+        solution = planned(workload, pricing, objective)
         plan, timeline = solution.require()
         plan.require_valid(workload)
         assert objective.permits(plan.objective)
@@ -68,13 +72,13 @@ def test_no_plan_that_is_listed_is_faster(workload, cluster, workers, channels, 
     names = [*plans_for(objective), "cap:best", "planned"]
     predictions = osf.compare(*subject, list(dict.fromkeys(names)), asdict(objective)).predictions
     times = {prediction.name: prediction.iteration_time for prediction in predictions}
-    planned = times.pop("planned")
-    assert planned <= min(times.values()) * (1 + 2e-6), times
+    best = times.pop("planned")
+    assert best <= min(times.values()) * (1 + 2e-6), times
     if objective.plain:
         assert times["optimal"] <= min(times.values()) * (1 + 2e-6), times
     pricing = pricing_of(*subject[1:]).for_rules(objective)
     fewer = make_plan("planned", subject[0], pricing, Objective())
-    assert planned <= predict_timeline(subject[0], fewer, pricing).iteration_time * (1 + 2e-6)
+    assert best <= predict_timeline(subject[0], fewer, pricing).iteration_time * (1 + 2e-6)
 
 
 def test_a_split_that_costs_more_is_not_forced():
@@ -83,7 +87,7 @@ def test_a_split_that_costs_more_is_not_forced():
     dear = AffineCost(((5e-3, 2e-9),))
     pricing = Pricing({"all_reduce": line, "reduce_scatter": dear, "all_gather": dear})
     for objective in (Objective(1, False, True), Objective(2, True, True)):
-        solution = PLANNED(workload, pricing, objective)
+        solution = planned(workload, pricing, objective)
         assert not solution.plan.split
         assert solution.gap >= -1e-9
 
@@ -101,7 +105,7 @@ def test_cuts_lie_between_elements(dtype):
     dtypes = {layer.name: layer.dtype for layer in layers}
     pricing = pricing_of(osf.load_cluster("k80-10gbe-ring"), 32)
     for name in ("planned", "byte-scheduler", "us-byte"):
-        plan = SCHEDULERS[name].solve(workload, pricing, Objective(forward_overlap=True)).require()[0]
+        plan = SOLVERS[name].solve(Question(workload, pricing, Objective(forward_overlap=True))).require_plan()
         plan.require_valid(workload)
         offsets = [(block.offset, dtypes[block.layer]) for bucket in plan.buckets for block in bucket.blocks]
         assert all(offset % element_bytes(kind) == 0 for offset, kind in offsets)
@@ -111,7 +115,7 @@ def test_cuts_lie_between_elements(dtype):
 def test_googlenet_on_ten_gigabit_is_at_the_bound(workers):
     """Next-iteration overlap, one channel: a price on one line is planned exactly, but for whole elements."""
     workload, pricing = osf.load_workload("googlenet-k80"), pricing_of(osf.load_cluster("k80-10gbe-ring"), workers)
-    solution = PLANNED(workload, pricing, Objective(forward_overlap=True))
+    solution = planned(workload, pricing, Objective(forward_overlap=True))
     assert -1e-12 <= solution.gap <= 1e-6
 
 
@@ -119,7 +123,7 @@ def test_the_same_question_gets_the_same_answer():
     rng = np.random.default_rng(72)
     workload, pricing = tiny_workload(rng, 20), Pricing.of(coarse_table(rng))
     for objective in RULES:
-        assert PLANNED(workload, pricing, objective) == PLANNED(workload, pricing, objective)
+        assert planned(workload, pricing, objective) == planned(workload, pricing, objective)
 
 
 def test_dtypes_and_nothing_to_send():
@@ -127,15 +131,15 @@ def test_dtypes_and_nothing_to_send():
     mixed = workload_of([float(i + 1) for i in range(8)], rng.integers(1, 50, 8).tolist(), ["a", "b"] * 4)
     empty = workload_of([1.0], [0])
     for objective in RULES:
-        PLANNED(mixed, Pricing.of(affine(rng)), objective).require()[0].require_valid(mixed)
-        solution = PLANNED(empty, Pricing.of(affine(rng)), objective)
+        planned(mixed, Pricing.of(affine(rng)), objective).require()[0].require_valid(mixed)
+        solution = planned(empty, Pricing.of(affine(rng)), objective)
         assert solution.require()[1].iteration_time == empty.compute_time
         assert solution.status is Status.OPTIMAL
 
 
 def test_free_communication():
     workload = workload_of([1.0, 2.0], [10, 20])
-    solution = PLANNED(workload, Pricing.of(AffineCost(((0.0, 0.0),))), Objective(forward_overlap=True))
+    solution = planned(workload, Pricing.of(AffineCost(((0.0, 0.0),))), Objective(forward_overlap=True))
     assert solution.require()[1].iteration_time == workload.compute_time
 
 
@@ -146,6 +150,6 @@ def test_effects_only_add_time(objective):
     effects = osf.Effects(0.5, 0.1, 0.01, 0.01, 0.01, 0.2, 0.1)
     for _ in range(4):
         workload, costs = tiny_workload(rng, 20), Pricing.of(affine(rng)).costs
-        solution = PLANNED(workload, Pricing(costs, workers=4, effects=effects), objective)
+        solution = planned(workload, Pricing(costs, workers=4, effects=effects), objective)
         assert solution.gap >= 0
         assert solution.lower_bound >= objective_bound(workload, Pricing(costs), objective)

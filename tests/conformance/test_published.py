@@ -1,4 +1,4 @@
-"""Every published scheduler: valid plans, timed by the engine under the rules asked, never below the bound."""
+"""Published rules that plan for several channels or forward overlap, under every set of rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from osfmodel import SOLVERS, Layer, Status, Workload
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
-from osfmodel.solve import SCHEDULERS
+from osfmodel.solve import Question
 from osfmodel.solve.bounds import objective_bound
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, random_problem
@@ -38,7 +38,7 @@ def test_plans_are_valid_timed_by_the_engine_and_above_the_bound(name, make_cost
         workload = Workload("random", tuple(reversed(layers)), update_time=0.25 if sum(found.sizes) else 0)
         costs = dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), cost)
         pricing, objective = Pricing(costs, gain=1.5), RULES[number % len(RULES)]
-        solution = SCHEDULERS[name].solve(workload, pricing, objective)
+        solution = SOLVERS[name].solve(Question(workload, pricing, objective))
         plan, timeline = solution.require()
         plan.require_valid(workload)
         assert plan.objective == objective
@@ -52,9 +52,4 @@ def test_plans_are_valid_timed_by_the_engine_and_above_the_bound(name, make_cost
 def test_nothing_to_send_takes_the_time_of_computation(name):
     empty = workload_of([1.0], [0])
     pricing = Pricing.of(affine(np.random.default_rng(1)))
-    assert SCHEDULERS[name].solve(empty, pricing, SCHEDULERS[name].objective).timeline.iteration_time == 1.0
-
-
-def test_names_are_not_those_of_the_solvers_of_one_channel():
-    assert set(PUBLISHED) <= set(SCHEDULERS)
-    assert not set(SCHEDULERS) & set(SOLVERS)
+    assert SOLVERS[name].solve(Question(empty, pricing, SOLVERS[name].objective)).timeline.iteration_time == 1.0

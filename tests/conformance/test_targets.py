@@ -19,7 +19,8 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Block, Bucket, Plan, in_one, one_by_one
 from osfmodel.solve import SOLVERS, Limits
 from osfmodel.targets import STOCK_TARGETS
-from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, named_plan
+from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
+from tests.problems import asked
 
 CASES = [("googlenet-k80", "k80-10gbe-ring", 16), ("resnet50-v100", "v100-10gbe", 16), ("vgg13-h100", "h100-node", 8)]
 
@@ -29,7 +30,7 @@ def build(subject):
     workload, cluster, workers = subject
     loaded = osf.load_workload(workload)
     cost = cost_of(osf.load_cluster(cluster), workers)
-    return loaded, Pricing.of(cost, workers=workers), SOLVERS["optimal"].solve(loaded, cost, Limits()).require()[0]
+    return loaded, Pricing.of(cost, workers=workers), SOLVERS["optimal"].solve(asked(loaded, cost)).require_plan()
 
 
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)), scope="module")
@@ -130,7 +131,7 @@ def some_plans(workload, pricing, plan):
         plan,
         one_by_one(workload),
         in_one(workload),
-        SOLVERS["mg-wfbp"].solve(workload, pricing.cost(), Limits()).plan,
+        SOLVERS["mg-wfbp"].solve(asked(workload, pricing.cost())).plan,
     ]
     plans += [
         target.convert.realise(target.convert.default_knobs(), workload, pricing) for target in CONFIG_TARGETS.values()
@@ -244,4 +245,4 @@ def test_osf_run_asks_for_prices_where_a_plan_needs_them(tmp_path, monkeypatch):
 def test_a_plan_that_needs_no_prices_is_the_same_at_any(plan, case):
     workload, pricing, _ = case
     assert named_plan(plan).unpriced
-    assert named_plan(plan).make(workload, pricing) == named_plan(plan).make(workload, Pricing.of(FREE, workers=2))
+    assert make_plan(plan, workload, pricing) == make_plan(plan, workload, Pricing.of(FREE, workers=2))

@@ -12,7 +12,7 @@ from pathlib import Path
 from osfmodel import CONFIG_TARGETS, Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve import SOLVERS, Limits, Question
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 NAMES = sorted(path.stem for path in FOLDER.iterdir())
@@ -36,7 +36,7 @@ def pricing() -> Pricing:
 def text(name: str) -> str:
     """The lines for the best plan."""
     target, made, price = CONFIG_TARGETS[name], workload(), pricing()
-    plan = SOLVERS["optimal"].solve(made, price.cost(), Limits()).require()[0]
+    plan = SOLVERS["optimal"].solve(Question(made, price)).require_plan()
     knobs = target.convert.complete(target.convert.project(plan, made, price, Limits()), made, price, Limits())
     return target.text.render(knobs, made)
 

@@ -11,6 +11,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.recursion import communication_finish
 from osfmodel.entities.plan import Objective, contiguous_plan
+from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve.published import asc_wfbp
 from tests.conftest import gradients, workload_of
 
@@ -56,9 +57,13 @@ def test_merged_is_what_is_queued_and_nothing_else():
 
 def test_the_channels_are_those_of_the_objective():
     workload = workload_of([1, 2, 3], [10, 10, 10])
-    times = [asc_wfbp.solve(workload, PRICING, Objective(k)).timeline.iteration_time for k in (1, 2)]
+    times = [asc_wfbp.solve(Question(workload, PRICING, Objective(k))).timeline.iteration_time for k in (1, 2)]
     assert times[1] < times[0]
-    assert asc_wfbp.solve(workload, PRICING).plan.channels == asc_wfbp.CHANNELS == 2
+    assert (
+        asc_wfbp.solve(Question(workload, PRICING, SOLVERS["asc-wfbp"].objective)).plan.channels
+        == asc_wfbp.CHANNELS
+        == 2
+    )
 
 
 messages = st.lists(st.tuples(st.floats(0, 50), st.integers(1, 100)), min_size=1, max_size=12)

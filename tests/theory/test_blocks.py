@@ -17,7 +17,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan
 from osfmodel.entities.workload import element_bytes
-from osfmodel.solve import SCHEDULERS, Limits, Status
+from osfmodel.solve import SOLVERS, Limits, Question, Status
 from osfmodel.solve.blocks import programme, resize, search, tape
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exact import optimal
@@ -236,7 +236,7 @@ def test_certified_plans_are_valid_and_nothing_of_ours_beats_them(objective, kin
         assert timeline == predict_timeline(workload, plan, pricing)
         assert certificate.solution.lower_bound <= certificate.optimum * (1 + 1e-9)
         assert timeline.iteration_time == pytest.approx(certificate.optimum, rel=2e-3)  # whole elements
-        heuristic = search.solve(workload, pricing, objective)
+        heuristic = search.solve(Question(workload, pricing, objective))
         if len(heuristic.plan.buckets) <= block_choice.COLLECTIVES:
             assert heuristic.timeline.iteration_time >= certificate.optimum * (1 - 1e-6)
 
@@ -249,7 +249,7 @@ def test_never_worse_than_the_seed_and_valid(objective, kind):
         workload = made(rng, 7, most=4000)
         pricing = Pricing.of(costs(workload)[kind])
         seed = random_plan(rng, workload, objective, 4)
-        solution = search.improved(workload, seed, pricing)
+        solution = search.improved(Question(workload, pricing, seed.objective), seed)
         plan, timeline = solution.require()
         plan.require_valid(workload)
         assert plan.objective == objective
@@ -265,11 +265,11 @@ def test_the_scheduler_is_never_worse_than_the_optimum_in_ready_order(objective)
     for _ in range(4):
         workload = made(rng, 8, most=4000)
         pricing = Pricing.of(line(workload))
-        solution = SCHEDULERS["blocks"].solve(workload, pricing, objective)
-        base = optimal.solve(workload, pricing.cost()).plan.under(objective)
+        solution = SOLVERS["blocks"].solve(Question(workload, pricing, objective))
+        base = optimal.solve(Question(workload, pricing)).plan.under(objective)
         assert solution.status is Status.HEURISTIC
         assert solution.timeline.iteration_time <= predict_timeline(workload, base, pricing).iteration_time
-        assert solution == SCHEDULERS["blocks"].solve(workload, pricing, objective)
+        assert solution == SOLVERS["blocks"].solve(Question(workload, pricing, objective))
 
 
 def test_types_never_share_a_message():
@@ -277,7 +277,7 @@ def test_types_never_share_a_message():
     workload = Workload("mixed", tuple(layers))
     pricing = Pricing.of(AffineCost(((0.01, 0.002),)))
     for objective in (Objective(), OVERLAP):
-        plan, _ = search.solve(workload, pricing, objective).require()
+        plan, _ = search.solve(Question(workload, pricing, objective)).require()
         plan.require_valid(workload)
     small = Workload("mixed", tuple(layers[:4]))
     plan, _ = block_choice.certified(small, pricing, OVERLAP, Limits(max_buckets=4)).solution.require()
@@ -286,7 +286,7 @@ def test_types_never_share_a_message():
 
 def test_sizes_that_are_no_whole_elements():
     workload = Workload("odd", (Layer("a", 1, 1, 401), Layer("b", 1, 1, 203), Layer("c", 1, 1, 7)))
-    plan, _ = search.solve(workload, Pricing.of(AffineCost(((0.01, 0.004),))), OVERLAP).require()
+    plan, _ = search.solve(Question(workload, Pricing.of(AffineCost(((0.01, 0.004),))), OVERLAP)).require()
     plan.require_valid(workload)
     assert all(block.offset % 4 == 0 for bucket in plan.buckets for block in bucket.blocks)
 
@@ -302,7 +302,7 @@ def test_cuts_are_between_elements_of_any_type(dtypes):
         ]
         workload = Workload("typed", tuple(layers))
         for objective in (Objective(), OVERLAP):
-            plan, _ = search.solve(workload, Pricing.of(line(workload)), objective).require()
+            plan, _ = search.solve(Question(workload, Pricing.of(line(workload)), objective)).require()
             plan.require_valid(workload)
             plan.require_whole_elements(workload)
         laid = tape.laid_out(workload, range(6))
@@ -347,7 +347,7 @@ def test_a_solver_that_stops_early_leaves_the_seed(status, expected, monkeypatch
     pricing = Pricing.of(line(workload))
     seed = contiguous_plan(workload, [2, 5]).under(OVERLAP)
     monkeypatch.setattr(cvxpy.Problem, "status", property(lambda self: status))
-    solution = search.improved(workload, seed, pricing)
+    solution = search.improved(Question(workload, pricing, seed.objective), seed)
     assert solution.status is expected
     assert solution.plan == seed
     assert solution.timeline == predict_timeline(workload, seed, pricing)
@@ -365,11 +365,11 @@ def test_a_solver_that_raises_or_is_missing_leaves_the_seed(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(cvxpy.Problem, "solve", fail)
-        assert search.improved(workload, seed, pricing).status is Status.NOT_CONVERGED
+        assert search.improved(Question(workload, pricing, seed.objective), seed).status is Status.NOT_CONVERGED
     programme.program_for.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(cvxpy, "installed_solvers", list)
-        solution = search.improved(workload, seed, pricing)
+        solution = search.improved(Question(workload, pricing, seed.objective), seed)
     programme.program_for.cache_clear()
     assert solution.status is Status.NO_SOLVER
     assert solution.plan == seed
@@ -392,7 +392,7 @@ def test_a_choice_that_runs_out_of_time_is_a_status_and_no_false_bound():
 def test_what_is_not_linear_is_refused(objective, effects):
     workload = made(np.random.default_rng(15), 5)
     pricing = Pricing(Pricing.of(line(workload)).costs, 2, 1, effects)
-    solution = search.solve(workload, pricing, objective)
+    solution = search.solve(Question(workload, pricing, objective))
     assert solution.status is Status.NOT_LINEAR
     plan, timeline = solution.require()
     assert timeline == predict_timeline(workload, plan, pricing)
@@ -403,7 +403,7 @@ def test_priorities_and_releases_are_left_alone():
     workload = made(np.random.default_rng(16), 4)
     pricing = Pricing.of(line(workload))
     seed = Plan(workload.name, contiguous_plan(workload, [2, 4]).buckets, forward_overlap=True, credit=100)
-    solution = search.improved(workload, seed, pricing)
+    solution = search.improved(Question(workload, pricing, seed.objective), seed)
     assert (solution.plan, solution.status) == (seed, Status.NOT_LINEAR)
 
 
@@ -412,7 +412,7 @@ def test_large_instances_and_empty_ones():
     pricing = Pricing.of(line(workload))
     assert block_choice.certified(workload, pricing, OVERLAP).solution.status is Status.TOO_LARGE
     empty = workload_of([1.0], [0])
-    plan, timeline = search.solve(empty, pricing, OVERLAP).require()
+    plan, timeline = search.solve(Question(empty, pricing, OVERLAP)).require()
     assert (plan.buckets, timeline.iteration_time) == ((), 1.0)
 
 
@@ -424,5 +424,5 @@ def test_a_known_gain_of_cutting_a_tensor():
     pricing = Pricing.of(AffineCost(((Fraction(0), Fraction(1, 200)),)))
     whole = contiguous_plan(workload, [1, 2]).under(OVERLAP)
     assert predict_timeline(workload, whole, pricing).iteration_time == 10
-    found = search.solve(workload, pricing, OVERLAP)
+    found = search.solve(Question(workload, pricing, OVERLAP))
     assert found.timeline.iteration_time == pytest.approx(9, rel=1e-9)

@@ -14,9 +14,9 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline as carry_out
 from osfmodel.engine.recursion import predict_timeline
-from osfmodel.entities.plan import Block, Bucket, Objective
+from osfmodel.entities.plan import PLAIN, Block, Bucket, Objective
 from osfmodel.solve import bounds
-from osfmodel.solve.bounds import bound_under, communication_bound, iteration_bound, objective_bound
+from osfmodel.solve.bounds import _serial, bound_under, objective_bound
 from osfmodel.solve.exact import merge
 from tests.conftest import gradients, workload_of
 from tests.problems import COST_MAKERS, affine, jumping, random_problem
@@ -33,6 +33,12 @@ def any_schedule(rng, workload):
     return Plan(workload.name, tuple(Bucket(tuple(pieces[i] for i in group)) for group in groups if len(group)))
 
 
+def bytes_bound(gradients, cost):
+    """The simple bound on the end of communication: max_i r_i + S_i at the best rate, with no start-ups but one."""
+    serial, suffixes = _serial(cost), itertools.accumulate(reversed(gradients.sizes))
+    return max(ready + serial(size) for size, ready in zip(suffixes, reversed(gradients.ready_times), strict=True))
+
+
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_schedule_beats_it(make_cost):
     """Not only plans in ready order: any order, any grouping, any cut."""
@@ -41,7 +47,7 @@ def test_no_schedule_beats_it(make_cost):
         problem, cost = random_problem(rng), make_cost(rng)
         sizes = [max(size, 1) for size in problem.sizes]
         workload = workload_of([time + 0.01 for time in problem.ready_times], sizes)
-        bound = iteration_bound(workload, cost)
+        bound = objective_bound(workload, Pricing.of(cost), PLAIN)
         for _ in range(10):
             timeline = predict_timeline(workload, any_schedule(rng, workload), cost)
             assert timeline.iteration_time >= bound * (1 - 1e-12)
@@ -54,7 +60,7 @@ def test_affine_closed_form():
         problem = random_problem(rng)
         a, b = float(rng.exponential(1)), float(rng.exponential(0.1))
         expected = max(ready + a + b * sum(problem.sizes[i:]) for i, ready in enumerate(problem.ready_times))
-        assert communication_bound(problem, AffineCost(((a, b),))) == pytest.approx(expected, rel=1e-12)
+        assert bytes_bound(problem, AffineCost(((a, b),))) == pytest.approx(expected, rel=1e-12)
 
 
 def test_attained_by_one_tensor_and_by_one_moment():
@@ -62,7 +68,7 @@ def test_attained_by_one_tensor_and_by_one_moment():
     for problem in (gradients([3.0], [50]), gradients([2.0, 2.0], [30, 20])):
         ends = merge.optimal_ends(problem, cost)
         assert ends == (len(problem),)
-        assert communication_bound(problem, cost) == problem.ready_times[-1] + cost(50)
+        assert bytes_bound(problem, cost) == problem.ready_times[-1] + cost(50)
 
 
 def test_a_bound_that_ignores_cheaper_large_messages_would_be_wrong():
@@ -72,7 +78,7 @@ def test_a_bound_that_ignores_cheaper_large_messages_would_be_wrong():
     cost = TableCost((1, 4, 8), (1.0, 9.0, 2.0))
     problem = gradients([0.0, 1.0], [4, 4])
     assert merge.optimal_ends(problem, cost) == (2,)
-    assert communication_bound(problem, cost) <= 1.0 + cost(8)
+    assert bytes_bound(problem, cost) <= 1.0 + cost(8)
 
 
 def set_partitions(items):
@@ -100,7 +106,7 @@ def test_no_partition_in_any_order_beats_it(make_cost):
             for groups in set_partitions(pieces)
             for order in permutations(groups)
         )
-        bound = iteration_bound(workload, cost)
+        bound = objective_bound(workload, Pricing.of(cost), PLAIN)
         assert bound <= best * (1 + 1e-12)
         attained += best <= bound * (1 + 1e-9)
     # Under jumps a large message may be cheap that no grouping of these pieces makes, so the bound need not be met.
@@ -185,7 +191,7 @@ def test_the_bound_of_plain_rules_is_at_least_the_simple_one():
     tighter = 0
     for make_cost in COST_MAKERS * 5:
         workload, cost = small_workload_of(rng), make_cost(rng)
-        simple = iteration_bound(workload, cost)
+        simple = bytes_bound(workload.gradients, cost) + workload.update_time
         bound = bound_under(workload, Pricing.of(cost), Objective())
         assert bound >= simple * (1 - 1e-12)
         tighter += bound > simple * (1 + 1e-9)

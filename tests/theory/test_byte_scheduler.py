@@ -10,6 +10,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.simulator import without_priority
 from osfmodel.entities.errors import OsfError
+from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve.published import byte_scheduler
 
 NO_START_UP = Pricing.of(AffineCost(((0.0, 1.0),)))
@@ -60,7 +61,7 @@ def test_the_next_forward_starts_with_the_gradient_of_the_input():
 def test_defaults_are_those_of_the_code():
     assert byte_scheduler.PARTITION == 4_000_000
     assert byte_scheduler.CREDIT == 4 * byte_scheduler.PARTITION
-    plan = byte_scheduler.solve(two_layers(), NO_START_UP).plan
+    plan = byte_scheduler.solve(Question(two_layers(), NO_START_UP, SOLVERS["byte-scheduler"].objective)).plan
     assert plan.credit == byte_scheduler.CREDIT
     assert plan.forward_overlap
     assert "starts with" in byte_scheduler.caveats(two_layers())[0]

@@ -15,7 +15,7 @@ from osfmodel.engine.recursion import predict_timeline as closed_form
 from osfmodel.engine.simulator import simulate
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.planning.tuning import tune
-from osfmodel.solve import SCHEDULERS, Limits
+from osfmodel.solve import SOLVERS, Limits, Question
 from osfmodel.solve.blocks import search
 from osfmodel.solve.bounds import objective_bound, windows_bound
 from osfmodel.targets.named_plans import make_plan
@@ -121,8 +121,8 @@ def test_planners_use_it():
     """For equal tensors with long start-ups the planner sends several; what needs one channel says that it has not."""
     workload = Workload("w", tuple(Layer(f"l{i}", 0.1, 0.3, 50) for i in range(8)))
     pricing = replace(Pricing.of(AffineCost(((1.0, 0.001),))), in_flight=2)
-    found = SCHEDULERS["planned"].solve(workload, pricing, Objective())
-    alone = SCHEDULERS["planned"].solve(workload, replace(pricing, in_flight=1), Objective())
+    found = SOLVERS["planned"].solve(Question(workload, pricing))
+    alone = SOLVERS["planned"].solve(Question(workload, replace(pricing, in_flight=1)))
     assert found.plan.channels == 1
     assert found.timeline.iteration_time < alone.timeline.iteration_time
     assert found.timeline.iteration_time >= found.lower_bound

@@ -15,7 +15,7 @@ from osfmodel.solve import Limits, Status
 from osfmodel.solve.exact import exhaustive, merge, optimal
 from osfmodel.solve.solution import allowed, alternate, finish, groups_of
 from tests.conftest import gradients, workload_of
-from tests.problems import COST_MAKERS, affine, jumping, min_of_affine, random_problem
+from tests.problems import COST_MAKERS, affine, asked, jumping, min_of_affine, random_problem
 
 
 def oracle(problem: Gradients, cost: Cost, limits: Limits = Limits()) -> float:
@@ -137,7 +137,7 @@ def test_dtypes_are_never_mixed():
 
 def test_limits_that_allow_no_plan_are_a_status_with_a_remedy():
     workload = workload_of([1.0, 2.0], [100, 300])
-    solution = merge.solve(workload, AffineCost(((1.0, 0.1),)), Limits(max_bucket_bytes=200))
+    solution = merge.solve(asked(workload, AffineCost(((1.0, 0.1),)), Limits(max_bucket_bytes=200)))
     assert solution.status is Status.INFEASIBLE
     assert solution.plan is None
     assert "raise the limit" in solution.status.value
@@ -145,7 +145,7 @@ def test_limits_that_allow_no_plan_are_a_status_with_a_remedy():
 
 def test_nothing_to_send_is_an_empty_plan():
     workload = workload_of([1.0], [0])
-    solution = merge.solve(workload, AffineCost(((1.0, 0.1),)))
+    solution = merge.solve(asked(workload, AffineCost(((1.0, 0.1),))))
     assert solution.plan is not None
     assert solution.plan.buckets == ()
     assert solution.timeline.iteration_time == workload.compute_time
@@ -156,7 +156,7 @@ def test_alternating_dtypes_are_merged_across_each_other():
     problem = gradients([0.0] * 16, [10] * 16, ["float32", "bfloat16"] * 8)
     workload = workload_of([1.0] * 16, [10] * 16, ["float32", "bfloat16"] * 8)
     cost = AffineCost(((1.0, 0.001),))
-    solution = optimal.solve(workload, cost)
+    solution = optimal.solve(asked(workload, cost))
     assert solution.status is Status.OPTIMAL
     assert [len(bucket.blocks) for bucket in solution.plan.buckets] == [8, 8]
     assert solved(problem, cost) == pytest.approx(2 * 1.08)
@@ -170,7 +170,7 @@ def test_many_dtypes_or_states_are_a_heuristic_that_says_so(monkeypatch):
         dtypes = [kinds[i % len(kinds)] for i in range(count)]
         workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 100, count).tolist(), dtypes)
         cost = affine(rng)
-        solution = optimal.solve(workload, cost)
+        solution = optimal.solve(asked(workload, cost))
         assert solution.status is Status.HEURISTIC
-        best = exhaustive.solve(workload, cost).timeline.iteration_time
+        best = exhaustive.solve(asked(workload, cost)).timeline.iteration_time
         assert best <= solution.timeline.iteration_time <= 1.3 * best

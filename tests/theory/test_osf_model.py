@@ -30,6 +30,7 @@ from osfmodel.engine import osf_model, predict_timeline
 from osfmodel.engine.osf_model import ADAPTIVE_PLAN, CONSTANT_PLAN, Fusion, fused, idle_flush, rule_of
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.solve.exact import optimal
+from tests.problems import asked
 
 HUGE = 10**12
 times = st.fractions(0, 5, max_denominator=4)
@@ -223,7 +224,7 @@ def test_neither_rule_beats_the_exact_plan(workload, cost, fusion):
     """With one type, for which that is the optimum of all plans in ready order."""
     layers = [Layer(one.name, one.forward_time, one.backward_time, one.gradient_bytes) for one in workload.layers]
     alike = Workload("w", tuple(layers), update_time=workload.update_time)
-    solution = optimal.solve(alike, cost)
+    solution = optimal.solve(asked(alike, cost))
     best = predict_timeline(alike, solution.require()[0], Pricing.of(cost)).iteration_time
     for plan in (fused(alike, fusion), idle_flush(alike, cost)):
         assert best <= as_carried_out(alike, plan, cost)[1]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import Layer, Plan, PlanError, Workload
+from osfmodel import Effects, Layer, Plan, PlanError, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.plan import Block, Bucket, contiguous_plan
@@ -98,6 +98,16 @@ def test_release_time_holds_a_bucket_back():
     timeline = predict_timeline(workload, plan, AffineCost(((1, 0),)))
     assert timeline.iteration_time == 8
     assert [span.kind for span in timeline.critical_path] == ["all_reduce"]
+
+
+def test_computation_that_nothing_slows_is_the_same_for_all_plans():
+    """Its spans are those that effects too small to be seen in a float leave."""
+    workload = Workload("three", tuple(Layer(f"l{i}", 0.1 * i + 0.1, 0.7 / (i + 1), 10 * i) for i in range(3)), 32, 0.5)
+    plan, cost = contiguous_plan(workload, [1, 2]), AffineCost(((0.3, 0.01),))
+    timeline = predict_timeline(workload, plan, cost)
+    assert timeline.spans[: len(workload.computation)] == workload.computation
+    slowed = predict_timeline(workload, plan, cost, Effects(compute_slowdown=1e-300))
+    assert slowed.spans == timeline.spans
 
 
 def test_update_comes_after_everything():

@@ -10,6 +10,7 @@ from osfmodel.solve.exact import exhaustive, merge
 from osfmodel.solve.search.robust import robust_ends
 from osfmodel.solve.solution import allowed, finish, groups_of
 from tests.conftest import workload_of
+from tests.problems import asked
 
 
 def instances(count):
@@ -26,7 +27,7 @@ def test_close_to_the_best_single_plan_and_never_worse_than_its_starts():
     for workload, costs in instances(60):
         gradients = workload.gradients
         starts = [merge.optimal_ends(gradients, cost) for cost in costs]
-        optima = [merge.solve(workload, cost).timeline.iteration_time for cost in costs]
+        optima = [merge.solve(asked(workload, cost)).timeline.iteration_time for cost in costs]
 
         def regret(ends, gradients=gradients, workload=workload, costs=costs, optima=optima):
             times = [max(workload.compute_time, finish(groups_of(ends), gradients, cost)) for cost in costs]
@@ -47,7 +48,7 @@ def test_limits_are_kept():
     limits = Limits(max_buckets=2)
     for workload, costs in instances(20):
         starts = [merge.optimal_ends(workload.gradients, cost, limits) for cost in costs]
-        optima = [merge.solve(workload, cost, limits).timeline.iteration_time for cost in costs]
+        optima = [merge.solve(asked(workload, cost, limits)).timeline.iteration_time for cost in costs]
         ends = robust_ends(workload, costs, optima, starts, limits)
         assert allowed(groups_of(ends), workload.gradients, limits)
 
@@ -56,7 +57,7 @@ def test_ceilings_are_kept_where_a_start_keeps_them():
     """The plan stays within 0.1 % of the optimum under the first cost, for what it gains under the others."""
     for workload, costs in instances(40):
         starts = [merge.optimal_ends(workload.gradients, cost) for cost in costs]
-        optima = [merge.solve(workload, cost).timeline.iteration_time for cost in costs]
+        optima = [merge.solve(asked(workload, cost)).timeline.iteration_time for cost in costs]
         ends = robust_ends(workload, costs, optima, starts, Limits(), [optima[0] * 1.001])
         time = max(workload.compute_time, finish(groups_of(ends), workload.gradients, costs[0]))
         assert time <= optima[0] * 1.001 * (1 + 1e-9)

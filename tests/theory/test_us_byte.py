@@ -10,6 +10,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
+from osfmodel.solve import Question
 from osfmodel.solve.published import us_byte
 from osfmodel.solve.published.us_byte import UsByteProblem
 from tests.problems import random_problem
@@ -102,13 +103,13 @@ def test_its_own_time_is_that_of_the_engine():
 def test_on_the_googlenet_trace_it_is_as_far_from_the_bound_as_was_found(workers, found):
     """model.md section 5.4: another implementation, best of four base partitions."""
     pricing = pricing_of(osf.load_cluster("k80-10gbe-ring"), workers)
-    solution = us_byte.solve(osf.load_workload("googlenet-k80"), pricing, OVERLAP)
+    solution = us_byte.solve(Question(osf.load_workload("googlenet-k80"), pricing, OVERLAP))
     assert solution.gap + 1 == pytest.approx(found, abs=0.01)
 
 
 def test_free_bytes_and_a_start_up_of_zero():
     workload = osf.load_workload("googlenet-k80")
     for line in ((1e-3, 0.0), (0.0, 1e-9), (0.0, 0.0)):
-        solution = us_byte.solve(workload, Pricing.of(AffineCost((line,))), OVERLAP)
+        solution = us_byte.solve(Question(workload, Pricing.of(AffineCost((line,))), OVERLAP))
         solution.plan.require_valid(workload)
         assert solution.gap >= -1e-9

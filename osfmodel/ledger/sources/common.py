@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Workload
 
@@ -20,11 +21,7 @@ def from_input(workload: Workload, limits: Sequence[int]) -> Plan:
     the first iteration (pull request 35137 of PyTorch, May 2020), which makes the first one small. One dtype.
     """
     count = len(workload.gradients)
-    starts: list[int] = []
-    held = 0
-    for index in reversed(range(count)):
-        held += workload.gradients.sizes[index]
-        if held >= limits[min(len(starts), len(limits) - 1)]:
-            starts.append(index)
-            held = 0
-    return contiguous_plan(workload, sorted({*starts, count} - {0}))
+    last = len(limits) - 1
+    closes = Closes(lambda held, number: held >= limits[min(number, last)])
+    filled = fill(reversed(range(count)), workload.gradients.sizes, closes)
+    return contiguous_plan(workload, sorted({*(place for place, _ in filled if place is not None), count} - {0}))

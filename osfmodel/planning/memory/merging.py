@@ -12,7 +12,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import SOLVERS, Limits
+from osfmodel.solve import SOLVERS, Limits, Question
 from osfmodel.solve.retention import Retention
 from osfmodel.solve.under_effects import plan_under_effects
 
@@ -23,12 +23,8 @@ SPARSE = "_sparse"
 def plan_chosen(workload: Workload, pricing: Pricing, choice: Retention, density: float | None, limits: Limits) -> Plan:
     """The plan for what was chosen. Raises PlanError where the limits allow none."""
     seen = _as_merged(workload.recomputing(choice.recompute or ()), pricing, choice.sparse, density)
-    plan = plan_under_effects(
-        seen,
-        pricing,
-        lambda workload, pricing: SOLVERS["optimal"].solve(workload, pricing.cost(), limits).require()[0],
-        limited=limits != Limits() or bool(choice.sparse),
-    )
+    question = Question(seen, pricing, limits=limits)
+    plan = plan_under_effects(question, SOLVERS["optimal"].solve, limited=bool(choice.sparse)).require_plan()
     sizes = dict(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
 
     def real(bucket: Bucket) -> Bucket:

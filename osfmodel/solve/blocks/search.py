@@ -22,9 +22,8 @@ from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.resize import PROGRESS, Sized, SizingProblem, problem_of, resized, time_of
 from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
-from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.exact import merge, optimal
-from osfmodel.solve.solution import Limits, Solution, Status
+from osfmodel.solve.solution import Limits, Question, Solution, Status, answer
 
 PROGRAMMES = 24
 """Linear programmes that the search over places solves per sequence at most."""
@@ -36,46 +35,46 @@ TURNS = 24
 """Places of that turn that the seeds try, before those beside the best of them."""
 
 
-def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
+def solve(question: Question) -> Solution:
     """The best sequence of a simple family, with its sizes improved; the seed itself where they cannot be.
 
     The seeds: the exact optimum in ready order, and with forward overlap its first collectives followed by the rest
-    by priority. Where the objective or the effects are not linear, the optimum in ready order, status NOT_LINEAR.
+    by priority. Where the objective or the effects are not linear, the optimum in ready order, status NOT_LINEAR. Knows
+    no limits: BEYOND_LIMITS where its plan breaks them.
     """
-    base, _ = optimal.solve(workload, pricing.cost(), Limits()).require()
+    workload, pricing, objective = question.workload, question.pricing, question.objective
+    base = optimal.solve(Question(workload, pricing)).require_plan()
     if not base.buckets or not linear(pricing, objective):
-        return improved(workload, base.under(objective), pricing)
+        return improved(question, base.under(objective))
     problem = problem_of(workload, pricing, objective)
     seeds = [_sized(problem, *tape_of(base)), *_turned(workload, problem, objective, pricing)]
     seeds.sort(key=_value)
-    lower = objective_bound(workload, pricing, objective)
     seed = _plan(workload, seeds[0], objective)
-    if seeds[0].value <= lower * (1 + PROGRESS):
-        return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.HEURISTIC)
+    if seeds[0].value <= question.lower_bound * (1 + PROGRESS):
+        return answer(question, seed)
     sized = sorted((resized(problem, seed.tape, seed.cuts) for seed in seeds[:SIZED]), key=_value)
     found = min((searched(problem, best.tape, best.cuts) for best in sized[:SEARCHED]), key=_value)
-    return _better(workload, (seed, found), pricing, lower)
+    return _better(question, seed, found)
 
 
-def improved(workload: Workload, seed: Plan, pricing: Pricing) -> Solution:
-    """The order of bytes of ``seed`` under its own rules, cut at better places; never slower than the seed."""
-    lower = objective_bound(workload, pricing, seed.objective)
+def improved(question: Question, seed: Plan) -> Solution:
+    """The order of bytes of ``seed``, a plan under the rules of the question, cut at better places; never slower."""
     static = seed.credit is None and not any(bucket.release_time for bucket in seed.buckets)
-    if not linear(pricing, seed.objective) or not static:
-        return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.NOT_LINEAR)
+    if not linear(question.pricing, seed.objective) or not static:
+        return answer(question, seed, Status.NOT_LINEAR)
     if not seed.buckets:
-        return Solution(seed, predict_timeline(workload, seed, pricing), lower, Status.HEURISTIC)
-    found = searched(problem_of(workload, pricing, seed.objective), *tape_of(seed))
-    return _better(workload, (seed, found), pricing, lower)
+        return answer(question, seed)
+    found = searched(problem_of(question.workload, question.pricing, seed.objective), *tape_of(seed))
+    return _better(question, seed, found)
 
 
-def _better(workload: Workload, pair: tuple[Plan, Sized], pricing: Pricing, lower: float) -> Solution:
+def _better(question: Question, seed: Plan, found: Sized) -> Solution:
     """Of a seed and of what was found, rounded to whole elements, the faster under the engine."""
-    seed, found = pair
-    plans = [seed, _plan(workload, found, seed.objective)]
-    timed = [(predict_timeline(workload, plan, pricing), plan) for plan in plans]
+    status = found.status or Status.HEURISTIC
+    plans = [seed, _plan(question.workload, found, seed.objective)]
+    timed = [(predict_timeline(question.workload, plan, question.pricing), plan) for plan in plans]
     timeline, plan = min(timed, key=lambda pair: pair[0].iteration_time)
-    return Solution(plan, timeline, lower, found.status or Status.HEURISTIC)
+    return answer(question, plan, status, timeline)
 
 
 def _plan(workload: Workload, sized: Sized, objective: Objective) -> Plan:

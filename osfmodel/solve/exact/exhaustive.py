@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from osfmodel.cost import Cost
 from osfmodel.entities.plan import grouped_plan
-from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.solution import Limits, Solution, Status, allowed, finish, groups_of, solution_of
+from osfmodel.entities.workload import Gradients
+from osfmodel.solve.solution import Question, Solution, Status, allowed, finish, groups_of
 
 LARGEST = 16
 
 
-def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """Try all plans; status TOO_LARGE above 16 gradients (2^15 plans)."""
+def solve(question: Question) -> Solution:
+    """Try all plans; status TOO_LARGE above 16 gradients (2^15 plans). Without effects.
+
+    Raises UsageError for other rules than the plain ones.
+    """
+    question.require_plain("trying all plans")
+    workload, cost = question.workload, question.pricing.cost()
     gradients = workload.gradients
     if len(gradients) > LARGEST:
-        return solution_of(workload, cost, None, Status.TOO_LARGE)
-    plans = [groups for groups in all_groups(gradients) if allowed(groups, gradients, limits)]
+        return Solution(question, None, Status.TOO_LARGE)
+    plans = [groups for groups in all_groups(gradients) if allowed(groups, gradients, question.limits)]
     if not plans:
-        return solution_of(workload, cost, None, Status.INFEASIBLE)
+        return Solution(question, None, Status.INFEASIBLE)
     best = min(plans, key=lambda groups: finish(groups, gradients, cost))
-    return solution_of(workload, cost, grouped_plan(workload, best), Status.OPTIMAL)
+    status = Status.OPTIMAL if question.undisturbed else Status.HEURISTIC
+    return Solution(question, grouped_plan(workload, best), status)
 
 
 def all_groups(gradients: Gradients) -> Iterator[list[list[int]]]:

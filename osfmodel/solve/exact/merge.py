@@ -26,8 +26,8 @@ import numpy as np
 
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.solution import Limits, Solution, Status, solution_of
+from osfmodel.entities.workload import Gradients
+from osfmodel.solve.solution import Limits, Question, Solution, Status
 
 NEVER = float("inf")
 NARROW = 192
@@ -36,12 +36,18 @@ TIDY_CELLS = 256
 """Candidate boundaries times buckets that the search for early buckets tries. The optimum does not hang on it."""
 
 
-def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """The fastest plan of whole tensors in ready order within ``limits``."""
-    ends = optimal_ends(workload.gradients, cost, limits)
+def solve(question: Question) -> Solution:
+    """The fastest plan of whole tensors in ready order; under effects the fastest without them.
+
+    Raises UsageError for other rules than the plain ones.
+    """
+    question.require_plain("exact merging")
+    workload = question.workload
+    ends = optimal_ends(workload.gradients, question.pricing.cost(), question.limits)
     if ends is None:
-        return solution_of(workload, cost, None, Status.INFEASIBLE)
-    return solution_of(workload, cost, contiguous_plan(workload, ends), Status.OPTIMAL)
+        return Solution(question, None, Status.INFEASIBLE)
+    status = Status.OPTIMAL if question.undisturbed else Status.HEURISTIC
+    return Solution(question, contiguous_plan(workload, ends), status)
 
 
 def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) -> tuple[int, ...] | None:

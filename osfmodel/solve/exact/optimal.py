@@ -19,11 +19,12 @@ import numpy as np
 
 from osfmodel.cost import Cost
 from osfmodel.cost.shapes import Array
+from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import grouped_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 from osfmodel.solve.exact import merge
-from osfmodel.solve.solution import Limits, Solution, Status, allowed, alternate, finish, solution_of
+from osfmodel.solve.solution import Limits, Question, Solution, Status, allowed, alternate, finish
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -34,10 +35,13 @@ def caveats(workload: Workload) -> tuple[str, ...]:
     return ("with so many tensors of alternating dtypes the plan optimal is the best found, not proven to be the best",)
 
 
-def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """The fastest plan of whole tensors, in ready order within each dtype, within ``limits``."""
-    method = solve_alternating if alternate(workload.gradients.dtypes) else merge.solve
-    return method(workload, cost, limits)
+def solve(question: Question) -> Solution:
+    """The fastest plan of whole tensors, in ready order within each dtype, within the limits; without effects.
+
+    Raises UsageError for other rules than the plain ones.
+    """
+    method = solve_alternating if alternate(question.workload.gradients.dtypes) else merge.solve
+    return method(question)
 
 
 MOST_STATES = 40_000
@@ -50,11 +54,12 @@ MOST_TRIES = 2000
 """Plans that the local search prices before it stops."""
 
 
-def solve_alternating(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """The fastest plan of whole tensors, in ready order within each dtype."""
-    gradients = workload.gradients
+def solve_alternating(question: Question) -> Solution:
+    """The fastest plan of whole tensors, in ready order within each dtype. Raises as :func:`solve`."""
+    question.require_plain("exact merging")
+    gradients, cost, limits = question.workload.gradients, question.pricing.cost(), question.limits
     chains = gradients.chains
-    status = Status.OPTIMAL
+    status = Status.OPTIMAL if question.undisturbed else Status.HEURISTIC
     groups = None
     if exact_is_possible(gradients):
         groups = two_chains(gradients, chains, cost, limits)
@@ -64,8 +69,8 @@ def solve_alternating(workload: Workload, cost: Cost, limits: Limits = Limits())
         groups = min(candidates, key=lambda found: finish(found, gradients, cost), default=None)
         groups = None if groups is None else improved(groups, gradients, cost, limits)
     if groups is None:
-        return solution_of(workload, cost, None, Status.INFEASIBLE)
-    return solution_of(workload, cost, grouped_plan(workload, groups), status)
+        return Solution(question, None, Status.INFEASIBLE)
+    return Solution(question, grouped_plan(question.workload, groups), status)
 
 
 def exact_is_possible(gradients: Gradients) -> bool:
@@ -170,23 +175,14 @@ def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits
     for cap in np.unique(
         np.geomspace(max(1, min(gradients.sizes)), max(total, 1), CAPS_TRIED).astype(np.int64)
     ).tolist():
-        groups = [
-            group for chain in chains for group in _close_at(chain, gradients.sizes, cap, limits.max_bucket_bytes)
-        ]
+        closes = _closing(cap, limits.max_bucket_bytes)
+        groups = [bucket for chain in chains for _, bucket in fill(chain, gradients.sizes, closes)]
         yield sorted(groups, key=lambda group: group[-1])
 
 
-def _close_at(chain: Sequence[int], sizes: Sequence[int], cap: int, most: int | None) -> Iterator[list[int]]:
-    group: list[int] = []
-    held = 0
-    for i in chain:
-        if group and most is not None and held + sizes[i] > most:
-            yield group
-            group, held = [], 0
-        group.append(i)
-        held += sizes[i]
-        if held >= cap:
-            yield group
-            group, held = [], 0
-    if group:
-        yield group
+def _closing(cap: int, most: int | None) -> Closes:
+    """As soon as a bucket holds the cap, and before it would hold more than the most."""
+    return Closes(
+        full=lambda held, number: held >= cap,
+        over=None if most is None else lambda held, bucket, item: held > most,
+    )

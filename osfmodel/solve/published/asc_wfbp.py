@@ -10,10 +10,10 @@ proves of its rule is not known here.
 from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.plan import Objective, Plan, contiguous_plan
+from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.published.mg_wfbp import linear
-from osfmodel.solve.solution import Solution, timed
+from osfmodel.solve.solution import Question, Solution, answer
 
 CHANNELS = 2
 """All-reduces at once in the authors' benchmarks ("asc2"; their logs have 1 to 4)."""
@@ -21,9 +21,9 @@ PUBLISHED_GAIN = 1.5
 """Of ``Pricing``: two equal ones together take a + 1.5 b s each (the authors' plot script), so X(2) = 2 - 1/g = 4/3."""
 
 
-def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(CHANNELS)) -> Solution:
-    """The published rule, carried out on as many channels as ``objective`` has."""
-    return timed(workload, plan(workload, pricing), pricing, objective)
+def solve(question: Question) -> Solution:
+    """The published rule, carried out under the rules of the question."""
+    return answer(question, plan(question.workload, question.pricing).under(question.objective))
 
 
 def plan(workload: Workload, pricing: Pricing) -> Plan:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.workload import Workload, element_bytes
-from osfmodel.solve.solution import Solution, timed
+from osfmodel.solve.solution import Question, Solution, answer
 
 PARAMETER = element_bytes("float32")
 """Bytes of a parameter: the code counts parameters, all of its examples are float32."""
@@ -37,9 +36,9 @@ def caveats(workload: Workload) -> tuple[str, ...]:
     return ("byte-scheduler has the partition and credit that its code starts with; the code then tunes the credit",)
 
 
-def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
+def solve(question: Question) -> Solution:
     """The default partition and credit, whatever communication costs."""
-    return timed(workload, plan(workload), pricing, objective)
+    return answer(question, plan(question.workload).under(question.objective))
 
 
 def plan(workload: Workload, partition: int = PARTITION, credit: int = CREDIT) -> Plan:

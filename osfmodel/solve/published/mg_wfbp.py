@@ -14,21 +14,22 @@ import numpy as np
 
 from osfmodel.cost import AffineCost, Cost
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.entities.workload import Workload
-from osfmodel.solve.solution import Limits, Solution, Status, allowed, groups_of, solution_of
+from osfmodel.solve.solution import Question, Solution, answer
 
 REGRESSION_SIZES = tuple(32 * 1024 * i for i in range(1, 65))
 """32 KiB to 2 MiB in 64 steps: where the authors' code measures a and b of a real network."""
 
 
-def solve(workload: Workload, cost: Cost, limits: Limits = Limits()) -> Solution:
-    """The published rule. It knows no limits: status BEYOND_LIMITS where its plan breaks one."""
-    startup, per_byte = linear(cost)
-    gradients = workload.gradients
+def solve(question: Question) -> Solution:
+    """The published rule. It knows no limits: status BEYOND_LIMITS where its plan breaks one.
+
+    Raises UsageError for other rules than the plain ones.
+    """
+    question.require_plain("MG-WFBP")
+    startup, per_byte = linear(question.pricing.cost())
+    gradients = question.workload.gradients
     ends = merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
-    if not allowed(groups_of(ends), gradients, limits):
-        return solution_of(workload, cost, None, Status.BEYOND_LIMITS)
-    return solution_of(workload, cost, contiguous_plan(workload, ends), Status.HEURISTIC)
+    return answer(question, contiguous_plan(question.workload, ends))
 
 
 def merge(

@@ -13,18 +13,18 @@ when its first send would end, were it sent whole, and keeps it where that helps
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import ceil
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.solve.published.mg_wfbp import linear
 from osfmodel.solve.scheduling import tails_of
-from osfmodel.solve.solution import Solution, timed
+from osfmodel.solve.solution import Question, Solution, answer
 
 PARAMETER = element_bytes("float32")
 """Bytes of what the planner counts: elements of float32."""
@@ -36,15 +36,23 @@ ROUNDING = 1e-12
 """Relative: times closer than this are the same."""
 
 
-def solve(workload: Workload, pricing: Pricing, objective: Objective = Objective(forward_overlap=True)) -> Solution:
-    """The best plan of all BASE_ELEMENTS, as the engine times it, or the first that attains the bound."""
-    best = timed(workload, plan(workload, pricing, BASE_ELEMENTS[0] * PARAMETER), pricing, objective)
+def solve(question: Question) -> Solution:
+    """The best plan of all BASE_ELEMENTS within the limits, by the engine, or the first that attains the bound."""
+    best = _answer(question, BASE_ELEMENTS[0])
     for count in BASE_ELEMENTS[1:]:
-        if best.require()[1].iteration_time <= best.lower_bound * (1 + ROUNDING):
+        if _time(best) <= question.lower_bound * (1 + ROUNDING):
             break
-        other = timed(workload, plan(workload, pricing, count * PARAMETER), pricing, objective)
-        best = min(best, other, key=lambda solution: solution.require()[1].iteration_time)
+        best = min(best, _answer(question, count), key=_time)
     return best
+
+
+def _answer(question: Question, elements: int) -> Solution:
+    found = plan(question.workload, question.pricing, elements * PARAMETER)
+    return answer(question, found.under(question.objective))
+
+
+def _time(solution: Solution) -> float:
+    return math.inf if solution.timeline is None else solution.timeline.iteration_time
 
 
 def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:
@@ -202,4 +210,4 @@ def blocks(problem: UsByteProblem, gap: float) -> int:
         return problem.base
     if not problem.per_byte:
         return max(problem.sizes)
-    return max(ceil((gap - problem.startup) / (problem.per_byte * problem.base)), 1) * problem.base
+    return max(math.ceil((gap - problem.startup) / (problem.per_byte * problem.base)), 1) * problem.base

@@ -20,7 +20,6 @@ from osfmodel.entities.plan import Objective, Plan, contiguous_plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
-from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.exact import merge, optimal, pareto
 from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, us_byte
@@ -28,7 +27,7 @@ from osfmodel.solve.published.byte_scheduler import CREDIT
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
 from osfmodel.solve.search.local_search import Meter, improve
-from osfmodel.solve.solution import Limits, Solution, Status
+from osfmodel.solve.solution import Limits, Question, Solution, Status, answer
 
 SAME = 1e-9
 """A plan this close to the bound, relatively, is proven best."""
@@ -49,20 +48,22 @@ LINES = 8
 """Lines of a price that are tried: of a long table, those spread evenly over its hull."""
 
 
-def solve(workload: Workload, pricing: Pricing, objective: Objective) -> Solution:
-    """The best of all that the rules permit, with the bound of the rules. OPTIMAL where it attains the bound.
+def solve(question: Question) -> Solution:
+    """The best of all that the rules permit. OPTIMAL where it attains their bound.
 
-    Fewer channels, or whole all-reduces where a split is permitted, may be faster: all are tried.
+    Fewer channels, or whole all-reduces where a split is permitted, may be faster: all are tried. Knows no limits:
+    BEYOND_LIMITS where its plan breaks them.
     """
-    bound = objective_bound(workload, pricing, objective)
+    workload, pricing, bound = question.workload, question.pricing, question.lower_bound
     known: list[tuple[float, Plan, Timeline]] = []
-    for rules in _permitted(objective):
+    for rules in _permitted(question.objective):
         known += _best_under(workload, pricing, rules, bound)
         known.sort(key=_rank)
         if known[0][0] <= bound * (1 + SETTLED):
             break
     time, plan, timeline = known[0]
-    return Solution(plan, timeline, bound, Status.OPTIMAL if time <= bound * (1 + SAME) else Status.HEURISTIC)
+    status = Status.OPTIMAL if time <= bound * (1 + SAME) else Status.HEURISTIC
+    return answer(question, plan, status, timeline)
 
 
 def _permitted(objective: Objective) -> list[Objective]:
@@ -133,12 +134,11 @@ def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterat
     jobs = Jobs.of(workload, objective)
     yield from _windowed(workload, jobs, pricing, objective)
     yield priority.plan(workload, jobs, pricing, TRIES)
-    cost = pricing.cost()
     if objective.channels == 2 or (objective.channels > 1 and len(gradients) <= FEW):
         problem = merge.MergeProblem.of(gradients, Limits())
         placed = merge.MergeProblem(jobs.ready, problem.prefix, problem.earliest)
         yield contiguous_plan(workload, pareto.runs(placed, pricing, objective.channels).ends)
-    exact = optimal.solve(workload, cost).plan
+    exact = optimal.solve(Question(workload, pricing)).plan
     if exact is not None:
         yield exact
     for ends in (_merged(workload, pricing), _dtype_ends(workload), range(1, len(gradients) + 1)):
