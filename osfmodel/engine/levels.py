@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from osfmodel.engine.program import COMPUTE, Point, Program
+from osfmodel.engine.program import COMPUTE, Instant, Program
 from osfmodel.entities.timeline import Timeline
 
 
@@ -53,7 +53,7 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
     computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
     turns = {number: turn for turn, number in enumerate(sorted(computed, key=lambda at: (starts[at], ends[at], at)))}
 
-    def place(point: Point) -> tuple[float, int, bool]:
+    def place(point: Instant) -> tuple[float, int, bool]:
         number, ended = point
         return (ends[number] if ended else starts[number], turns.get(number, -1), ended)
 
@@ -61,10 +61,11 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
     comes = deque(sorted(((place(one.since) if one.since else first, one) for one in program.holds), key=itemgetter(0)))
     goes = deque(sorted(((place(one.until), one) for one in program.holds if one.until), key=itemgetter(0)))
     held = dict.fromkeys([hold.owner for hold in program.holds], 0)
+    lasting = {hold.owner for hold in program.holds if not hold.passing}
     before = dict(_before(program))
     levels = []
     for number in sorted(program.moments, key=turns.__getitem__):
-        begin, end = place(Point(number, ended=False)), place(Point(number, ended=True))
+        begin, end = place(Instant(number, ended=False)), place(Instant(number, ended=True))
         while comes and comes[0][0] < end:
             held[comes[0][1].owner] += comes.popleft()[1].bytes
         while goes and goes[0][0] <= begin:
@@ -72,7 +73,8 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
         # What is quiet waits where nothing else is done, and what it brings is on its way.
         start = ends[before[number]] if program.operations[number].quiet and number in before else starts[number]
         until = ends[number] if program.operations[number].layers else finish
-        levels.append(Level(program.moments[number], start, until, dict(held)))
+        there = {owner: size for owner, size in held.items() if size or owner in lasting}
+        levels.append(Level(program.moments[number], start, until, there))
     return Memory(tuple(sorted(levels, key=lambda level: level.start)))
 
 

@@ -22,7 +22,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine.levels import Level, Memory, curve, times_of
 from osfmodel.engine.optimizers import require_mirrorable, state_bytes, update_scratch
-from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Hold, Point, Program
+from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Hold, Instant, Program
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.checks import require_count
@@ -157,8 +157,8 @@ class _Holdings:
         holds.sort(key=lambda hold: order[hold.owner])
         return replace(self.bare, moments=dict(self._moments()), holds=tuple(holds))
 
-    def _end(self, kind: str, layer: str) -> Point:
-        return Point(self.numbers[kind, layer], ended=True)
+    def _end(self, kind: str, layer: str) -> Instant:
+        return Instant(self.numbers[kind, layer], ended=True)
 
     def _moments(self) -> Iterator[tuple[int, str]]:
         """Every computation but copies; where gradients are released, their updates in the place of their means."""
@@ -189,7 +189,7 @@ class _Holdings:
         kept, alive = self._kept(), activation_levels(self.workload, self.plan.recompute)
         for place, layer in enumerate(layers):
             forward, backward = self.numbers["forward", layer.name], self.numbers["backward", layer.name]
-            done, begins = Point(backward, ended=True), Point(forward, ended=False)
+            done, begins = Instant(backward, ended=True), Instant(forward, ended=False)
             if self.plan.forward_overlap:
                 yield Hold(ACTIVATIONS, kept[place], None, done)
                 yield Hold(ACTIVATIONS, kept[place], begins, None)
@@ -199,9 +199,9 @@ class _Holdings:
             if place in again:
                 begun, last = again[place]
                 there += sum(layer.activation_bytes or 0 for layer in layers[begun : place + 1])
-                since = Point(self.numbers["backward", layers[last].name], ended=True)
+                since = Instant(self.numbers["backward", layers[last].name], ended=True)
                 yield Hold(ACTIVATIONS, layer.activation_bytes or 0, since, done)
-            yield Hold(ACTIVATIONS, alive[place] - there, Point(backward, ended=False), done)
+            yield Hold(ACTIVATIONS, alive[place] - there, Instant(backward, ended=False), done)
 
     def _again(self) -> dict[int, tuple[int, int]]:
         """By place of a layer that is computed again and not the last of its segment: the first and last there."""
@@ -223,7 +223,7 @@ class _Holdings:
     def _scratch(self) -> Iterator[Hold]:
         """What hooks and updates take while they last."""
         for number, one in enumerate(self.bare.operations):
-            begin, end = Point(number, ended=False), Point(number, ended=True)
+            begin, end = Instant(number, ended=False), Instant(number, ended=True)
             if one.kind == "hook":
                 yield Hold(ACTIVATIONS, self.sizes[one.layers[0]], begin, end)
             elif one.kind == "update" and one.stream == RELEASE:
@@ -235,13 +235,13 @@ class _Holdings:
         """Of released buckets, from their first gradient on; of sparse ones what is sent, what arrives, the means."""
         for number, bucket in enumerate(self.plan.buckets):
             ready = [self.numbers["backward", block.layer] for block in bucket.blocks]
-            since, sent = Point(min(ready), ended=True), Point(self.dealt[CHANNEL, number], ended=False)
+            since, sent = Instant(min(ready), ended=True), Instant(self.dealt[CHANNEL, number], ended=False)
             dealt = self.dealt.get(("update" if self.plan.release else "spread", number), -1)
-            until = Point(dealt, ended=True)
+            until = Instant(dealt, ended=True)
             if _sparse(bucket):
                 yield Hold(GATHERED, self.sparsity.sent_bytes(bucket), since, until)
                 yield Hold(GATHERED, self.sparsity.gathered_bytes(bucket), sent, until)
-                made = Point(self.dealt["spread", number], ended=False)
+                made = Instant(self.dealt["spread", number], ended=False)
                 yield Hold(GRADIENTS, bucket.size, made, until if self.plan.release else None)
             elif self.plan.release:
                 yield Hold(BUCKETS, bucket.size, since, until)

@@ -76,7 +76,7 @@ class Operation:
     quiet: bool = False
 
 
-class Point(NamedTuple):
+class Instant(NamedTuple):
     """The start or the end of an operation."""
 
     operation: int
@@ -85,12 +85,17 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Bytes of an owner in memory ``since`` a point of the program ``until`` another; None: the step's begin or end."""
+    """Bytes of an owner in memory ``since`` an instant of the program ``until`` another; None: the step's begin or end."""
 
     owner: str
     bytes: int
-    since: Point | None
-    until: Point | None
+    since: Instant | None
+    until: Instant | None
+
+    @property
+    def passing(self) -> bool:
+        """Whether it lasts no longer than one operation."""
+        return self.since is not None and self.until is not None and self.since.operation == self.until.operation
 
 
 @dataclass(frozen=True, slots=True)

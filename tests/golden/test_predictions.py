@@ -1,0 +1,36 @@
+"""Predictions are what they were: a sample of the rows that ``python -m tests.golden.predictions`` compares in full."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tests.golden import predictions
+
+SAMPLE = 1500
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return predictions.kept()
+
+
+def test_a_sample_of_predictions_is_unchanged(kept):
+    asked = {predictions.key(question): question for question in predictions.questions()}
+    assert len(kept) > 40_000
+    assert kept.keys() <= asked.keys()
+    chosen = random.Random(7).sample(sorted(kept), SAMPLE)
+    found = {name: json.loads(json.dumps(predictions.answer(asked[name]))) for name in chosen}
+    assert {name: row for name, row in found.items() if predictions.differs(kept[name], row)} == {}
+
+
+def test_the_comparison_can_fail():
+    row = [1.0, 0.5, 3, "abc", {"ddp": "10 x"}]
+    assert not predictions.differs(row, [1.0 + 1e-13, 0.5, 3, "abc", {"ddp": "10 x"}])
+    assert predictions.differs(row, [1.0 + 1e-11, 0.5, 3, "abc", {"ddp": "10 x"}])
+    assert predictions.differs(row, [1.0, 0.5, 4, "abc", {"ddp": "10 x"}])
+    assert predictions.differs(row, [1.0, 0.5, 3, "abc", {"ddp": "11 x"}])
+    assert predictions.differs(row, ["PlanError"])
+    assert not predictions.differs(["PlanError"], ["PlanError"])
