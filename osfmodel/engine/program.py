@@ -85,7 +85,7 @@ class Instant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Bytes of an owner in memory ``since`` an instant of the program ``until`` another; None: the step's begin or end."""
+    """Bytes of an owner in memory, ``since`` an instant of the program ``until`` another; None: of the whole step."""
 
     owner: str
     bytes: int
