@@ -20,7 +20,8 @@ import osfmodel as osf
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.bands import quantile
 from osfmodel.entities.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
-from osfmodel.entities.measurement import Measurement, load_measurements
+from osfmodel.entities.files.measurements import load_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import Verdict

@@ -25,7 +25,8 @@ from scipy.optimize import linprog
 import osfmodel as osf
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
 from osfmodel.solve import Limits
 from osfmodel.solve.blocks import programme, resize, search, tape

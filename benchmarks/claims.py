@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import PLAIN, Objective
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.sources import papers

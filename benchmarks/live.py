@@ -28,16 +28,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from osfmodel import Plan, load_cluster, load_workload  # noqa: E402
-from osfmodel.cost.pricing import pricing_of  # noqa: E402
+from osfmodel.cost.clusters import pricing_of  # noqa: E402
 from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
 from osfmodel.entities.errors import OsfError  # noqa: E402
 from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files import profiles  # noqa: E402
-from osfmodel.entities.measurement import (  # noqa: E402
-    Measurement,
-    load_measurements,
-    save_measurements,
-)
+from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
+from osfmodel.entities.measurement import Measurement  # noqa: E402
 from osfmodel.entities.plan import Objective  # noqa: E402
 from osfmodel.entities.source import Source  # noqa: E402
 from osfmodel.ledger.results import Beside, PlanRuns  # noqa: E402

@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import live  # noqa: E402
 from benchmarks.live_horovod import RATES, SCALES, WORKERS  # noqa: E402
 from osfmodel import Cluster, load_cluster, load_workload  # noqa: E402
-from osfmodel.cost.pricing import Pricing, pricing_of  # noqa: E402
+from osfmodel.cost.clusters import pricing_of  # noqa: E402
+from osfmodel.cost.pricing import Pricing  # noqa: E402
 from osfmodel.cost.shapes import FREE  # noqa: E402
 from osfmodel.entities.effects import REPLAYED_ON_CPU  # noqa: E402
 from osfmodel.entities.executors import HOROVOD  # noqa: E402

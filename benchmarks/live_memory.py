@@ -29,7 +29,7 @@ import live_sparse  # noqa: E402
 
 import osfmodel as osf  # noqa: E402
 from osfmodel.entities.executors import RUNTIME  # noqa: E402
-from osfmodel.entities.measurement import load_measurements, save_measurements  # noqa: E402
+from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.units import MIB  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
 from osfmodel.planning.memory.demand import Candidate, Demand  # noqa: E402

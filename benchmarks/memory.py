@@ -34,15 +34,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.measurements import load_measurements, save_measurements
 from osfmodel.entities.files.notation import read, written
-from osfmodel.entities.measurement import Measurement, load_measurements, save_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan, one_by_one, top_k
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import MIB

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import osfmodel as osf
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import sparsely

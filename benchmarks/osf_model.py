@@ -23,12 +23,14 @@ from typing import Any, NamedTuple, TypeAlias
 from ablation import changed
 
 import osfmodel as osf
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import osf_model
 from osfmodel.engine.osf_model import Fusion, fused, idle_flush
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import Measurement, load_measurements
+from osfmodel.entities.files.measurements import load_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import MIB

@@ -14,7 +14,8 @@ import argparse
 import time
 
 import osfmodel as osf
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
 from osfmodel.solve import SOLVERS, Question

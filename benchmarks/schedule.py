@@ -16,8 +16,9 @@ from itertools import pairwise
 
 from osfmodel import Layer, Workload, load_cluster
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.cost.pricing import Pricing, pricing_of
-from osfmodel.engine.simulator import simulate
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import simulate
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan
 from osfmodel.solve.bounds import objective_bound
 

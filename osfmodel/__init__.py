@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from osfmodel.cost import COST_MODELS as COST_MODELS
     from osfmodel.cost import cost_of as cost_of
     from osfmodel.cost.clusters import load_cluster as load_cluster
+    from osfmodel.cost.clusters import pricing_of as pricing_of
     from osfmodel.cost.faster_network import Change as Change
     from osfmodel.cost.pricing import Pricing as Pricing
-    from osfmodel.cost.pricing import pricing_of as pricing_of
     from osfmodel.diagnosis import Explanation as Explanation
     from osfmodel.diagnosis import Remedy as Remedy
     from osfmodel.engine import ENGINES as ENGINES
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from osfmodel.entities.errors import OsfError as OsfError
     from osfmodel.entities.errors import PlanError as PlanError
     from osfmodel.entities.errors import UsageError as UsageError
+    from osfmodel.entities.files.measurements import load_measurements as load_measurements
+    from osfmodel.entities.files.measurements import save_measurements as save_measurements
     from osfmodel.entities.files.profiles import load_plan as load_plan
     from osfmodel.entities.files.profiles import load_workload as load_workload
     from osfmodel.entities.files.profiles import save as save
     from osfmodel.entities.measurement import Measurement as Measurement
-    from osfmodel.entities.measurement import load_measurements as load_measurements
-    from osfmodel.entities.measurement import save_measurements as save_measurements
     from osfmodel.entities.plan import Block as Block
     from osfmodel.entities.plan import Bucket as Bucket
     from osfmodel.entities.plan import Objective as Objective
@@ -75,147 +75,63 @@ if TYPE_CHECKING:
     from osfmodel.planning.memory.demand import Demand as Demand
     from osfmodel.planning.memory.demand import MemoryTuning as MemoryTuning
     from osfmodel.planning.memory.search import tune_memory as tune_memory
-    from osfmodel.planning.predictions import Comparison as Comparison
-    from osfmodel.planning.predictions import Prediction as Prediction
     from osfmodel.planning.predictions import compare as compare
     from osfmodel.planning.predictions import predict as predict
-    from osfmodel.planning.tuning import Outcome as Outcome
-    from osfmodel.planning.tuning import Tuning as Tuning
+    from osfmodel.planning.results import Comparison as Comparison
+    from osfmodel.planning.results import Outcome as Outcome
+    from osfmodel.planning.results import Prediction as Prediction
+    from osfmodel.planning.results import Tuning as Tuning
     from osfmodel.planning.tuning import tune as tune
     from osfmodel.planning.what_if import WhatIf as WhatIf
     from osfmodel.runtime.executor import Executor as Executor
     from osfmodel.runtime.executor import execute as execute
     from osfmodel.runtime.profiler import profile as profile
     from osfmodel.solve import SOLVERS as SOLVERS
-    from osfmodel.solve import Limits as Limits
-    from osfmodel.solve import Question as Question
-    from osfmodel.solve import Solution as Solution
-    from osfmodel.solve import Status as Status
+    from osfmodel.solve.solution import Limits as Limits
+    from osfmodel.solve.solution import Question as Question
+    from osfmodel.solve.solution import Solution as Solution
+    from osfmodel.solve.solution import Status as Status
     from osfmodel.targets import CONFIG_TARGETS as CONFIG_TARGETS
     from osfmodel.targets.named_plans import NAMED_PLANS as NAMED_PLANS
     from osfmodel.targets.named_plans import make_plan as make_plan
 
 PUBLIC = {
-    "cost": (
-        "COST_MODELS",
-        "cost_of",
-    ),
-    "cost.clusters": ("load_cluster",),
-    "cost.faster_network": ("Change",),
-    "cost.pricing": (
-        "Pricing",
-        "pricing_of",
-    ),
-    "diagnosis": (
-        "Explanation",
-        "Remedy",
-    ),
-    "engine": (
-        "ENGINES",
-        "predict_timeline",
-    ),
-    "engine.memory": (
-        "Level",
-        "Memory",
-        "memory_of",
-    ),
-    "entities.batches": ("at_batch",),
-    "entities.cluster": (
-        "AlphaBeta",
-        "Cluster",
-        "Contention",
-        "FittedRange",
-        "Link",
-        "NcclShape",
-        "Pieces",
-        "Protocol",
-        "Table",
-    ),
-    "entities.effects": (
-        "EFFECTS",
-        "Effects",
-    ),
-    "entities.errors": (
-        "CostError",
-        "DataError",
-        "ForeignFileError",
-        "JobError",
-        "OsfError",
-        "PlanError",
-        "UsageError",
-    ),
-    "entities.files.profiles": (
-        "load_plan",
-        "load_workload",
-        "save",
-    ),
-    "entities.measurement": (
-        "Measurement",
-        "load_measurements",
-        "save_measurements",
-    ),
-    "entities.plan": (
-        "Block",
-        "Bucket",
-        "Objective",
-        "Plan",
-        "contiguous_plan",
-        "grouped_plan",
-    ),
-    "entities.source": ("Source",),
-    "entities.timeline": (
-        "Span",
-        "Timeline",
-    ),
-    "entities.version": ("__version__",),
-    "entities.workload": (
-        "Layer",
-        "Segment",
-        "Workload",
-    ),
-    "planning.economics": (
-        "Economics",
-        "economics",
-        "knee",
-    ),
-    "planning.explaining": ("explain",),
-    "planning.memory.demand": (
-        "Demand",
-        "MemoryTuning",
-    ),
-    "planning.memory.search": ("tune_memory",),
-    "planning.predictions": (
-        "Comparison",
-        "Prediction",
-        "compare",
-        "predict",
-    ),
-    "planning.tuning": (
-        "Outcome",
-        "Tuning",
-        "tune",
-    ),
-    "planning.what_if": ("WhatIf",),
-    "runtime.executor": (
-        "Executor",
-        "execute",
-    ),
-    "runtime.profiler": ("profile",),
-    "solve": (
-        "Limits",
-        "Question",
-        "SOLVERS",
-        "Solution",
-        "Status",
-    ),
-    "targets": ("CONFIG_TARGETS",),
-    "targets.named_plans": (
-        "NAMED_PLANS",
-        "make_plan",
-    ),
+    "cost": "COST_MODELS cost_of",
+    "cost.clusters": "load_cluster pricing_of",
+    "cost.faster_network": "Change",
+    "cost.pricing": "Pricing",
+    "diagnosis": "Explanation Remedy",
+    "engine": "ENGINES predict_timeline",
+    "engine.memory": "Level Memory memory_of",
+    "entities.batches": "at_batch",
+    "entities.cluster": "AlphaBeta Cluster Contention FittedRange Link NcclShape Pieces Protocol Table",
+    "entities.effects": "EFFECTS Effects",
+    "entities.errors": "CostError DataError ForeignFileError JobError OsfError PlanError UsageError",
+    "entities.files.measurements": "load_measurements save_measurements",
+    "entities.files.profiles": "load_plan load_workload save",
+    "entities.measurement": "Measurement",
+    "entities.plan": "Block Bucket Objective Plan contiguous_plan grouped_plan",
+    "entities.source": "Source",
+    "entities.timeline": "Span Timeline",
+    "entities.version": "__version__",
+    "entities.workload": "Layer Segment Workload",
+    "planning.economics": "Economics economics knee",
+    "planning.explaining": "explain",
+    "planning.memory.demand": "Demand MemoryTuning",
+    "planning.memory.search": "tune_memory",
+    "planning.predictions": "compare predict",
+    "planning.results": "Comparison Outcome Prediction Tuning",
+    "planning.tuning": "tune",
+    "planning.what_if": "WhatIf",
+    "runtime.executor": "Executor execute",
+    "runtime.profiler": "profile",
+    "solve": "SOLVERS",
+    "solve.solution": "Limits Question Solution Status",
+    "targets": "CONFIG_TARGETS",
+    "targets.named_plans": "NAMED_PLANS make_plan",
 }
 """The public names of each module."""
-MODULES = {name: module for module, names in PUBLIC.items() for name in names}
+MODULES = {name: module for module, names in PUBLIC.items() for name in names.split()}
 __all__ = [*sorted(MODULES)]  # noqa: PLE0604
 
 

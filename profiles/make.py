@@ -23,7 +23,7 @@ from osfmodel import AlphaBeta, Cluster, Layer, Link, Source, Table, Workload, l
 from osfmodel.cost.pricing import fit_gain
 from osfmodel.cost.textbook import ring
 from osfmodel.entities.cluster import Contention
-from osfmodel.entities.measurement import save_measurements
+from osfmodel.entities.files.measurements import save_measurements
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reconstruct

@@ -21,7 +21,8 @@ from typing import TypeAlias
 from osfmodel.engine import bands
 from osfmodel.engine.bands import Error, band_for, bands_document, bands_of
 from osfmodel.entities.files import documents, profiles
-from osfmodel.entities.measurement import Measurement, load_measurements
+from osfmodel.entities.files.measurements import load_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.ledger.check import check
 
 Setting: TypeAlias = tuple[str, ...]

@@ -32,7 +32,13 @@ TABLES = ("cost", "solve", "targets", "formats", "ledger")
 SHARED = {
     "cost": {"nccl_fit": {"nccl"}},  # the fit of the model that it fits
     "targets": {"ddp_dialects": {"ddp"}},  # wrappers of it
-}
+    "solve": {
+        "blocks.search": {"exact.optimal"},  # it begins with the best plan of whole tensors
+        "search.planned": {  # the best of several methods, of which these are some
+            "exact.optimal", "published.asc_wfbp", "published.byte_scheduler", "published.mg_wfbp", "published.us_byte",
+        },
+    },
+}  # fmt: skip
 """Members that may be imported by another one, each with the reason."""
 LONGEST_CHAIN = 19
 """Modules in the longest chain of imports, file by file."""

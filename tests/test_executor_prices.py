@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from osfmodel import load_cluster, load_workload, predict, tune
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.plan import Objective
 from osfmodel.targets.named_plans import make_plan
 

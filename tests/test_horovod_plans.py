@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import Layer, UsageError, Workload
 from osfmodel.cli.app import main
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import horovod_settings
 from osfmodel.engine.horovod_loop import Loop, steady_iteration
 from osfmodel.entities.compression import compressed

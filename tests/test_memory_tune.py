@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import osfmodel as osf
 from osfmodel import DataError, PlanError, UsageError
 from osfmodel.cli import main
-from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import load_cluster, pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osfmodel as osf
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.entities.intervals import length, outside, union
 from osfmodel.entities.trace import RankTrace, Trace

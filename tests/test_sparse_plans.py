@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine.sparse import part_bytes, sparsely
 from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
 from osfmodel.entities.errors import OsfError

@@ -17,10 +17,10 @@ from osfmodel.cli.options.traces import load_job, trace_options
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.fitting import samples_of
 from osfmodel.cost.fitting.jumps import in_words
-from osfmodel.entities import measurement
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import DataError, OsfError, UsageError
-from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.files import LARGEST_FILE, documents, profiles
+from osfmodel.entities.files.measurements import measurements_document
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.workload import Workload
 from osfmodel.formats import (
@@ -184,10 +184,10 @@ def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
 
     if file != "-":
         return import_file(Path(file), hints, form, tell)
-    content = sys.stdin.buffer.read(profiles.LARGEST_FILE + 1) if sys.stdin is not None else b""
+    content = sys.stdin.buffer.read(LARGEST_FILE + 1) if sys.stdin is not None else b""
     try:
-        if len(content) > profiles.LARGEST_FILE:
-            raise DataError(f"is larger than {profiles.LARGEST_FILE >> 20} MiB, which no log or profile is")
+        if len(content) > LARGEST_FILE:
+            raise DataError(f"is larger than {LARGEST_FILE >> 20} MiB, which no log or profile is")
         return import_content(content, "standard input", hints, form, tell)
     except OsfError as error:
         raise DataError(f"standard input: {error}") from None
@@ -224,7 +224,7 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
 def document(noun: Noun, title: str) -> dict[str, Any]:
     """As JSON; a measurement becomes a file of one run under ``title``."""
     if isinstance(noun, Measurement):
-        return measurement.measurements_document(title, [noun])
+        return measurements_document(title, [noun])
     return documents.document_of(noun)
 
 

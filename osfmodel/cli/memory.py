@@ -10,7 +10,7 @@ from osfmodel.cli.app import OneOf, emit, output_options, parse_workers
 from osfmodel.cli.groups import GroupedCommand
 from osfmodel.cli.options import named_or_file, plan_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import caveat, memory_of
 from osfmodel.engine.optimizers import OPTIMIZERS
@@ -89,7 +89,7 @@ def memory_command(
         else:
             paid = pricing.for_plan(plan)
         timeline = predict_timeline(workload, plan, paid)
-        executor = LOCAL if workers is None else DDP if DDP.carries(plan) else RUNTIME
+        executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
         label = "one worker alone" if workers is None else label
         memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time

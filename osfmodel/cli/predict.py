@@ -19,7 +19,8 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.plan import PLAIN
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.economics import TrainingCosts, economics
-from osfmodel.planning.predictions import Comparison, compare
+from osfmodel.planning.predictions import compare
+from osfmodel.planning.results import Comparison
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.documents.results import Predicted
 from osfmodel.targets.named_plans import plans_for

@@ -12,8 +12,8 @@ import click
 
 from osfmodel.cli.app import print_text, require_writable, save_or_print, warn, watched
 from osfmodel.cli.groups import OUTPUT, GroupedCommand, OptionGroup
-from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.errors import UsageError

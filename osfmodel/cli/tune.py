@@ -17,11 +17,12 @@ from osfmodel.cli.tune_memory import memory_options, require_executor, tune_memo
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.plan import Objective
 from osfmodel.entities.units import parse_bytes
+from osfmodel.planning.cautions import SIZED
 from osfmodel.planning.launch import SNIPPETS
-from osfmodel.planning.predictions import SIZED
-from osfmodel.planning.tuning import Tuning, tune
+from osfmodel.planning.results import Tuning
+from osfmodel.planning.tuning import tune
 from osfmodel.show.documents.results import Lines, Tuned
-from osfmodel.solve import Limits
+from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 

@@ -17,7 +17,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import show_time
 from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
 from osfmodel.runtime.training.factories import is_factory
-from osfmodel.solve import Limits
+from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from osfmodel.cost import COST_MODELS
-from osfmodel.entities.cluster import Cluster
-from osfmodel.entities.errors import UsageError
+from osfmodel.cost import COST_MODELS, cost_of
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.cluster import BLOCKING, Cluster
+from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.files import documents
 from osfmodel.entities.files.profiles import locate, read_own
 
@@ -30,3 +31,31 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
             )
         return from_spec(f"{model}:{words}", words.split(","))
     return read_own(locate(name_or_path, "cluster"), documents.decode_cluster, "cluster")
+
+
+def pricing_of(cluster: Cluster, workers: int) -> Pricing:
+    """Everything that ``workers`` workers of ``cluster`` pay.
+
+    One worker alone launches nothing. Where reduce-scatter or all-gather has no price of its own it is half of an
+    all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 where
+    none was. Raises as ``cost_of``.
+    """
+    whole = cost_of(cluster, workers)
+    costs, assumed = {"all_reduce": whole}, []
+    for half in ("reduce_scatter", "all_gather"):
+        try:
+            costs[half] = cost_of(cluster, workers, half)
+        except CostError:
+            costs[half] = whole.slower(0.5)
+            assumed.append(half)
+    effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost
+    measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
+    gain = measured[0].gain if measured else 1
+    model = COST_MODELS[cluster.cost_model]
+    in_flight = cluster.in_flight if workers > 1 else 1
+    return Pricing(
+        costs, workers, gain, effects, model.uncertainty, in_flight,
+        blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers),
+        startups=model.startups(cluster, workers),
+        assumed=tuple(assumed) if workers > 1 else (),
+    )  # fmt: skip

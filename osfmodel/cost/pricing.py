@@ -21,9 +21,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from osfmodel.cost import COST_MODELS, AffineCost, Cost, TableCost, cost_of
+from osfmodel.cost.shapes import AffineCost, Cost, TableCost
 from osfmodel.entities.checks import require_count
-from osfmodel.entities.cluster import BLOCKING, Cluster
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
@@ -156,34 +155,6 @@ def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
         return startup, whole - startup
 
     return split
-
-
-def pricing_of(cluster: Cluster, workers: int) -> Pricing:
-    """Everything that ``workers`` workers of ``cluster`` pay.
-
-    One worker alone launches nothing. Where reduce-scatter or all-gather has no price of its own it is half of an
-    all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 where
-    none was. Raises as ``cost_of``.
-    """
-    whole = cost_of(cluster, workers)
-    costs, assumed = {"all_reduce": whole}, []
-    for half in ("reduce_scatter", "all_gather"):
-        try:
-            costs[half] = cost_of(cluster, workers, half)
-        except CostError:
-            costs[half] = whole.slower(0.5)
-            assumed.append(half)
-    effects = cluster.effects if workers > 1 else cluster.effects.apart_from_cost
-    measured = sorted(cluster.contention, key=lambda row: (abs(row.workers - workers), row.workers))
-    gain = measured[0].gain if measured else 1
-    model = COST_MODELS[cluster.cost_model]
-    in_flight = cluster.in_flight if workers > 1 else 1
-    return Pricing(
-        costs, workers, gain, effects, model.uncertainty, in_flight,
-        blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers),
-        startups=model.startups(cluster, workers),
-        assumed=tuple(assumed) if workers > 1 else (),
-    )  # fmt: skip
 
 
 COARSE = 1000

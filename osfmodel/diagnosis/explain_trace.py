@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import inf
 from statistics import fmean
 
-from osfmodel.cost import TableCost
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.fitting import Sample, line, line_through
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import TableCost
 from osfmodel.diagnosis import CAUSES, COMPUTE, Explanation, RankParts, StepParts, verdict
 from osfmodel.diagnosis.causes import costliest, gains_of
 from osfmodel.diagnosis.explanation import bucket_rows

@@ -6,10 +6,13 @@ That is ``auto``, the model of this package. ENGINES has it beside models of oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import osf_model, recursion, simulator
+from osfmodel.engine import osf_model, recursion
+from osfmodel.engine.simulator import run
+from osfmodel.engine.strategies import lower
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
@@ -27,7 +30,28 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
     workload, plan = plan.computed(workload)
     if plan.plain:
         return recursion.predict_timeline(workload, plan, pricing.cost(), pricing.effects, pricing.workers)
-    return simulator.simulate(workload, plan, pricing)
+    return simulate(workload, plan, pricing)
+
+
+def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
+    """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
+    return run(lower(workload, plan, pricing), pricing).timeline(plan.computed(workload)[0].compute_time)
+
+
+def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
+    """``plan`` without its credit: the buckets in the order in which it would send them here, which is then fixed.
+
+    What is left out is what priority is for. Where computation or the network is not as predicted, a more urgent bucket
+    no longer overtakes. Nor is there a limit to the bytes handed over: with one channel that changes nothing, since one
+    bucket is under way at a time and the order is the same; with several, as many are under way as there are channels,
+    whatever the credit. A plan without a credit is returned as it is. Raises as :func:`simulate`.
+    """
+    if plan.credit is None:
+        return plan
+    program = lower(workload, plan, pricing)
+    begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
+    order = dict.fromkeys(program.operations[number].bucket for number in begun)
+    return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
 
 
 class Engine(NamedTuple):

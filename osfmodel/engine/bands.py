@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from osfmodel.cost import Cost
+from osfmodel.cost.shapes import Cost
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import simulate
 from osfmodel.engine.recursion import Compute
-from osfmodel.engine.simulator import simulate
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, grouped_plan

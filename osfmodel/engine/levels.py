@@ -47,18 +47,19 @@ class Memory:
 def curve(program: Program, starts: Sequence[float], ends: Sequence[float], finish: float) -> Memory:
     """Levels at the moments of ``program``, whose operations begin at ``starts`` and end at ``ends`` (seconds).
 
-    Bytes that come or go at an instant at which several operations end do so in the order in which those were done; of
-    collectives first. The last moment, the update of all, goes on until ``finish``.
+    Bytes that come or go at an instant at which several operations end do so in the order in which those were done; a
+    collective begins and ends before them. The last moment, the update of all, goes on until ``finish``.
     """
     computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
     turns = {number: turn for turn, number in enumerate(sorted(computed, key=lambda at: (starts[at], ends[at], at)))}
 
-    def place(point: Instant) -> tuple[float, int, bool]:
-        number, ended = point
+    def place(instant: Instant) -> tuple[float, int, bool]:
+        number, ended = instant
         return (ends[number] if ended else starts[number], turns.get(number, -1), ended)
 
     first = (-math.inf, -1, False)
-    comes = deque(sorted(((place(one.since) if one.since else first, one) for one in program.holds), key=itemgetter(0)))
+    began = ((max(map(place, one.since), default=first), one) for one in program.holds)
+    comes = deque(sorted(began, key=itemgetter(0)))
     goes = deque(sorted(((place(one.until), one) for one in program.holds if one.until), key=itemgetter(0)))
     held = dict.fromkeys([hold.owner for hold in program.holds], 0)
     lasting = {hold.owner for hold in program.holds if not hold.passing}

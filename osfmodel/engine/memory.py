@@ -72,7 +72,7 @@ def memory_of(
     require_known(workload)
     require_count(workers, "the number of workers", least=1)
     storage = require(keeper, KEEPERS, "keeper")
-    if not EXECUTORS[keeper].carries(plan):
+    if not EXECUTORS[keeper].carries(plan.plain):
         raise UsageError(f"{EXECUTORS[keeper].called} cannot carry out this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
@@ -149,10 +149,10 @@ class _Holdings:
         always = {**always, SPARSE: sum(self.sizes[name] for name in self.sparse)}
         if keeper.buckets and not self.plan.release:
             always[BUCKETS] = self._homes()
-        fixed = [Hold(owner, held, None, None) for owner, held in always.items() if held or owner in ALWAYS]
+        fixed = [Hold(owner, held) for owner, held in always.items() if held or owner in ALWAYS]
         holds = [*fixed, *self._activations(), *self._scratch(), *self._buckets()]
         if keeper.gradients:
-            holds += [Hold(GRADIENTS, self.sizes[name], self._end("backward", name), None) for name in self.sizes]
+            holds += [Hold(GRADIENTS, self.sizes[name], (self._end("backward", name),)) for name in self.sizes]
         order = {owner: place for place, owner in enumerate(OWNERS)}
         holds.sort(key=lambda hold: order[hold.owner])
         return replace(self.bare, moments=dict(self._moments()), holds=tuple(holds))
@@ -161,13 +161,14 @@ class _Holdings:
         return Instant(self.numbers[kind, layer], ended=True)
 
     def _moments(self) -> Iterator[tuple[int, str]]:
-        """Every computation but copies; where gradients are released, their updates in the place of their means."""
+        """Forward, backward, hooks, means of sparse buckets, or updates where gradients are released, and the end."""
+        names = {"forward": "forward", "backward": "backward", "hook": "hook"}
+        names |= {"update": "update"} if self.plan.release else {"spread": "means"}
         for number, one in enumerate(self.bare.operations):
-            if one.kind == "spread":
-                if not self.plan.release:
-                    yield number, f"means {one.layers[0]}"
-            elif self.bare.computes(one) and one.kind != "copy":
-                yield number, f"{one.kind} {one.layers[0]}" if one.layers else one.kind
+            if one.kind == "update" and not one.layers:
+                yield number, "update"
+            elif one.kind in names:
+                yield number, f"{names[one.kind]} {one.layers[0]}"
 
     def _homes(self) -> int:
         """Of all dense gradients: in the buffers of their messages, tensors that are cut beside them; and shards.
@@ -191,17 +192,17 @@ class _Holdings:
             forward, backward = self.numbers["forward", layer.name], self.numbers["backward", layer.name]
             done, begins = Instant(backward, ended=True), Instant(forward, ended=False)
             if self.plan.forward_overlap:
-                yield Hold(ACTIVATIONS, kept[place], None, done)
-                yield Hold(ACTIVATIONS, kept[place], begins, None)
+                yield Hold(ACTIVATIONS, kept[place], (), done)
+                yield Hold(ACTIVATIONS, kept[place], (begins,))
             else:
-                yield Hold(ACTIVATIONS, kept[place], begins, done)
+                yield Hold(ACTIVATIONS, kept[place], (begins,), done)
             there = sum(kept[: place + 1])
             if place in again:
                 begun, last = again[place]
                 there += sum(layer.activation_bytes or 0 for layer in layers[begun : place + 1])
                 since = Instant(self.numbers["backward", layers[last].name], ended=True)
-                yield Hold(ACTIVATIONS, layer.activation_bytes or 0, since, done)
-            yield Hold(ACTIVATIONS, alive[place] - there, Instant(backward, ended=False), done)
+                yield Hold(ACTIVATIONS, layer.activation_bytes or 0, (since,), done)
+            yield Hold(ACTIVATIONS, alive[place] - there, (Instant(backward, ended=False),), done)
 
     def _again(self) -> dict[int, tuple[int, int]]:
         """By place of a layer that is computed again and not the last of its segment: the first and last there."""
@@ -225,11 +226,12 @@ class _Holdings:
         for number, one in enumerate(self.bare.operations):
             begin, end = Instant(number, ended=False), Instant(number, ended=True)
             if one.kind == "hook":
-                yield Hold(ACTIVATIONS, self.sizes[one.layers[0]], begin, end)
+                yield Hold(ACTIVATIONS, self.sizes[one.layers[0]], (begin,), end)
             elif one.kind == "update" and one.stream == RELEASE:
-                yield Hold(UPDATE, update_scratch(self.workload, [self.sizes[name] for name in one.layers]), begin, end)
+                sizes = [self.sizes[name] for name in one.layers]
+                yield Hold(UPDATE, update_scratch(self.workload, sizes), (begin,), end)
             elif one.kind == "update" and not one.layers and not self.plan.release:
-                yield Hold(UPDATE, update_scratch(self.workload), begin, end)
+                yield Hold(UPDATE, update_scratch(self.workload), (begin,), end)
 
     def _buckets(self) -> Iterator[Hold]:
         """Of released buckets, from their first gradient on; of sparse ones what is sent, what arrives, the means."""
@@ -239,12 +241,12 @@ class _Holdings:
             dealt = self.dealt.get(("update" if self.plan.release else "spread", number), -1)
             until = Instant(dealt, ended=True)
             if _sparse(bucket):
-                yield Hold(GATHERED, self.sparsity.sent_bytes(bucket), since, until)
-                yield Hold(GATHERED, self.sparsity.gathered_bytes(bucket), sent, until)
+                yield Hold(GATHERED, self.sparsity.sent_bytes(bucket), (since,), until)
+                yield Hold(GATHERED, self.sparsity.gathered_bytes(bucket), (since, sent), until)
                 made = Instant(self.dealt["spread", number], ended=False)
-                yield Hold(GRADIENTS, bucket.size, made, until if self.plan.release else None)
+                yield Hold(GRADIENTS, bucket.size, (made,), until if self.plan.release else None)
             elif self.plan.release:
-                yield Hold(BUCKETS, bucket.size, since, until)
+                yield Hold(BUCKETS, bucket.size, (since,), until)
 
 
 def _sparse(bucket: Bucket) -> bool:

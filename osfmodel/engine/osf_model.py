@@ -21,8 +21,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from osfmodel.cost import Cost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Cost
 from osfmodel.engine import recursion
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.effects import NO_EFFECTS

@@ -85,17 +85,20 @@ class Instant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Bytes of an owner in memory, ``since`` an instant of the program ``until`` another; None: of the whole step."""
+    """Bytes of an owner in memory, from the last of ``since`` (none: the begin of the step) ``until`` an instant.
+
+    until: None for the end of the step
+    """
 
     owner: str
     bytes: int
-    since: Instant | None
-    until: Instant | None
+    since: tuple[Instant, ...] = ()
+    until: Instant | None = None
 
     @property
     def passing(self) -> bool:
         """Whether it lasts no longer than one operation."""
-        return self.since is not None and self.until is not None and self.since.operation == self.until.operation
+        return self.until is not None and any(one.operation == self.until.operation for one in self.since)
 
 
 @dataclass(frozen=True, slots=True)

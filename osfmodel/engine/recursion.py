@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from osfmodel.cost import Cost
+from osfmodel.cost.shapes import Cost
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Bucket, Plan

@@ -15,17 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.levels import Memory, curve
 from osfmodel.engine.program import COMPUTE, Program, Stream
-from osfmodel.engine.strategies import lower
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span, Timeline
-from osfmodel.entities.workload import Workload
 
 
 @dataclass(slots=True)
@@ -51,27 +48,6 @@ class Run:
     def memory(self) -> Memory:
         """What was in memory, at the moments of the program."""
         return curve(self.program, self.starts, self.ends, self.finish)
-
-
-def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
-    """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
-    return run(lower(workload, plan, pricing), pricing).timeline(plan.computed(workload)[0].compute_time)
-
-
-def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
-    """``plan`` without its credit: the buckets in the order in which it would send them here, which is then fixed.
-
-    What is left out is what priority is for. Where computation or the network is not as predicted, a more urgent bucket
-    no longer overtakes. Nor is there a limit to the bytes handed over: with one channel that changes nothing, since one
-    bucket is under way at a time and the order is the same; with several, as many are under way as there are channels,
-    whatever the credit. A plan without a credit is returned as it is. Raises as :func:`simulate`.
-    """
-    if plan.credit is None:
-        return plan
-    program = lower(workload, plan, pricing)
-    begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
-    order = dict.fromkeys(program.operations[number].bucket for number in begun)
-    return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
 
 
 def run(program: Program, pricing: Pricing) -> Run:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.plan import Block, Bucket, Plan, require_density, top_k
 from osfmodel.entities.workload import Workload, element_bytes
@@ -76,26 +75,3 @@ def sparsely(plan: Plan, density: float) -> Plan:
     """``plan`` with every bucket sparse."""
     require_density(density)
     return replace(plan, buckets=tuple(replace(bucket, density=density) for bucket in plan.buckets))
-
-
-def falling_back(plan: Plan, workload: Workload, pricing: Pricing) -> Plan:
-    """``plan`` with those buckets dense that take longer sparse, computation included, were they alone.
-
-    Where each layer is a bucket, that is the dense fallback per layer.
-    """
-    sparsity, dense, gather = (
-        Sparsity(workload, pricing.effects, pricing.workers),
-        pricing.cost(),
-        pricing.cost("all_gather"),
-    )
-    found = plan
-    buckets = [
-        replace(bucket, density=None)
-        if bucket.density is not None
-        and gather(sparsity.gathered_bytes(bucket)) + sparsity.work(bucket, plan.mirror) > dense(bucket.size)
-        else bucket
-        for bucket in plan.buckets
-    ]
-    if all(bucket.density is None for bucket in buckets):
-        found = replace(plan, mirror=False)
-    return replace(found, buckets=tuple(buckets))

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.entities.effects import COUNTED, REPLAYED_ON_CPU, Effects
-from osfmodel.entities.plan import Plan
 
 
 class Storage(NamedTuple):
@@ -77,9 +76,9 @@ class ExecutorRow(NamedTuple):
         """The name in messages."""
         return self.summary.partition(":")[0]
 
-    def carries(self, plan: Plan) -> bool:
-        """Whether it can carry out ``plan``."""
-        return self.any_plan or plan.plain
+    def carries(self, plain: bool) -> bool:
+        """Whether it can carry out a plan that is ``plain`` (``Plan.plain``) or not."""
+        return self.any_plan or plain
 
 
 def _without_horovods(effects: Effects) -> Effects:

@@ -8,14 +8,15 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import load_cluster, pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.batches import variation_of
 from osfmodel.entities.compression import NONE, compressed
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.lookup import suggestion
-from osfmodel.entities.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement, load_measurements
+from osfmodel.entities.measurement import OF_ONE_REPEAT, UNKNOWN, Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from osfmodel.cost import worker_counts
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.predictions import Comparison
 from osfmodel.planning.report import Scaling, ScalingLine, Sweep
+from osfmodel.planning.results import Comparison
 from osfmodel.solve.caps import in_elements
 from osfmodel.targets import CONFIG_TARGETS, Target
 

@@ -15,9 +15,10 @@ from osfmodel.formats.traces import Trace, plan_of
 from osfmodel.formats.traces.cautions import cautions
 from osfmodel.formats.traces.usual import step_times, usual_step, usual_steps
 from osfmodel.planning.curves import counts_around, scaling, sweep
-from osfmodel.planning.predictions import Comparison, Given, compare
+from osfmodel.planning.predictions import Given, compare
 from osfmodel.planning.report import BEST, TRACED, TUNED, MeasuredStep, Report
-from osfmodel.planning.tuning import tune
+from osfmodel.planning.results import Comparison
+from osfmodel.planning.tuning import tune, tuned_rule
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import NAMED_PLANS, STOCK_PLANS
@@ -62,7 +63,7 @@ def gather(request: ReportRequest) -> Report:
     seen = tuple(step for trace in request.traces for step in _measured(trace))
     tuning = tune(workload, cluster, workers, request.target).under(request.what_if)
     default = request.target if request.target in NAMED_PLANS else "ddp"
-    both: list[Given] = [default, (TUNED, tuning.named)]
+    both: list[Given] = [default, (TUNED, tuned_rule(tuning))]
     traced, remarks = _traced(request.traces, workload)
     others = [plan for plan in dict.fromkeys(request.plans) if plan != default]
     comparison = request.compared([*both, *traced, *others], workers)

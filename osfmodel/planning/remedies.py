@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from osfmodel.cost import TableCost
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, faster_network
 from osfmodel.cost.fitting import line_through
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import TableCost
 from osfmodel.diagnosis import CAUSES, Explanation, Remedy
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.batches import accumulating

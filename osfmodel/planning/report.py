@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from osfmodel.entities.trace import Step
 from osfmodel.entities.units import MIB, how_many, show_bytes, show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.predictions import Comparison, Prediction
-from osfmodel.planning.tuning import WORTHWHILE, Tuning
+from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning
 
 TUNED = "tuned"
 """The name of the plan that tuning finds."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from osfmodel.cost.pricing import pricing_of
-from osfmodel.engine.bands import Band
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
@@ -17,131 +16,35 @@ from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, cont
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.predictions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
+from osfmodel.planning.cautions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
+from osfmodel.planning.results import WORTHWHILE, Outcome, Tuning
 from osfmodel.planning.tuning_task import TuningProblem
-from osfmodel.planning.what_if import WhatIf
-from osfmodel.solve import Limits, PlanRule, planner_of
 from osfmodel.solve.search.robust import penalised, robust_ends
+from osfmodel.solve.solution import Limits, PlanRule, planner_of
 from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS
 
-WORTHWHILE = 0.005
-"""Gains below half a percent are within what repeated runs differ by, so they are not called improvements."""
 NEGLIGIBLE = 0.001
 """What a plan may lose against the optimum, as a part of its time, for being safe on a slower network."""
 STRESS = (1.25, 1.5, 2.0)
 """How many times slower than stated a network may turn out to be; plans are made to bear it."""
-PROVEN = 0.0005
-"""What is left to the bound below this part is rounding of whole bytes and of what is printed."""
 HOST_LEADS = (1.0, 2.0, 5.0)
 """How many times as fast as the device a host may submit what that computes, where nobody says."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors at which a plan is compared with the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The recommended configuration at one worker count. Times in seconds.
-
-    tuned_time:   with the configuration, as the framework will really carry it out
-    default_time: with the framework's defaults
-    band:         how far such predictions were from measured runs
-    optimal_time: of the best plan of whole tensors in ready order, whether the framework can form it or not
-    """
-
-    workers: int
-    tuned_time: float
-    default_time: float
-    optimal_time: float
-    lower_bound: float
-    band: Band | None = None
-
-    @property
-    def gap(self) -> float:
-        """tuned_time / lower_bound - 1: at most so much is left for any other schedule."""
-        return self.tuned_time / self.lower_bound - 1
-
-    @property
-    def left(self) -> float:
-        """Part of the tuned iteration time that any other schedule could save at most."""
-        return 1 - self.lower_bound / self.tuned_time
-
-    @property
-    def gain(self) -> float:
-        """Part of the default iteration time that the configuration saves."""
-        return 1 - self.tuned_time / self.default_time
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """The configuration for ``target``, the plan that comes of it, and what it does at each worker count.
-
-    ``plan`` is as realised at the first worker count. ``warnings`` say where a price is extrapolated, ``remarks`` what
-    is lost, what a slower network would change, and what a prediction for this framework takes for granted.
-    """
-
-    workload: Workload = field(repr=False)
-    cluster: Cluster = field(repr=False)
-    target: str
-    knobs: Any = field(repr=False)
-    plan: Plan = field(repr=False)
-    config: dict[str, Any] = field(repr=False)
-    rendered: str = field(repr=False)
-    outcomes: tuple[Outcome, ...]
-    warnings: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    what_if: WhatIf = field(default=WhatIf(), repr=False)
-
-    def under(self, what_if: WhatIf) -> Tuning:
-        """The same, where ``what_if`` made workload and cluster."""
-        return replace(self, what_if=what_if, remarks=self.remarks + what_if.caveats(self.workload, self.cluster))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """All that there is to be careful about."""
-        return self.warnings + self.remarks
-
-    @property
-    def named(self) -> PlanRule:
-        """The configuration as a plan that can be predicted at any worker count."""
-        target, convert = CONFIG_TARGETS[self.target], CONFIG_TARGETS[self.target].convert
-        default = target.executes and self.knobs == convert.default_knobs()  # which is what one has without it
-        return PlanRule(
-            planner_of(partial(convert.realise, self.knobs)),
-            f"{self.target} as tuned for {self.outcomes[0].workers} workers",
-            target.text.caveats,
-            self.plan.objective,
-            executor=None if default else target.executor,
-        )
-
-    @property
-    def improvement(self) -> bool:
-        """Whether it saves 0.5 % or more of the default's time at some worker count."""
-        return any(outcome.gain >= WORTHWHILE for outcome in self.outcomes)
-
-    @property
-    def verdict(self) -> str:
-        """The result in one sentence or two."""
-        worst, best = (pick(self.outcomes, key=lambda outcome: outcome.gain) for pick in (min, max))
-        where = f" (at {best.workers} workers)" if len(self.outcomes) > 1 else ""
-        if worst.gain <= -WORTHWHILE:
-            return (
-                f"Between {-worst.gain:.1%} more time than the default (at {worst.workers} workers) "
-                f"and {best.gain:.1%} less{where}."
-                if len(self.outcomes) > 1
-                else f"{-worst.gain:.1%} more time than the default: the limits cost more than tuning gains."
-            )
-        if not self.improvement:
-            return f"No improvement worth having: {max(best.gain, 0):.2%} over the default{where}. Keep the default."
-        saved = f"{best.gain:.1%} less time than the default{where}"
-        if best.left < PROVEN:
-            return f"{saved}; proven: no schedule {self._rules} is faster."
-        return f"{saved}; no schedule {self._rules} can save more than another {best.left:.1%}."
-
-    @property
-    def _rules(self) -> str:
-        plain = self.plan.objective.plain and self.cluster.in_flight == 1
-        return "on one channel with a barrier" if plain else "under these rules"
+def tuned_rule(tuning: Tuning) -> PlanRule:
+    """The configuration that was found, as a plan that can be predicted at any worker count."""
+    target, convert = CONFIG_TARGETS[tuning.target], CONFIG_TARGETS[tuning.target].convert
+    default = target.executes and tuning.knobs == convert.default_knobs()  # which is what one has without it
+    return PlanRule(
+        planner_of(partial(convert.realise, tuning.knobs)),
+        f"{tuning.target} as tuned for {tuning.outcomes[0].workers} workers",
+        target.text.caveats,
+        tuning.plan.objective,
+        executor=None if default else target.executor,
+    )
 
 
 def tune(

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.cost import Cost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import predict_timeline
+from osfmodel.cost.shapes import Cost
+from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band
-from osfmodel.engine.simulator import without_priority
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.predictions import error_band, extrapolation
-from osfmodel.solve import SOLVERS, Case, Limits, PlanRule, Question, Solution, Status
+from osfmodel.planning.cautions import error_band, extrapolation
+from osfmodel.solve import SOLVERS
+from osfmodel.solve.solution import Case, Limits, PlanRule, Question, Solution, Status
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
 

@@ -2,5 +2,3 @@
 
 torch is imported inside functions, so that everything else works without it.
 """
-
-from __future__ import annotations

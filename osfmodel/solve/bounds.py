@@ -24,8 +24,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 
-from osfmodel.cost import AffineCost, Cost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Objective, Plan

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.cost import Cost
-from osfmodel.cost.shapes import Array
+from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.units import MIB

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from osfmodel.cost import AffineCost, Cost
+from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 HALVINGS = 40

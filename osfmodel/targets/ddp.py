@@ -18,12 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osfmodel.cost import Cost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Cost
 from osfmodel.entities.compression import hook_of
-from osfmodel.entities.errors import PlanError
+from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.plan import Plan, grouped_plan
-from osfmodel.entities.units import MIB, show_bytes
+from osfmodel.entities.units import MIB, parse_bytes, show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
 from osfmodel.solve.solution import Limits, allowed, finish
@@ -276,3 +276,21 @@ TARGET = Target(
     live=True,
     compared=True,
 )
+
+
+CAP = "cap:"
+"""What the name of a plan begins with that has one limit for all buckets, as DDP's ``bucket_cap_mb`` sets it."""
+
+
+BEST_CAP = "cap:best"
+"""The best such limit."""
+
+
+def single_cap(name: str) -> int | None:
+    """The bytes in ``cap:25MiB``; None for any other name. Raises UsageError for a size that is none."""
+    if not name.startswith(CAP) or name == BEST_CAP:
+        return None
+    size = parse_bytes(name.removeprefix(CAP))
+    if size < 1:
+        raise UsageError(f"plan {name!r}: a limit is 1 byte or more")
+    return size

@@ -9,16 +9,19 @@ from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse
+from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
-from osfmodel.entities.units import parse_bytes, parse_part, show_bytes
+from osfmodel.entities.units import parse_part, show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import SOLVERS, PlanRule, Question, Solution, answer, planner_of
+from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.caps import best_cap
+from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import STOCK_TARGETS, Target, ddp, horovod
+from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 
 def _default(target: Target) -> PlanRule:
@@ -56,23 +59,6 @@ def _table() -> dict[str, PlanRule]:
 NAMED_PLANS: Mapping[str, PlanRule] = _table()
 STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objective.plain and not entry.on_request)
 """Those compared by default: for what stock frameworks do, one collective at a time and a barrier before the update."""
-
-
-CAP = "cap:"
-"""What the name of a plan begins with that has one limit for all buckets, as DDP's ``bucket_cap_mb`` sets it."""
-
-BEST_CAP = "cap:best"
-"""The best such limit."""
-
-
-def single_cap(name: str) -> int | None:
-    """The bytes in ``cap:25MiB``; None for any other name. Raises UsageError for a size that is none."""
-    if not name.startswith(CAP) or name == BEST_CAP:
-        return None
-    size = parse_bytes(name.removeprefix(CAP))
-    if size < 1:
-        raise UsageError(f"plan {name!r}: a limit is 1 byte or more")
-    return size
 
 
 def _capped(name: str) -> PlanRule:
@@ -167,7 +153,7 @@ def _sparse(name: str) -> PlanRule:
         plan = sparse.sparsely(dense.under(PLAIN), density)
         plan = replace(plan, release="release" in options, mirror="mirror" in options)
         if FALLBACK in options:
-            plan = sparse.falling_back(plan, question.workload, question.pricing)
+            plan = falling_back(plan, question.workload, question.pricing)
         return answer(question, plan.under(dense.objective))
 
     said = "".join(f", {SPARSE_OPTIONS[option]}" for option in options)
@@ -233,3 +219,26 @@ def named_plan(name: str) -> PlanRule:
     with_parameters = ", ".join(example for family in FAMILIES.values() for example in family.examples)
     known = f"known are {', '.join(NAMED_PLANS)}, {with_parameters}, or give a plan file"
     raise UsageError(f"unknown plan {name!r}: {suggestion(name, NAMED_PLANS, known)}")
+
+
+def falling_back(plan: Plan, workload: Workload, pricing: Pricing) -> Plan:
+    """``plan`` with those buckets dense that take longer sparse, computation included, were they alone.
+
+    Where each layer is a bucket, that is the dense fallback per layer.
+    """
+    sparsity, dense, gather = (
+        Sparsity(workload, pricing.effects, pricing.workers),
+        pricing.cost(),
+        pricing.cost("all_gather"),
+    )
+    found = plan
+    buckets = [
+        replace(bucket, density=None)
+        if bucket.density is not None
+        and gather(sparsity.gathered_bytes(bucket)) + sparsity.work(bucket, plan.mirror) > dense(bucket.size)
+        else bucket
+        for bucket in plan.buckets
+    ]
+    if all(bucket.density is None for bucket in buckets):
+        found = replace(plan, mirror=False)
+    return replace(found, buckets=tuple(buckets))

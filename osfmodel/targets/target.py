@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from osfmodel.cost import Cost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.shapes import FREE
+from osfmodel.cost.shapes import FREE, Cost
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan

@@ -10,7 +10,8 @@ import pytest
 
 import osfmodel as osf
 from osfmodel.cost import AffineCost
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.entities.workload import element_bytes

@@ -20,7 +20,8 @@ from osfmodel.cli import main
 from osfmodel.diagnosis.explain_trace import explain_trace
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import Measurement, load_measurements, save_measurements
+from osfmodel.entities.files.measurements import load_measurements, save_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.trace import keys_of
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of

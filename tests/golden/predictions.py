@@ -126,14 +126,15 @@ def digest(plan: osf.Plan) -> str:
 
 
 def levels(model: osf.Workload, prediction: osf.Prediction, workers: int) -> dict[str, str]:
-    """{keeper: digest of all levels}, and the peak's bytes."""
+    """{keeper: the bytes of the peak, and a digest of all levels that take time, in no order}."""
     found = {}
     for keeper in KEEPERS:
         try:
             memory = osf.memory_of(model, prediction.plan, prediction.timeline, workers, keeper)
         except osf.OsfError:
             continue
-        held = [(one.during, sorted(row for row in one.held.items() if row[1])) for one in memory.levels]
+        lasting = [level for level in memory.levels if level.end > level.start]
+        held = sorted((level.during, sorted(row for row in level.held.items() if row[1])) for level in lasting)
         found[keeper] = f"{memory.peak.bytes} {sha256(repr(held).encode()).hexdigest()[:10]}"
     return found
 

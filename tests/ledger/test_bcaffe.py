@@ -10,7 +10,7 @@ import pytest
 import osfmodel as osf
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import bcaffe
 from tests.ledger.test_leaks import leaks
 

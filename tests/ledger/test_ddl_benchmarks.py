@@ -10,10 +10,10 @@ from osfmodel.cost import AffineCost, cost_of
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.ledger.sources import ddl_benchmarks
-from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published import mg_wfbp, regression
 from tests.conftest import workload_of
 from tests.ledger.test_leaks import leaks
 
@@ -128,7 +128,7 @@ def test_the_outlier_hangs_on_three_percent_of_a_constant(rows):
     found = ddl_benchmarks.calibrate(RUNS)
     workload, price = found.together["resnet50-v100"], found.lines["resnet50-v100", TCP, 32]
     measured = next(row.measured for row in rows if row.label == OUTLIER)
-    startup, per_byte = mg_wfbp.linear(cost_of(load_cluster("mg-wfbp-rule-10gbe"), 32))
+    startup, per_byte = regression.linear(cost_of(load_cluster("mg-wfbp-rule-10gbe"), 32))
     gradients = workload.gradients
     first, predicted = [], []
     for factor in (1.0, 0.97):

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from osfmodel import DataError, Effects, Source
-from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.pricing import pricing_of
-from osfmodel.engine.simulator import simulate
+from osfmodel.cost.clusters import load_cluster, pricing_of
+from osfmodel.engine import simulate
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import load_measurements
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.ledger.recipe import cell_of
 from osfmodel.ledger.results import UNSTEADY

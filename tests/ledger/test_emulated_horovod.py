@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from benchmarks import live_horovod
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.ledger.sources import emulated_ddp
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT

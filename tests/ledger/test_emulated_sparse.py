@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from benchmarks import live_memory, live_sparse
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import emulated_ddp
 from tests.conftest import ROOT
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger import LEDGER, Row, Verdict
 
 

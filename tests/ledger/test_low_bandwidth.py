@@ -7,7 +7,7 @@ import pytest
 
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import low_bandwidth
 
 RUNS = load_measurements("horovod-lowbandwidth")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import peak_memory
 from osfmodel.ledger.sources.peak_memory import judge
 from tests.conftest import ROOT

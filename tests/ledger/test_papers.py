@@ -10,7 +10,7 @@ import pytest
 import osfmodel as osf
 from osfmodel.cost import AffineCost
 from osfmodel.entities.effects import CITED_SLOWDOWN, Effects
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import papers
 
 RUNS = load_measurements("papers")

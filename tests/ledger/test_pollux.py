@@ -14,7 +14,7 @@ from osfmodel.cost.shapes import FREE, AffineCost
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.entities.effects import CITED_SLOWDOWN, NO_EFFECTS, Effects
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import in_one, one_by_one
 from osfmodel.entities.units import MIB
 from osfmodel.ledger.sources import pollux

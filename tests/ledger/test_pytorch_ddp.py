@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.sources import pytorch_ddp
 from tests.ledger.test_leaks import leaks
 

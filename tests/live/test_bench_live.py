@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import osfmodel as osf
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from tests.live import cluster
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):

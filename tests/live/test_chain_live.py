@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import osfmodel as osf
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from tests.live import cluster
 
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.formats.horovod import timeline
 from osfmodel.formats.source_text import Text

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.cost.pricing import pricing_of
-from osfmodel.engine.simulator import simulate
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.engine import simulate
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.files import notation
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.ledger.check import check
 from tests.live.launching import ranks, tiny_workload

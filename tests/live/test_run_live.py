@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.plan import contiguous_plan
 from tests.conftest import ROOT
 from tests.live.launching import finish, on_a_terminal, ranks, start, tiny_workload

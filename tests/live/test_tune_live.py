@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.entities.measurement import load_measurements
+from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.ledger.check import check
 from osfmodel.runtime.job.ranks import NEEDED
 from osfmodel.runtime.live.choice import Choice

@@ -11,7 +11,8 @@ import pytest
 
 import osfmodel as osf
 from osfmodel import Cluster, DataError, Layer, Link, Plan, Table, Workload
-from osfmodel.cost.pricing import pricing_of, time_together, together
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import time_together, together
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.errors import UsageError

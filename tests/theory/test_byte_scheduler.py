@@ -7,8 +7,7 @@ import pytest
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import predict_timeline
-from osfmodel.engine.simulator import without_priority
+from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.entities.errors import OsfError
 from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve.published import byte_scheduler

@@ -11,8 +11,9 @@ import pytest
 
 from osfmodel import Cluster, CostError, Layer, Link, Plan, Workload, load_cluster
 from osfmodel.cost import AffineCost, TableCost
-from osfmodel.cost.pricing import Pricing, fit_gain, pricing_of, time_together, together
-from osfmodel.engine.simulator import simulate
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing, fit_gain, time_together, together
+from osfmodel.engine import simulate
 from osfmodel.entities.cluster import Contention
 from osfmodel.entities.plan import Block, Bucket
 

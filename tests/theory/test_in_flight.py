@@ -9,10 +9,10 @@ import pytest
 
 from osfmodel import Cluster, DataError, Layer, Link, Workload, predict
 from osfmodel.cost import AffineCost
-from osfmodel.cost.pricing import Pricing, pricing_of
-from osfmodel.engine import predict_timeline
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
+from osfmodel.engine import predict_timeline, simulate
 from osfmodel.engine.recursion import predict_timeline as closed_form
-from osfmodel.engine.simulator import simulate
 from osfmodel.entities.plan import Objective, contiguous_plan
 from osfmodel.planning.tuning import tune
 from osfmodel.solve import SOLVERS, Limits, Question

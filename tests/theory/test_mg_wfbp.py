@@ -9,7 +9,7 @@ import pytest
 
 from osfmodel.cost import AffineCost
 from osfmodel.solve.exact import merge
-from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published import mg_wfbp, regression
 from osfmodel.solve.solution import finish, groups_of
 from tests.conftest import gradients
 
@@ -106,7 +106,7 @@ def test_the_bound_of_two_is_approached(k):
 
 def test_a_and_b_of_a_table_come_from_the_authors_regression():
     """On a line the regression over 32 KiB to 2 MiB finds the line."""
-    a, b = mg_wfbp.linear(AffineCost(((1e-3, 2e-9), (1.0, 0.0))))
+    a, b = regression.linear(AffineCost(((1e-3, 2e-9), (1.0, 0.0))))
     assert a == pytest.approx(1e-3, rel=1e-9)
     assert b == pytest.approx(2e-9, rel=1e-9)
 

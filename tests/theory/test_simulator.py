@@ -14,8 +14,8 @@ import osfmodel.engine.simulator
 from osfmodel import Effects, Layer, Plan, Workload, engine
 from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing, together
+from osfmodel.engine import simulate
 from osfmodel.engine.recursion import predict_timeline
-from osfmodel.engine.simulator import simulate
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Bucket
@@ -389,7 +389,7 @@ def gathered_once(received):
     [
         (osfmodel.engine.simulator._Compute, "_next", never_early(osfmodel.engine.simulator._Compute._next)),
         (Sparsity, "gathered_bytes", gathered_once(Sparsity.gathered_bytes)),
-        (Sparsity, "select", lambda sparsity, block, density: 0),
+        (Sparsity, "sparsify", lambda sparsity, block, density: 0),
         (Workload, "recomputing", lambda workload, segments: workload),
     ],
     ids=["released-late", "one-rank-gathered", "nothing-selected", "nothing-recomputed"],
@@ -399,7 +399,7 @@ def test_the_second_simulator_notices_what_is_beyond_dense(monkeypatch, changed,
 
 
 def test_the_recursion_notices(monkeypatch):
-    original = osfmodel.engine.simulator.lower
+    original = osfmodel.engine.lower
 
     def without_hooks(workload, plan, pricing):
         return original(workload, plan, replace(pricing, effects=replace(pricing.effects, hook_time=0)))
@@ -407,7 +407,7 @@ def test_the_recursion_notices(monkeypatch):
     pricing = priced(1, 2, hook_time=Fraction(1))
     expected = predict_timeline(TWO, Plan("w", APART), pricing.cost(), pricing.effects).iteration_time
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time == expected
-    monkeypatch.setattr(osfmodel.engine.simulator, "lower", without_hooks)
+    monkeypatch.setattr(osfmodel.engine, "lower", without_hooks)
     assert simulate(TWO, Plan("w", APART), pricing).iteration_time != expected
 
 

@@ -13,10 +13,11 @@ from benchmarks.sparse_cost import Exchange, break_even, gathered_time
 from osfmodel import Effects, Layer, Link, Workload, engine
 from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.sparse import Sparsity, falling_back, part_bytes, sparsely
+from osfmodel.engine.sparse import Sparsity, part_bytes, sparsely
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.plan import contiguous_plan, one_by_one, top_k
 from osfmodel.solve.bounds import plan_bound
+from osfmodel.targets.named_plans import falling_back
 
 LINK = Link(3e-5, 8e-10)
 

@@ -29,8 +29,9 @@ from osfmodel import (
     predict,
     tune,
 )
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.faster_network import Change, Network, faster_network
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.compression import COMPRESSIONS, compressed

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError, UsageError
-from osfmodel.entities.files import documents
+from osfmodel.entities.files import LARGEST_FILE, documents
 from osfmodel.entities.lookup import did_you_mean, nearest
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -19,7 +19,6 @@ Decoded = TypeVar("Decoded")
 FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "measurements"}
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
-LARGEST_FILE = 64 * 2**20
 HEAD = 65_536
 """Bytes in which a file shows what wrote it."""
 MOST_NEAR = 6

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files.profiles import LARGEST_FILE
+from osfmodel.entities.files import LARGEST_FILE
 
 MAGIC = b"\x1f\x8b"
 GZIP = 31

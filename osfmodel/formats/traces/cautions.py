@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from osfmodel.cost.pricing import pricing_of
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, OsfError

@@ -28,7 +28,7 @@ from osfmodel.entities.plan import Plan, contiguous_plan, in_one
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published import mg_wfbp, regression
 
 PROFILE = "googlenet-k80-tensors"
 LOG = "k80-10gbe-log"
@@ -69,6 +69,6 @@ def _plan(run: Measurement, workload: Workload) -> Plan:
     if run.plan == "wfbp" or run.workers == 1:
         step = 2 if run.workers >= PAIRED_FROM else 1
         return contiguous_plan(workload, range(step, len(gradients) + 1, step))
-    startup, per_byte = mg_wfbp.linear(cost_of(load_cluster(RULE), run.workers))
+    startup, per_byte = regression.linear(cost_of(load_cluster(RULE), run.workers))
     ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
     return contiguous_plan(workload, ends)

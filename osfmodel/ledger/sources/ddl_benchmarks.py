@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.cost import AffineCost, cost_of
+from osfmodel.cost import cost_of
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.shapes import FREE
+from osfmodel.cost.shapes import FREE, AffineCost
 from osfmodel.engine.recursion import communication_finish, predict_timeline
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files import profiles
@@ -35,7 +35,7 @@ from osfmodel.entities.plan import Plan, contiguous_plan, in_one, one_by_one
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.recipe import not_predicted, row_of
 from osfmodel.ledger.results import Row, Verdict
-from osfmodel.solve.published import mg_wfbp
+from osfmodel.solve.published import mg_wfbp, regression
 
 ADAMW_BYTES = 76
 """Bytes of memory traffic per parameter: 19 reads and writes of a float in the 7 kernels of AdamW (transformers 2)."""
@@ -165,7 +165,7 @@ def line(workload: Workload, single: float, wfbp: float, effects: Effects = NO_E
 def merged_plan(workload: Workload, cluster: str, workers: int) -> Plan:
     """What the benchmark merges: its rule, its constants, and the backward times that it measures at the start."""
     gradients = workload.gradients
-    startup, per_byte = mg_wfbp.linear(cost_of(load_cluster(RULES[cluster]), workers))
+    startup, per_byte = regression.linear(cost_of(load_cluster(RULES[cluster]), workers))
     ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte, LEAST)
     return contiguous_plan(workload, ends)
 

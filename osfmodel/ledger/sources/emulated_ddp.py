@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
-from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import load_cluster, pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.batches import Variation, variation_of
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.files import profiles

@@ -16,10 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from osfmodel.cost import Cost, cost_of
+from osfmodel.cost import cost_of
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.pricing import Pricing
-from osfmodel.cost.shapes import FREE
+from osfmodel.cost.shapes import FREE, Cost
 from osfmodel.entities.compression import FP16, compressed
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.files import profiles

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from osfmodel.cost import AffineCost, Cost, cost_of
+from osfmodel.cost import cost_of
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.compression import FP16, compressed
 from osfmodel.entities.effects import NO_EFFECTS, Effects

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from osfmodel.planning.launch import nccl_tuner, torchrun
-from osfmodel.planning.tuning import Tuning
+from osfmodel.planning.results import Tuning
 
 __all__ = ["SNIPPETS", "Snippet"]
 

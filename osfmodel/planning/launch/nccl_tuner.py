@@ -12,7 +12,7 @@ from itertools import groupby
 from osfmodel.cost import nccl
 from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.tuning import Tuning
+from osfmodel.planning.results import Tuning
 
 ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
 """From the names of the cost model to those of the file; protocols are written small."""

@@ -6,7 +6,7 @@ import re
 
 from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.tuning import Tuning
+from osfmodel.planning.results import Tuning
 from osfmodel.targets import CONFIG_TARGETS
 
 PORT = 29500

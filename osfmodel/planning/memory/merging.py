@@ -12,8 +12,9 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.solve import SOLVERS, Limits, Question
+from osfmodel.solve import SOLVERS
 from osfmodel.solve.retention import Retention
+from osfmodel.solve.solution import Limits, Question
 from osfmodel.solve.under_effects import plan_under_effects
 
 SPARSE = "_sparse"

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of, require_known
 from osfmodel.engine.optimizers import state_bytes
@@ -22,12 +23,12 @@ from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
+from osfmodel.planning.cautions import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.planning.memory.demand import Candidate, Demand, MemoryTuning
 from osfmodel.planning.memory.merging import plan_chosen
-from osfmodel.planning.predictions import count_warnings, plan_extrapolation, require_nouns
-from osfmodel.solve import Limits
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.retention import Retention, Room, choose
+from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 GROWTH = 1.25

@@ -15,8 +15,9 @@ from osfmodel.entities.compression import FP16, NONE, compressed
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files import profiles
+from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.files.notation import written
-from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import show_time

@@ -19,11 +19,13 @@ from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.executors import RUNTIME, effects_under
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.files.measurements import save_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.tuning import Tuning, tune
+from osfmodel.planning.results import Tuning
+from osfmodel.planning.tuning import tune
 from osfmodel.runtime import bench, training
 from osfmodel.runtime.bench.measured_cluster import Findings, cluster_of, unfinished
 from osfmodel.runtime.bench.sizes import sizes_for
@@ -38,7 +40,7 @@ from osfmodel.runtime.training import Ran, TrainingSettings
 from osfmodel.runtime.training.ddp_buckets import Carried, has_list
 from osfmodel.runtime.training.factories import from_factory
 from osfmodel.runtime.training.subjects import TrainingSubject, replayed, trained
-from osfmodel.solve import Limits
+from osfmodel.solve.solution import Limits
 from osfmodel.targets.ddp import DdpKnobs, realise
 
 WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from osfmodel.planning.tuning import WORTHWHILE
+from osfmodel.planning.results import WORTHWHILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from osfmodel.entities.errors import OsfError, StoppedError
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog
 from osfmodel.runtime.training.factories import is_factory
-from osfmodel.solve import Limits
+from osfmodel.solve.solution import Limits
 
 PLANNING = 1800.0
 """Seconds that the other ranks wait for a decision of rank 0: large models are planned for minutes."""

@@ -18,7 +18,7 @@ from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import bucket_layout
 from osfmodel.targets import CONFIG_TARGETS, ddp
-from osfmodel.targets.named_plans import single_cap
+from osfmodel.targets.ddp import single_cap
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from osfmodel.cost.clusters import load_cluster
-from osfmodel.cost.pricing import Pricing, pricing_of
+from osfmodel.cost.clusters import load_cluster, pricing_of
+from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.executors import RUNTIME

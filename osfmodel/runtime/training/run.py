@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.simulator import without_priority
+from osfmodel.engine import without_priority
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
-from osfmodel.entities.measurement import Measurement, save_measurements
+from osfmodel.entities.files.measurements import save_measurements
+from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training

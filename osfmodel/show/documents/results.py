@@ -11,8 +11,7 @@ from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.units import how_many, show_bytes, show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.economics import TrainingCosts
-from osfmodel.planning.predictions import Comparison
-from osfmodel.planning.tuning import Tuning
+from osfmodel.planning.results import Comparison, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import Column, csv_row, json_row
 from osfmodel.show.tables.listing import Entry, columns_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import show_bytes, show_time
-from osfmodel.planning.predictions import Prediction
 from osfmodel.planning.report import Report
+from osfmodel.planning.results import Prediction
 from osfmodel.show.curves import CURVES
 from osfmodel.show.html import iteration
 from osfmodel.show.html.markup import Markup, element, folded, joined

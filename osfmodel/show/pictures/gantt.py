@@ -11,7 +11,7 @@ from osfmodel.entities.intervals import Interval, common, length, outside, union
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span
 from osfmodel.entities.trace import Collective, Step
-from osfmodel.planning.predictions import Prediction
+from osfmodel.planning.results import Prediction
 
 COMPUTE = "compute"
 """The lane of the compute stream."""

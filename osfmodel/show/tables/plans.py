@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from osfmodel.engine.bands import Band
 from osfmodel.entities.units import show_time
 from osfmodel.planning.economics import Economics
-from osfmodel.planning.predictions import Comparison, Prediction
-from osfmodel.planning.tuning import Outcome
+from osfmodel.planning.results import Comparison, Outcome, Prediction
 from osfmodel.show.tables import PAGE, TERMINAL, Column, column, percent, spaced
 
 EXECUTOR = "executor"

@@ -11,8 +11,7 @@ from rich.table import Table
 from osfmodel.engine.bands import Band
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.units import how_many, show_bytes, show_sizes, show_time
-from osfmodel.planning.predictions import Bound, Comparison, Prediction
-from osfmodel.planning.tuning import Tuning
+from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import headed, texts
 from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, band_text, plan_rows

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from osfmodel.cost import AffineCost, Cost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.program import COMPUTE
 from osfmodel.engine.strategies import strategy_of
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan

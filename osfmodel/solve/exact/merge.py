@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from osfmodel.cost import AffineCost, Cost, TableCost
+from osfmodel.cost.shapes import AffineCost, Cost, TableCost
 from osfmodel.entities.plan import contiguous_plan
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Limits, Question, Solution, Status

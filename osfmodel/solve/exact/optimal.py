@@ -17,8 +17,7 @@ from itertools import groupby
 
 import numpy as np
 
-from osfmodel.cost import Cost
-from osfmodel.cost.shapes import Array
+from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import grouped_plan
 from osfmodel.entities.workload import Gradients, Workload

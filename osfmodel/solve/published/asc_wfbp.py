@@ -12,7 +12,7 @@ from __future__ import annotations
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Plan, contiguous_plan
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.published.mg_wfbp import linear
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.solution import Question, Solution, answer
 
 CHANNELS = 2
@@ -27,7 +27,7 @@ def solve(question: Question) -> Solution:
 
 
 def plan(workload: Workload, pricing: Pricing) -> Plan:
-    """The buckets in ready order, for a + b bytes (other costs: the authors' regression, ``mg_wfbp.linear``)."""
+    """The buckets in ready order, for a + b bytes (other costs: the authors' regression, ``regression.linear``)."""
     return contiguous_plan(workload, merge_queued(workload.gradients, *linear(pricing.cost())))
 
 

@@ -10,14 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from osfmodel.cost import AffineCost, Cost
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.solution import Question, Solution, answer
-
-REGRESSION_SIZES = tuple(32 * 1024 * i for i in range(1, 65))
-"""32 KiB to 2 MiB in 64 steps: where the authors' code measures a and b of a real network."""
 
 
 def solve(question: Question) -> Solution:
@@ -56,12 +51,3 @@ def merge(
             ends.append(i)
             start, pending = max(start + startup + per_byte * pending, ready[i]), sizes[i]
     return (*ends, len(sizes))
-
-
-def linear(cost: Cost) -> tuple[float, float]:
-    """(a, b) of a + b * bytes: exact for one line, otherwise the authors' linear regression over 32 KiB to 2 MiB."""
-    if isinstance(cost, AffineCost) and len(cost.pieces) == 1:
-        return cost.pieces[0]
-    sizes = np.array(REGRESSION_SIZES, dtype=float)
-    per_byte, startup = np.polyfit(sizes, cost(sizes), 1)
-    return max(float(startup), 0.0), max(float(per_byte), 0.0)

@@ -22,7 +22,7 @@ from itertools import accumulate
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.workload import Workload, element_bytes
-from osfmodel.solve.published.mg_wfbp import linear
+from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import tails_of
 from osfmodel.solve.solution import Question, Solution, answer
 
@@ -56,7 +56,7 @@ def _time(solution: Solution) -> float:
 
 
 def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:
-    """All three algorithms for base blocks of ``base`` bytes. Costs other than a + b bytes: ``mg_wfbp.linear``."""
+    """All three algorithms for base blocks of ``base`` bytes. Costs other than a + b bytes: ``regression.linear``."""
     problem = problem_of(workload, *linear(pricing.cost()), base)
     _, sends = search(problem)
     sent = [0] * len(problem.names)

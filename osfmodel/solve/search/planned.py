@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, Plan, contiguous_plan
 from osfmodel.entities.timeline import Timeline
@@ -22,7 +22,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
 from osfmodel.solve.caps import capped_plans
 from osfmodel.solve.exact import merge, optimal, pareto
-from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, us_byte
+from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, regression, us_byte
 from osfmodel.solve.published.byte_scheduler import CREDIT
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
@@ -165,7 +165,7 @@ def _windowed(workload: Workload, jobs: Jobs, pricing: Pricing, objective: Objec
 
 def _merged(workload: Workload, pricing: Pricing) -> tuple[int, ...]:
     gradients = workload.gradients
-    startup, per_byte = mg_wfbp.linear(pricing.cost())
+    startup, per_byte = regression.linear(pricing.cost())
     return mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte)
 
 

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from osfmodel.cost import AffineCost, Cost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact.merge import MergeProblem, MergeTable, sweep

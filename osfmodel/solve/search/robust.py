@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from osfmodel.cost import Cost
+from osfmodel.cost.shapes import Cost
 from osfmodel.engine.recursion import communication_finish
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits, allowed, groups_of

@@ -1,0 +1,112 @@
+"""Files of measured runs: JSON <-> Measurement.
+
+A file holds the runs of one source, with what they share said once:
+
+{"schema_version": 1, "kind": "measurements", "name": "bcaffe", "source": {...}, "warm_ups": 0,
+ "runs": [{"workload": .., "cluster": .., "plan": .., "workers": 8, "iteration_time_s": [..],
+           "deviation_s": .., "conditions": {"batch_size": "64"}}]}
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from osfmodel.entities.errors import DataError
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.source import Source
+
+
+class _RunDocument(documents.Strict):  # in the order in which a file shows them
+    workload: str
+    cluster: str
+    plan: str
+    workers: int
+    iteration_time_s: list[float] = msgspec.field(default_factory=list)
+    deviation_s: float | None = None
+    peak_bytes: int | None = None
+    conditions: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Measurements(documents.Strict, kw_only=True):
+    schema_version: int
+    kind: str = ""
+    name: str
+    warm_ups: int = 0
+    source: Source = Source()
+    runs: list[_RunDocument]
+
+
+def decode_measurements(text: bytes) -> tuple[Measurement, ...]:
+    """A measurement file's content. Raises DataError saying what is wrong, and in which run."""
+    document = documents.decode(text, "measurements", _Measurements)
+    if not document.runs:
+        raise DataError("holds no runs")
+    found = []
+    for number, row in enumerate(document.runs):
+        try:
+            found.append(
+                Measurement(
+                    row.workload,
+                    row.cluster,
+                    row.plan,
+                    row.workers,
+                    tuple(row.iteration_time_s),
+                    document.warm_ups,
+                    tuple(row.conditions.items()),
+                    document.source,
+                    row.deviation_s,
+                    row.peak_bytes,
+                )
+            )
+        except DataError as error:
+            raise DataError(f"run {number}: {error}") from None
+    return tuple(found)
+
+
+def measurements_document(name: str, runs: Sequence[Measurement]) -> dict[str, Any]:
+    """The JSON-ready form that :func:`decode_measurements` reads. Raises DataError where the runs share no source."""
+    shared = {(run.source, run.warm_ups) for run in runs}
+    if len(shared) != 1:
+        raise DataError(f"the runs of {name!r} have {len(shared)} sources or warm-ups: a file holds those of one")
+    ((source, warm_ups),) = shared
+    rows = [
+        _RunDocument(
+            run.workload,
+            run.cluster,
+            run.plan,
+            run.workers,
+            list(run.samples),
+            run.deviation,
+            run.peak_bytes,
+            dict(run.conditions),
+        )
+        for run in runs
+    ]
+    document = _Measurements(
+        schema_version=documents.SCHEMA_VERSION,
+        kind="measurements",
+        name=name,
+        warm_ups=warm_ups,
+        source=source,
+        runs=rows,
+    )
+    built: dict[str, Any] = msgspec.to_builtins(document)
+    return built
+
+
+def load_measurements(name_or_path: str | os.PathLike[str]) -> tuple[Measurement, ...]:
+    """The bundled runs of a source by name, or those in a JSON file.
+
+    Raises UsageError for an unknown name, DataError for a file that cannot be used.
+    """
+    return profiles.read_own(profiles.locate(name_or_path, "measurements"), decode_measurements, "measurements")
+
+
+def save_measurements(name: str, runs: Sequence[Measurement], path: str | os.PathLike[str]) -> None:
+    """Write measured runs as JSON that :func:`load_measurements` reads. Raises DataError; never leaves half a file."""
+    profiles.write_text(path, documents.encode(measurements_document(name, runs)))

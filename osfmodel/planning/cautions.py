@@ -1,0 +1,109 @@
+"""What a prediction is to be taken with: error bands, extrapolation, effects that are in it and what it cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import Cost, TableCost
+from osfmodel.engine import predict_timeline
+from osfmodel.engine.bands import Band, band_for, bundled_bands, regime_of
+from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.effects import Effects
+from osfmodel.entities.errors import UsageError
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import show_bytes
+from osfmodel.entities.workload import Workload
+
+
+def effect_caveats(effects: Effects) -> tuple[str, ...]:
+    """What is said of a prediction with effects: which, and that the search for plans does not see all of them."""
+    if not effects.active:
+        return ()
+    named = ", ".join(f"{name}={value:g}" for name, value in effects.active.items())
+    unseen = any(effects.apart_from_cost.active)
+    proof = "; the bound holds without them, and `optimal` is the best found with them" if unseen else ""
+    copies = [name for name in effects.active if "copy" in name]
+    said = f"; {' and '.join(copies)}, of one framework only, charged to every plan that is not of another"
+    alike = said if copies else ""
+    return (f"with the effects {named}{alike}{proof}",)
+
+
+def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
+    """What is said where the library keeps several collectives in flight: that no optimum is proven then."""
+    if cluster.in_flight == 1:
+        return ()
+    return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
+
+
+def error_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> Band | None:
+    """How far predictions in this regime were from measured runs, wider where the price itself was not measured.
+
+    Then what the iteration takes with a price that is wrong by the model's own error is added.
+    """
+    band = band_for(regime_of(workload, timeline, pricing.cost()), bundled_bands())
+    if band is None or not pricing.uncertainty:
+        return band
+    dearer = predict_timeline(workload, plan, pricing.slower(1 + pricing.uncertainty)).iteration_time
+    return replace(band, half_width=band.half_width + dearer / timeline.iteration_time - 1)
+
+
+def require_nouns(workload: object, cluster: object) -> None:
+    """Raise UsageError, saying how to get one, for what is no Workload or no Cluster."""
+    for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
+        if not isinstance(value, noun):
+            raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
+
+
+def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:
+    """A warning where a message is larger or smaller than what was measured."""
+    return _beyond([bucket.size for bucket in plan.buckets if bucket.density is None], cost)
+
+
+def plan_extrapolation(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[str, ...]:
+    """The same for all messages of ``plan``, those of sparse buckets at the price of an all-gather."""
+    sparsity = Sparsity(workload, pricing.effects, pricing.workers)
+    gathered = [sparsity.gathered_bytes(bucket) for bucket in plan.buckets if bucket.density is not None]
+    notes = extrapolation(plan, pricing.cost()) + _beyond(gathered, pricing.cost("all_gather"))
+    unmeasured = plan.sparse and pricing.workers > 1 and not (pricing.effects.select or pricing.effects.select_time)
+    said = "what selecting entries computes is not known here and left out: measure it with `osf bench`"
+    guessed = plan.sparse and "all_gather" in pricing.assumed
+    assumed = "all-gathers are priced at half an all-reduce: measure them with `osf bench --collective all_gather`"
+    return tuple(dict.fromkeys(notes)) + ((said,) if unmeasured else ()) + ((assumed,) if guessed else ())
+
+
+def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
+    measured = cost.measured_range
+    if measured is None or not sizes:
+        return ()
+    smallest, largest = min(sizes), max(sizes)
+    notes = []
+    if largest > measured[1]:
+        notes.append(f"messages above {show_bytes(measured[1])}, the largest measured, are extrapolated")
+    if smallest < measured[0]:
+        flat = isinstance(cost, TableCost) and cost.sizes[0] >= measured[0]
+        how = "priced like that one" if flat else "extrapolated"
+        notes.append(f"messages below {show_bytes(measured[0])}, the smallest measured, are {how}")
+    return tuple(notes)
+
+
+def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
+    """A warning where a fitted cluster is asked for a worker count that the fit did not see."""
+    if cluster.fitted is None or workers == 1 or workers in cluster.fitted.workers:
+        return ()
+    fitted = ", ".join(map(str, cluster.fitted.workers))
+    return (f"prices for {workers} workers are extrapolated from a fit to {fitted} workers",)
+
+
+SIZED = "record a trace with record_shapes=True, import it with --model, or use osf profile"
+"""How to have a workload whose gradients have sizes."""
+
+
+def size_warnings(workload: Workload, workers: int) -> tuple[str, ...]:
+    """A warning where several workers have nothing to send, which no training is like."""
+    if workload.gradient_bytes or workers == 1:
+        return ()
+    return (f"no gradient of {workload.name!r} has a size, so that nothing is sent and scaling looks perfect: {SIZED}",)
