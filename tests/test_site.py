@@ -79,7 +79,6 @@ def in_design() -> list[str]:
 
 
 OF_ONE_MODULE = {
-    "STOCK_TARGETS": "those of CONFIG_TARGETS that are plans",
     "KEEPERS": "those of EXECUTORS whose storage is known",
     "RUNNING": "those of EXECUTORS that osf run trains under",
     "MEASURING": "those of EXECUTORS whose collectives osf bench measures",

@@ -22,7 +22,6 @@ from osfmodel.entities.units import parse_time
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.show.documents.render import FORMATS, Result, choose_format, ending_of, render
-from osfmodel.targets.named_plans import NAMED_PLANS
 
 LARGEST_WORKER_COUNT = 10**7
 COMMANDS = {
@@ -151,7 +150,15 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
 
 WORKLOAD = NameOrFile("workload", lambda: profiles.names("workload"))
 CLUSTER = NameOrFile("cluster", lambda: profiles.names("cluster"))
-PLAN = NameOrFile("plan", lambda: NAMED_PLANS)
+
+
+def _plans() -> Iterable[str]:
+    from osfmodel.targets.named_plans import NAMED_PLANS
+
+    return NAMED_PLANS
+
+
+PLAN = NameOrFile("plan", _plans)
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -20,7 +20,7 @@ from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.lookup import suggestion
 from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.planning.launch import SNIPPETS
-from osfmodel.show.documents.results import Listed
+from osfmodel.show.documents.listing import Listed
 from osfmodel.show.tables.listing import Entry
 from osfmodel.targets import CONFIG_TARGETS
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS

@@ -15,8 +15,6 @@ from osfmodel.cli.groups import OUTPUT, PRICES, RULES, WHAT_IF, OptionGroup
 from osfmodel.cli.options.subject import Subject
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import show_time
-from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
-from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -62,6 +60,8 @@ def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limit
         raise UsageError(f"--for {params['target']} does not work with --live, which trains with PyTorch alone")
     _require_sensible(subject.workload_name, params)
     seconds = parse_limit(params["timeout"])
+    from osfmodel.runtime.job.ranks import Voice, place_of, require_torch, together
+
     require_torch("osf tune --live")
     from osfmodel.runtime import live
     from osfmodel.runtime.live import session
@@ -87,6 +87,8 @@ def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limit
 
 def _require_sensible(subject: str, params: Mapping[str, Any]) -> None:
     """Everything that can be said before anyone meets."""
+    from osfmodel.runtime.training.factories import is_factory
+
     scale = params["scale"]
     if not 0 < scale < 1e6:
         raise UsageError(f"--scale {scale}: write a factor above 0, such as 8 or 0.5")

@@ -1,23 +1,20 @@
 """What a collective takes: cluster, workers -> Cost as a function of bytes.
 
-To add a model: one module with ``cost(cluster, workers, collective)`` and ``fit(samples, gpus_per_node)``, and
-one line in COST_MODELS. tests/conformance runs over the table.
+To add a model: one module with ``cost(cluster, workers, collective)``, ``fit(samples, gpus_per_node)`` and a MODEL of
+them, and one line in COST_MODELS. tests/conformance runs over the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
-from osfmodel.cost import hierarchical, nccl, nccl_fit, protocols, textbook
 from osfmodel.cost.fitting import Fit, Sample
-from osfmodel.cost.per_count import HOCKNEY, PIECEWISE, TABULATED, startups
 from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import CostError, UsageError
-from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.lookup import LateTable, suggestion
 
 __all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
 
@@ -51,70 +48,23 @@ class CostModel(NamedTuple):
     from_spec: Callable[[str, Sequence[str]], Cluster] | None = None
 
 
+COST_MODELS: LateTable[CostModel] = LateTable(
+    {
+        "hockney": "cost.per_count:HOCKNEY",
+        "ring": "cost.textbook:RING",
+        "binary-tree": "cost.textbook:BINARY_TREE",
+        "double-binary-tree": "cost.textbook:DOUBLE_BINARY_TREE",
+        "recursive-doubling": "cost.textbook:RECURSIVE_DOUBLING",
+        "halving-doubling": "cost.textbook:HALVING_DOUBLING",
+        "hierarchical": "cost.hierarchical:MODEL",
+        "nccl": "cost.nccl_fit:MODEL",
+        "protocols": "cost.protocols:MODEL",
+        "piecewise": "cost.per_count:PIECEWISE",
+        "tabulated": "cost.per_count:TABULATED",
+    }
+)
 LINK = ("bandwidth", "latency")
-OF_LINES = "latency is the constant of each fitted line, and bandwidth its slope"
-OF_TABLES = "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
-
-
-def _textbook(algorithm: str, meaning: str) -> CostModel:
-    return CostModel(
-        partial(textbook.cost, algorithm=algorithm),
-        partial(textbook.fit, algorithm=algorithm),
-        meaning,
-        link_parameters=LINK,
-        from_spec=partial(textbook.from_spec, algorithm=algorithm),
-    )
-
-
-COST_MODELS: Mapping[str, CostModel] = {
-    "hockney": CostModel(
-        HOCKNEY.cost, HOCKNEY.fit, "one published or fitted line per worker count", HOCKNEY.counts, link_note=OF_LINES
-    ),
-    "ring": _textbook("ring", "ring over one kind of link"),
-    "binary-tree": _textbook("binary-tree", "reduce to a root and broadcast"),
-    "double-binary-tree": _textbook("double-binary-tree", "two pipelined trees, optimistic as printed"),
-    "recursive-doubling": _textbook("recursive-doubling", "pairs exchange everything at doubling distance"),
-    "halving-doubling": _textbook("halving-doubling", "Rabenseifner: recursive halving, then doubling"),
-    "hierarchical": CostModel(
-        hierarchical.cost,
-        hierarchical.fit,
-        "rings inside nodes, then between nodes",
-        link_parameters=LINK,
-        from_spec=hierarchical.from_spec,
-    ),
-    "nccl": CostModel(
-        nccl.cost,
-        nccl_fit.fit,
-        "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
-        uncertainty=nccl.UNCERTAINTY,
-        link_parameters=LINK[:1],
-        network_independent="launches and the ceilings of NCCL's low-latency protocols",
-        has_network=nccl.has_network,
-        from_spec=nccl.from_spec,
-    ),
-    "protocols": CostModel(
-        protocols.cost,
-        protocols.fit,
-        "the fastest of fitted protocols, shared by worker counts",
-        network_independent="launches and passes over local memory",
-        has_network=protocols.has_network,
-    ),
-    "piecewise": CostModel(
-        PIECEWISE.cost,
-        PIECEWISE.fit,
-        "the minimum of a few fitted lines per worker count",
-        PIECEWISE.counts,
-        link_note=OF_LINES,
-    ),
-    "tabulated": CostModel(
-        TABULATED.cost,
-        TABULATED.fit,
-        "a measured size -> time table per worker count",
-        TABULATED.counts,
-        link_note=OF_TABLES,
-        startups=startups,
-    ),
-}
+"""The parameters of a model that are figures of a link."""
 
 
 def worker_counts(cluster: Cluster) -> tuple[int, ...]:

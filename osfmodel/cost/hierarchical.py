@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from osfmodel.cost import LINK, CostModel
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
 from osfmodel.cost.placement import layout_of
 from osfmodel.cost.shapes import AffineCost
@@ -75,3 +76,6 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     (in_latency, in_per_byte, latency, per_byte), residuals = fit_nonnegative(samples, regressors)
     links = {"in_node": Link(in_latency, in_per_byte), "between_nodes": Link(latency, per_byte)}
     return Fit.of(samples, {**links, "nics_per_node": 1}, residuals)
+
+
+MODEL = CostModel(cost, fit, "rings inside nodes, then between nodes", link_parameters=LINK, from_spec=from_spec)

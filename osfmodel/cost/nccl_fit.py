@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from osfmodel.cost import LINK, CostModel
 from osfmodel.cost.fitting import OUTLIER, Fit, Sample
-from osfmodel.cost.nccl import CORRECTED, GRID, cost, times, ways
+from osfmodel.cost.nccl import CORRECTED, GRID, UNCERTAINTY, cost, from_spec, has_network, times, ways
 from osfmodel.cost.nccl_constants import DEVICES, GB
 from osfmodel.cost.placement import Placement, layout_of
 from osfmodel.cost.shapes import Array
@@ -124,3 +125,15 @@ def _errors(shape: NcclShape, group: _Group) -> Array:
     prices = (low + group.weight * (high - low)).min(axis=0)
     errors: Array = np.log(np.maximum(prices, SHORTEST)) - group.log_times
     return errors
+
+
+MODEL = CostModel(
+    cost,
+    fit,
+    "NCCL's fastest algorithm and protocol, from GPUs and NICs alone",
+    uncertainty=UNCERTAINTY,
+    link_parameters=LINK[:1],
+    network_independent="launches and the ceilings of NCCL's low-latency protocols",
+    has_network=has_network,
+    from_spec=from_spec,
+)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from osfmodel.cost import CostModel
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative, medians
 from osfmodel.cost.fitting.minimum import fit_minimum
 from osfmodel.cost.shapes import AffineCost, Cost, TableCost
@@ -130,14 +131,30 @@ def startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
     }
 
 
-HOCKNEY = PerCount("fits", "fit", lambda line: AffineCost(((line.latency, line.seconds_per_byte),)), _line)
-PIECEWISE = PerCount(
+OF_LINES = "latency is the constant of each fitted line, and bandwidth its slope"
+OF_TABLES = "latency is the measured time of the smallest messages, and bandwidth what larger ones take beyond it"
+_LINE = PerCount("fits", "fit", lambda line: AffineCost(((line.latency, line.seconds_per_byte),)), _line)
+_LINES = PerCount(
     "pieces", "pieces", lambda row: AffineCost(tuple(zip(row.latencies, row.seconds_per_byte, strict=True))), _lines
 )
-TABULATED = PerCount(
+_TABLES = PerCount(
     "tables",
     "table",
     lambda table: TableCost(table.sizes, table.times, measured_range=(table.sizes[0], table.sizes[-1])),
     _table,
     "was measured with",
+)
+HOCKNEY = CostModel(
+    _LINE.cost, _LINE.fit, "one published or fitted line per worker count", _LINE.counts, link_note=OF_LINES
+)
+PIECEWISE = CostModel(
+    _LINES.cost, _LINES.fit, "the minimum of a few fitted lines per worker count", _LINES.counts, link_note=OF_LINES
+)
+TABULATED = CostModel(
+    _TABLES.cost,
+    _TABLES.fit,
+    "a measured size -> time table per worker count",
+    _TABLES.counts,
+    link_note=OF_TABLES,
+    startups=startups,
 )

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log2
 
+from osfmodel.cost import CostModel
 from osfmodel.cost.fitting import Fit, Sample
 from osfmodel.cost.fitting.minimum import fit_minimum
 from osfmodel.cost.placement import layout_of
@@ -86,3 +87,12 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
         for a, b, c, d, e, f in found.pieces
     )
     return Fit.of(samples, {"protocols": protocols, "nics_per_node": 1}, found.residuals)
+
+
+MODEL = CostModel(
+    cost,
+    fit,
+    "the fastest of fitted protocols, shared by worker counts",
+    network_independent="launches and passes over local memory",
+    has_network=has_network,
+)

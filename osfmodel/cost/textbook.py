@@ -9,8 +9,10 @@ collective communication operations in MPICH", IJHPCA 19(1), 2005. Trees take ce
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from osfmodel.cost import LINK, CostModel
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.cost.spec import link_from_spec
@@ -213,3 +215,20 @@ def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
             links[name] = Link(latency, per_byte)
             residuals.update(zip(chosen, errors, strict=True))
     return Fit.of(samples, links, [residuals[i] for i in range(len(samples))])
+
+
+def _model(algorithm: str, meaning: str) -> CostModel:
+    return CostModel(
+        partial(cost, algorithm=algorithm),
+        partial(fit, algorithm=algorithm),
+        meaning,
+        link_parameters=LINK,
+        from_spec=partial(from_spec, algorithm=algorithm),
+    )
+
+
+RING = _model("ring", "ring over one kind of link")
+BINARY_TREE = _model("binary-tree", "reduce to a root and broadcast")
+DOUBLE_BINARY_TREE = _model("double-binary-tree", "two pipelined trees, optimistic as printed")
+RECURSIVE_DOUBLING = _model("recursive-doubling", "pairs exchange everything at doubling distance")
+HALVING_DOUBLING = _model("halving-doubling", "Rabenseifner: recursive halving, then doubling")

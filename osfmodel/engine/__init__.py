@@ -5,15 +5,15 @@ That is ``auto``, the model of this package. ENGINES has it beside models of oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine import osf_model, recursion
+from osfmodel.engine import recursion
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
-from osfmodel.entities.lookup import require
+from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
@@ -72,16 +72,14 @@ class Engine(NamedTuple):
 
 
 AUTO = "auto"
-ENGINES: Mapping[str, Engine] = {
-    AUTO: Engine(predict_timeline, "our model: the recursion, or the simulator where a plan needs it, with effects"),
-    osf_model.NAME: Engine(
-        osf_model.predict_timeline,
-        "OSF's recursion of overlap and tensor fusion (WWW'22), reconstructed from its abstract",
-        osf_model.seen,
-        (osf_model.CAVEAT,),
-        ("wfbp", "single", osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN, "optimal"),
-    ),
-}
+ENGINES: LateTable[Engine] = LateTable(
+    {
+        AUTO: Engine(
+            predict_timeline, "our model: the recursion, or the simulator where a plan needs it, with effects"
+        ),
+        "osf": "engine.osf_model:ENGINE",
+    }
+)
 
 
 def engine_called(name: str) -> Engine:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
-from osfmodel.engine import recursion
+from osfmodel.engine import Engine, recursion
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.errors import PlanError, UsageError
@@ -141,3 +141,12 @@ def rule_of(name: str) -> Callable[[Workload, Cost], Plan]:
         return lambda workload, cost: idle_flush(workload, cost, *seconds)
     fusion = Fusion(parse_bytes(buffer), *seconds)
     return lambda workload, cost: fused(workload, fusion)
+
+
+ENGINE = Engine(
+    predict_timeline,
+    "OSF's recursion of overlap and tensor fusion (WWW'22), reconstructed from its abstract",
+    seen,
+    (CAVEAT,),
+    ("wfbp", "single", CONSTANT_PLAN, ADAPTIVE_PLAN, "optimal"),
+)

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import TypeVar
 
 from osfmodel.entities.errors import UsageError
 
 Entry = TypeVar("Entry")
+
+
+class LateTable(MutableMapping[str, Entry]):
+    """A table whose entries are loaded when they are asked for, so that a command loads those that it needs.
+
+    >>> table = LateTable({"plain": "entities.plan:PLAIN"})
+    >>> "plain" in table, table["plain"].channels
+    (True, 1)
+    """
+
+    def __init__(self, places: Mapping[str, Entry | str]) -> None:
+        """``places``: name -> ``module:attribute`` in osfmodel, or the entry itself."""
+        self._places = dict(places)
+
+    def __getitem__(self, name: str) -> Entry:
+        place = self._places[name]
+        if not isinstance(place, str):
+            return place
+        module, _, attribute = place.partition(":")
+        found: Entry = getattr(import_module(f"osfmodel.{module}"), attribute)
+        self._places[name] = found
+        return found
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._places[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._places[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def require(name: str, table: Mapping[str, Entry], what: str) -> Entry:

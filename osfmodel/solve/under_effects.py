@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.horovod_loop import Loop, steady_iteration
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
 from osfmodel.entities.timeline import Timeline
@@ -70,6 +69,8 @@ def _flushed(workload: Workload, pricing: Pricing) -> list[Plan]:
     """Where fusing costs: whenever the channel is free all that is ready, up to all bytes, a half, a quarter..."""
     if not pricing.effects.fusion_copy:
         return []
+    from osfmodel.engine.horovod_loop import Loop, steady_iteration
+
     inside, total = replace(pricing, blocking=True), workload.gradient_bytes
     loops = [Loop(total >> times, 0) for times in range(HALVINGS + 1)]
     return [grouped_plan(workload, steady_iteration(loop, workload, inside, 2).batches) for loop in loops]

@@ -6,32 +6,36 @@ To add one: a module with a TARGET and one line here. Its default knobs are at o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 
+from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-from osfmodel.targets import byteps, ddp, ddp_dialects, deepspeed, executor, fsdp2, horovod, megatron
 from osfmodel.targets.target import Target
 
-__all__ = ["CONFIG_TARGETS", "STOCK_TARGETS", "Target", "runs_on"]
+__all__ = ["CONFIG_TARGETS", "Target", "runs_on", "stock_targets"]
 
-CONFIG_TARGETS: Mapping[str, Target] = {
-    "ddp": ddp.TARGET,
-    "horovod": horovod.TARGET,
-    "accelerate": ddp_dialects.ACCELERATE,
-    "lightning": ddp_dialects.LIGHTNING,
-    "deepspeed": deepspeed.TARGET,
-    "megatron": megatron.TARGET,
-    "byteps": byteps.TARGET,
-    "fsdp2": fsdp2.TARGET,
-    "runtime": executor.TARGET,
-}
-STOCK_TARGETS: Mapping[str, Target] = {
-    name: target for name, target in CONFIG_TARGETS.items() if not target.executes and not target.dialect_of
-}
-"""Those with a rule of their own that are no executors: their defaults are named plans."""
+CONFIG_TARGETS: LateTable[Target] = LateTable(
+    {
+        "ddp": "targets.ddp:TARGET",
+        "horovod": "targets.horovod:TARGET",
+        "accelerate": "targets.ddp_dialects:ACCELERATE",
+        "lightning": "targets.ddp_dialects:LIGHTNING",
+        "deepspeed": "targets.deepspeed:TARGET",
+        "megatron": "targets.megatron:TARGET",
+        "byteps": "targets.byteps:TARGET",
+        "fsdp2": "targets.fsdp2:TARGET",
+        "runtime": "targets.executor:TARGET",
+    }
+)
+
+
+@cache
+def stock_targets() -> dict[str, Target]:
+    """The targets with a rule of their own that are no executors: their defaults are named plans."""
+    return {name: one for name, one in CONFIG_TARGETS.items() if not one.executes and not one.dialect_of}
 
 
 def runs_on(plan: Plan, workload: Workload) -> tuple[str, ...]:
     """The stock frameworks that can be set to carry out exactly this plan; none means that it needs an executor."""
-    return tuple(name for name, target in STOCK_TARGETS.items() if target.convert.forms(plan, workload))
+    return tuple(name for name, target in stock_targets().items() if target.convert.forms(plan, workload))

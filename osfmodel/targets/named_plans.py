@@ -20,7 +20,7 @@ from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.caps import best_cap
 from osfmodel.solve.solution import PlanRule, Question, Solution, planner_of
 from osfmodel.solve.under_effects import plan_under_effects
-from osfmodel.targets import STOCK_TARGETS, Target, ddp, horovod
+from osfmodel.targets import Target, ddp, horovod, stock_targets
 from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 
 
@@ -49,9 +49,9 @@ def _table() -> dict[str, PlanRule]:
             unpriced=True,
         ),
     }
-    table |= {name: _default(target) for name, target in STOCK_TARGETS.items()}
+    table |= {name: _default(target) for name, target in stock_targets().items()}
     table |= {name: named_rule(rule) for name, rule in SOLVERS.items()}
-    if len(table) != 2 + len(STOCK_TARGETS) + len(SOLVERS):
+    if len(table) != 2 + len(stock_targets()) + len(SOLVERS):
         raise AssertionError("two plans have the same name: rename a solver or a target")
     return table
 

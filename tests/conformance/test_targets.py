@@ -18,7 +18,7 @@ from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Block, Bucket, Plan, in_one, one_by_one
 from osfmodel.solve import SOLVERS, Limits
-from osfmodel.targets import STOCK_TARGETS
+from osfmodel.targets import stock_targets
 from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS, make_plan, named_plan
 from tests.problems import asked
 
@@ -227,7 +227,7 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
 
 
 PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]
-UNPRICED_TARGETS = {name for name, target in STOCK_TARGETS.items() if target.convert.unpriced}
+UNPRICED_TARGETS = {name for name, target in stock_targets().items() if target.convert.unpriced}
 NEED_NONE = {"wfbp", "single", "cap:25MiB", "horovod:64MiB,5ms", "sparse:1%,cap:25MiB"} | UNPRICED_TARGETS
 
 

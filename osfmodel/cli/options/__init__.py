@@ -11,7 +11,6 @@ from osfmodel.cli.groups import Decorator
 from osfmodel.entities.files import profiles
 from osfmodel.entities.plan import Plan
 from osfmodel.targets import CONFIG_TARGETS
-from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 
 
 def plan_option(said: str) -> Decorator:
@@ -28,6 +27,8 @@ def target_option(said: str) -> Decorator:
 
 def named_or_file(name: str) -> str | tuple[str, Plan]:
     """The name of a plan, or that of a file and the plan in it. Raises UsageError, DataError."""
+    from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
+
     path = Path(name)
     if name not in NAMED_PLANS and (path.is_file() or path.name != name or path.suffix == ".json"):
         return name, profiles.load_plan(path)

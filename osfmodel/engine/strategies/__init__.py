@@ -1,17 +1,18 @@
 """Parallel strategies: STRATEGIES maps a name to the lowering that turns a plan into a program.
 
-To add one: a module with ``lower(workload, plan, pricing) -> Program`` and one line here; tests/conformance runs over
-the table. The engine, the memory curve and the pictures know operations, streams and links, and no strategy.
+To add one: a module with ``lower(workload, plan, pricing) -> Program`` and a STRATEGY, and one line here;
+tests/conformance runs over the table. The engine, the memory curve and the pictures know operations, streams and links,
+and no strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
-from osfmodel.engine.strategies import replicated, split
+from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -27,10 +28,12 @@ class Strategy(NamedTuple):
     summary: str
 
 
-STRATEGIES: Mapping[str, Strategy] = {
-    "replicated": Strategy(replicated.lower, "all weights and gradients on every worker, an all-reduce a bucket"),
-    "split": Strategy(split.lower, "a reduce-scatter in backward and an all-gather before the next forward"),
-}
+STRATEGIES: LateTable[Strategy] = LateTable(
+    {
+        "replicated": "engine.strategies.replicated:STRATEGY",
+        "split": "engine.strategies.split:STRATEGY",
+    }
+)
 
 
 def strategy_of(plan: Plan) -> Strategy:

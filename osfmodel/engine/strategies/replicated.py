@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
+from osfmodel.engine.strategies import Strategy
 from osfmodel.engine.strategies.lowering import Lowering
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -14,3 +15,6 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     step = Lowering(workload, plan, pricing)
     kinds = ["all_reduce" if bucket.density is None else "all_gather" for bucket in plan.buckets]
     return step.finished([step.send(number, kind) for number, kind in enumerate(kinds)])
+
+
+STRATEGY = Strategy(lower, "all weights and gradients on every worker, an all-reduce a bucket")

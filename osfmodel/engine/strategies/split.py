@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
+from osfmodel.engine.strategies import Strategy
 from osfmodel.engine.strategies.lowering import Lowering
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
@@ -19,3 +20,6 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     for number in sorted(range(len(scatters)), key=first.__getitem__):
         arrivals[number] = step.send(number, "all_gather", (scatters[number],))
     return step.finished(arrivals)
+
+
+STRATEGY = Strategy(lower, "a reduce-scatter in backward and an all-gather before the next forward")

@@ -1,16 +1,16 @@
 """Other lines for a tuned plan than those of its framework: SNIPPETS maps a name to its Snippet.
 
-To add one: a function (Tuning) -> text in a module here, and one line in the table. It raises UsageError, saying why,
-where it has nothing to say of this tuning. ``osf tune --lines NAME`` prints it; tests/conformance runs over the
-table.
+To add one: a Snippet of a function (Tuning) -> text in a module here, and one line in the table. It raises UsageError,
+saying why, where it has nothing to say of this tuning. ``osf tune --lines NAME`` prints it; tests/conformance runs over
+the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
-from osfmodel.planning.launch import nccl_tuner, torchrun
+from osfmodel.entities.lookup import LateTable
 from osfmodel.planning.results import Tuning
 
 __all__ = ["SNIPPETS", "Snippet"]
@@ -23,8 +23,10 @@ class Snippet(NamedTuple):
     write: Callable[[Tuning], str]
 
 
-SNIPPETS: Mapping[str, Snippet] = {
-    "torchrun": Snippet("the command that starts the workers on each node", torchrun.torchrun),
-    "slurm": Snippet("a batch script for sbatch that starts them", torchrun.slurm),
-    "nccl-tuner": Snippet("NCCL's algorithm and protocol for the messages of the plan", nccl_tuner.write),
-}
+SNIPPETS: LateTable[Snippet] = LateTable(
+    {
+        "torchrun": "planning.launch.torchrun:TORCHRUN",
+        "slurm": "planning.launch.torchrun:SLURM",
+        "nccl-tuner": "planning.launch.nccl_tuner:NCCL_TUNER",
+    }
+)

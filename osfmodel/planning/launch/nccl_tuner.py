@@ -12,6 +12,7 @@ from itertools import groupby
 from osfmodel.cost import nccl
 from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
+from osfmodel.planning.launch import Snippet
 from osfmodel.planning.results import Tuning
 
 ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
@@ -56,3 +57,6 @@ HEAD = """\
 # nccl-tests has shown it to be faster (NCCL_ALGO and NCCL_PROTO set one). Sizes are bytes, least to most of the plan.
 # NCCL_TUNER_PLUGIN names the plugin of NCCL's ext-tuner/example, NCCL_TUNER_CONFIG_FILE this file.
 """
+
+
+NCCL_TUNER = Snippet("NCCL's algorithm and protocol for the messages of the plan", write)

@@ -6,6 +6,7 @@ import re
 
 from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
+from osfmodel.planning.launch import Snippet
 from osfmodel.planning.results import Tuning
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -78,3 +79,7 @@ host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 meeting="--rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint $host:{port}"
 srun torchrun --nnodes {nodes} --nproc-per-node {each} $meeting {script}
 """
+
+
+TORCHRUN = Snippet("the command that starts the workers on each node", torchrun)
+SLURM = Snippet("a batch script for sbatch that starts them", slurm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import Cluster
@@ -14,7 +14,6 @@ from osfmodel.planning.economics import TrainingCosts
 from osfmodel.planning.results import Comparison, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import Column, csv_row, json_row
-from osfmodel.show.tables.listing import Entry, columns_of
 from osfmodel.show.tables.plans import COMPARISONS, OUTCOMES, PAID, PLANS, RATE, PlanRow, plan_rows
 
 
@@ -162,38 +161,6 @@ class Tuned:
             return f"settings for {self.tuning.target}; the plan and its times: --format json"
         settings = "" if self.lines.executes else "; settings alone: --format code"
         return f"{style}: the plan and its times{settings}" if style in ("json", "yaml") else style
-
-
-class Listed:
-    """The result of ``osf list``: records by kind, or one entry with all that is known of it."""
-
-    def __init__(self, listings: Mapping[str, Sequence[Entry]], problems: Sequence[str], whole: bool) -> None:
-        self.listings, self.problems, self.whole = listings, problems, whole
-
-    def document(self) -> dict[str, Any]:
-        found = {kind: [json_row(columns_of(kind), row) for row in rows] for kind, rows in self.listings.items()}
-        return {"schema_version": SCHEMA_VERSION, **found}
-
-    def rows(self) -> list[dict[str, Any]]:
-        rows = [
-            {"kind": kind, **csv_row(columns_of(kind), row)} for kind, found in self.listings.items() for row in found
-        ]
-        keys = dict.fromkeys(key for row in rows for key in row)
-        return [{key: row.get(key) for key in keys} for row in rows]
-
-    def show(self, console: Any) -> None:
-        from osfmodel.show.terminal import listing as list_screen
-
-        for number, (kind, rows) in enumerate(self.listings.items()):
-            if number:
-                console.print()
-            if self.whole:
-                list_screen.show_entry(console, columns_of(kind), rows[0])
-            else:
-                list_screen.show_list(console, kind, rows)
-
-    def warnings(self) -> list[str]:
-        return list(self.problems)
 
 
 def summary(noun: Workload | Cluster | Measurement) -> str:

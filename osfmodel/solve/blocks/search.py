@@ -23,7 +23,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.resize import PROGRESS, Sized, SizingProblem, problem_of, resized, time_of
 from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
 from osfmodel.solve.exact import merge, optimal
-from osfmodel.solve.solution import Limits, Question, Solution, Status, answer
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
 PROGRAMMES = 24
 """Linear programmes that the search over places solves per sequence at most."""
@@ -227,3 +227,13 @@ def _priority(problem: SizingProblem, tape: Tape, first: int, start: float) -> I
             end = int(chosen[end])
             cuts.append(first + end)
         yield cuts[::-1]
+
+
+RULE = PlanRule(
+    solve,
+    "block sizes by linear programmes, tensors cut",
+    objective=Objective(forward_overlap=True),
+    searches=True,
+    chooses=True,
+    on_request=True,
+)

@@ -19,11 +19,11 @@ import numpy as np
 
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill
-from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.plan import PLAIN, grouped_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 from osfmodel.solve.exact import merge
-from osfmodel.solve.solution import Limits, Question, Solution, Status, allowed, alternate, finish
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -185,3 +185,8 @@ def _closing(cap: int, most: int | None) -> Closes:
         full=lambda held, number: held >= cap,
         over=None if most is None else lambda held, bucket, item: held > most,
     )
+
+
+RULE = PlanRule(
+    solve, "the exact optimum over plans of whole tensors in ready order", caveats, serves=PLAIN.permits, searches=True
+)

@@ -10,10 +10,10 @@ proves of its rule is not known here.
 from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.plan import Plan, contiguous_plan
+from osfmodel.entities.plan import Objective, Plan, contiguous_plan
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.published.regression import linear
-from osfmodel.solve.solution import Question, Solution, answer
+from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 CHANNELS = 2
 """All-reduces at once in the authors' benchmarks ("asc2"; their logs have 1 to 4)."""
@@ -48,3 +48,6 @@ def merge_queued(gradients: Gradients, startup: float, per_byte: float) -> tuple
             ends.append(i)
             start, pending = max(start + startup + per_byte * pending, ready[i]), sizes[i]
     return (*ends, len(sizes))
+
+
+RULE = PlanRule(solve, "several at once, as released (INFOCOM'21)", objective=Objective(CHANNELS))

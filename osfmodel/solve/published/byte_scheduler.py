@@ -13,9 +13,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.workload import Workload, element_bytes
-from osfmodel.solve.solution import Question, Solution, answer
+from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 PARAMETER = element_bytes("float32")
 """Bytes of a parameter: the code counts parameters, all of its examples are float32."""
@@ -62,3 +62,6 @@ def cuts(size: int, partition: int, element: int) -> list[int]:
     count = max(min(-(-size // partition), size // element), 1)
     inner = [size * piece // count // element * element for piece in range(1, count)]
     return [0, *inner, size]
+
+
+RULE = PlanRule(solve, "equal pieces by priority, with credit (SOSP'19)", caveats, Objective(forward_overlap=True))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.plan import PLAIN, contiguous_plan
 from osfmodel.solve.published.regression import linear
-from osfmodel.solve.solution import Question, Solution, answer
+from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 
 def solve(question: Question) -> Solution:
@@ -51,3 +51,6 @@ def merge(
             ends.append(i)
             start, pending = max(start + startup + per_byte * pending, ready[i]), sizes[i]
     return (*ends, len(sizes))
+
+
+RULE = PlanRule(solve, "merged-gradient WFBP as published (TPDS'21)", serves=PLAIN.permits)

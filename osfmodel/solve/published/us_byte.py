@@ -20,11 +20,11 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import tails_of
-from osfmodel.solve.solution import Question, Solution, answer
+from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 PARAMETER = element_bytes("float32")
 """Bytes of what the planner counts: elements of float32."""
@@ -211,3 +211,6 @@ def blocks(problem: UsByteProblem, gap: float) -> int:
     if not problem.per_byte:
         return max(problem.sizes)
     return max(math.ceil((gap - problem.startup) / (problem.per_byte * problem.base)), 1) * problem.base
+
+
+RULE = PlanRule(solve, "unequal blocks, as released (TPDS)", objective=Objective(forward_overlap=True))

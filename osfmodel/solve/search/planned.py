@@ -27,7 +27,7 @@ from osfmodel.solve.published.byte_scheduler import CREDIT
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
 from osfmodel.solve.search.local_search import Meter, improve
-from osfmodel.solve.solution import Limits, Question, Solution, Status, answer
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
 SAME = 1e-9
 """A plan this close to the bound, relatively, is proven best."""
@@ -188,3 +188,12 @@ def _searched(
         found = plan_of(workload, improve(chunks, meter, bound, work // max(len(chunks), 1)), objective)
         if found is not None:
             yield found
+
+
+RULE = PlanRule(
+    solve,
+    "the best found by several exact methods and local search",
+    objective=Objective(forward_overlap=True),
+    searches=True,
+    chooses=True,
+)
