@@ -133,7 +133,10 @@ def levels(model: osf.Workload, prediction: osf.Prediction, workers: int) -> dic
             memory = osf.memory_of(model, prediction.plan, prediction.timeline, workers, keeper)
         except osf.OsfError:
             continue
-        lasting = [level for level in memory.levels if level.end > level.start]
+        lasting = [
+            level for level in memory.levels
+            if level.end > level.start or level.during == "update" or level.during.startswith("means")
+        ]  # fmt: skip
         held = sorted((level.during, sorted(row for row in level.held.items() if row[1])) for level in lasting)
         found[keeper] = f"{memory.peak.bytes} {sha256(repr(held).encode()).hexdigest()[:10]}"
     return found
