@@ -47,8 +47,8 @@ class Memory:
 def curve(program: Program, starts: Sequence[float], ends: Sequence[float], finish: float) -> Memory:
     """Levels at the moments of ``program``, whose operations begin at ``starts`` and end at ``ends`` (seconds).
 
-    Bytes that come or go at an instant at which several operations end do so in the order in which those were done; a
-    collective begins and ends before them. The last moment, the update of all, goes on until ``finish``.
+    Where several operations end at one instant, memory changes in the order in which they were done, collectives first.
+    The last moment, the update of all, goes on until ``finish``.
     """
     computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
     turns = {number: turn for turn, number in enumerate(sorted(computed, key=lambda at: (starts[at], ends[at], at)))}

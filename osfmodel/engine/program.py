@@ -5,7 +5,11 @@ many operations in flight as it is wide. An operation begins when it is its turn
 first takes its start-up, in which no link is used (for a computation, all of it), then its transfer, in which it shares
 its link with the other transfers there.
 
-What a step keeps in memory belongs to the program too: :class:`Hold` says from when to when bytes are there.
+What a step keeps in memory belongs to the program too: :class:`Hold` says from when to when bytes are there. Holds are
+added by ``osfmodel.engine.memory.holding``, as they depend on who carries the plan out.
+
+A step goes from forward to update. Where the next forward overlaps communication, it goes from the start of one
+backward to the start of the next, and times count from there.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ class Stream:
     """How the operations of a stream share it.
 
     width:   operations in flight at once
-    credit:  None for first in, first out. Else bytes: of the operations that can begin the first in the program is
-             handed over, as long as less than so many bytes are in flight or handed over
-    between: whether it works on the device that computes, between the operations there that yield and after the last
+    credit:  None for first in, first out. Else by priority: of the operations that are ready the first in the program is
+             handed over, while fewer than so many bytes are outstanding
+    between: whether it runs on the device that computes, in the gaps after operations that yield, and after the last
     link:    what its transfers share with those of all streams of that link
     """
 

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def memory(self) -> Memory:
-        """What was in memory, at the moments of the program."""
+        """Memory at the moments of the program; none of a program without holds (``engine.memory.holding`` adds them)."""
         return curve(self.program, self.starts, self.ends, self.finish)
 
 

@@ -74,7 +74,7 @@ class Lowering:
         }
 
     def send(self, number: int, kind: str, waits: tuple[int, ...] = ()) -> int:
-        """The collective ``kind`` of a bucket of the plan, once its gradients are there; else once ``waits`` ended."""
+        """Add the collective ``kind`` of a bucket. It waits for ``waits``, or where there are none for its gradients."""
         bucket = self.plan.buckets[number]
         dense = bucket.density is None
         layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))

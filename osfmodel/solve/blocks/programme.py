@@ -125,7 +125,7 @@ def program_for(shape: Shape) -> BlockProgram | None:
         return None
     parts = matrices(shape)
     unknown = cp.Variable(parts.moving.shape[1])
-    slopes = cp.Parameter(parts.moving.shape[0], nonneg=True)
+    slopes = cp.Parameter(parts.moving.shape[0])  # of a table that falls with size some are below 0
     offsets = cp.Parameter(parts.moving.shape[0])
     bounds = cp.Parameter(parts.fixed.shape[0])
     constraints = [
