@@ -138,7 +138,8 @@ def test_imports_go_down(name):
 
 
 def test_there_are_no_circles():
-    assert circles(graph()) == []
+    """Not even with what tables load when it is asked for."""
+    assert circles({name: found | late(modules()[name]) for name, found in graph().items()}) == []
 
 
 def test_chains_of_imports_are_short():

@@ -87,3 +87,14 @@ def test_public_objects_can_be_pickled():
         value = getattr(osf, name)
         if isinstance(value, type) or callable(value):
             assert pickle.loads(pickle.dumps(value)) is value
+
+
+def test_tuning_loads_what_it_needs():
+    """At most 80 modules of ours for DDP's settings."""
+    words = "['tune', 'resnet50-v100', '--cluster', 'v100-10gbe', '--workers', '64', '--for', 'ddp']"
+    code = (
+        f"import sys; from osfmodel.cli import main\ntry:\n    main({words})\nexcept SystemExit:\n    pass\n"
+        "print(sum(name.split('.')[0] == 'osfmodel' for name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert int(done.stderr.splitlines()[-1]) <= 80

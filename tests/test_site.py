@@ -99,7 +99,7 @@ def tables() -> set[str]:
     for info in pkgutil.walk_packages(osfmodel.__path__, "osfmodel."):
         if info.name.endswith("__main__"):
             continue
-        for name, value in vars(importlib.import_module(info.name)).items():
+        for name, value in list(vars(importlib.import_module(info.name)).items()):
             if name.isupper() and isinstance(value, Mapping) and value and all(map(_entry, value.values())):
                 found.add(name)
     return found

@@ -6,46 +6,16 @@ them, and one line in COST_MODELS. tests/conformance runs over the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from osfmodel.cost.fitting import Fit, Sample
+from osfmodel.cost.model import CostModel
 from osfmodel.cost.shapes import FREE, AffineCost, Cost, TableCost
 from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.lookup import LateTable, suggestion
 
 __all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
-
-
-class CostModel(NamedTuple):
-    """A way to price collectives.
-
-    cost:    (cluster, workers, collective) -> Cost; two workers or more
-    fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
-    meaning: shown by ``osf list``
-    counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
-    uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
-    link_parameters: those of bandwidth and latency that describe a link, so that a value can replace them
-    link_note: a sentence on what bandwidth and latency are in a model that is not described by links
-    network_independent: the part of its prices that does not depend on the network, e.g. launch latency; empty if none
-    has_network: (cluster) -> whether its data distinguish a network between nodes, which a faster network then replaces
-    startups: (cluster, workers) -> collective -> seconds of start-up of a message, where they were measured
-    from_spec: (name, parts) -> the cluster given as ``MODEL:PART,PART``; None if the model cannot be given so
-    """
-
-    cost: Callable[[Cluster, int, str], Cost]
-    fit: Callable[[Sequence[Sample], int], Fit]
-    meaning: str
-    counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
-    uncertainty: float = 0
-    link_parameters: tuple[str, ...] = ()
-    link_note: str = ""
-    network_independent: str = ""
-    has_network: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
-    startups: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
-    from_spec: Callable[[str, Sequence[str]], Cluster] | None = None
 
 
 COST_MODELS: LateTable[CostModel] = LateTable(
@@ -63,8 +33,6 @@ COST_MODELS: LateTable[CostModel] = LateTable(
         "tabulated": "cost.per_count:TABULATED",
     }
 )
-LINK = ("bandwidth", "latency")
-"""The parameters of a model that are figures of a link."""
 
 
 def worker_counts(cluster: Cluster) -> tuple[int, ...]:

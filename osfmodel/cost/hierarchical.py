@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from osfmodel.cost import LINK, CostModel
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
+from osfmodel.cost.model import LINK, CostModel
 from osfmodel.cost.placement import layout_of
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.cost.spec import link_from_spec

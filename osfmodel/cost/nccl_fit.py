@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.cost import LINK, CostModel
 from osfmodel.cost.fitting import OUTLIER, Fit, Sample
+from osfmodel.cost.model import LINK, CostModel
 from osfmodel.cost.nccl import CORRECTED, GRID, UNCERTAINTY, cost, from_spec, has_network, times, ways
 from osfmodel.cost.nccl_constants import DEVICES, GB
 from osfmodel.cost.placement import Placement, layout_of

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from osfmodel.cost import CostModel
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative, medians
 from osfmodel.cost.fitting.minimum import fit_minimum
+from osfmodel.cost.model import CostModel
 from osfmodel.cost.shapes import AffineCost, Cost, TableCost
 from osfmodel.entities.cluster import AlphaBeta, Cluster, Pieces, Table
 from osfmodel.entities.errors import CostError

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from osfmodel.cost import LINK, CostModel
 from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
+from osfmodel.cost.model import LINK, CostModel
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.cost.spec import link_from_spec
 from osfmodel.entities.cluster import Cluster, Link

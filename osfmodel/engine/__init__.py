@@ -5,12 +5,11 @@ That is ``auto``, the model of this package. ENGINES has it beside models of oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
+from osfmodel.engine.entry import Engine
 from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.lookup import LateTable, require
@@ -52,23 +51,6 @@ def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
     begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
     order = dict.fromkeys(program.operations[number].bucket for number in begun)
     return replace(plan, buckets=tuple(plan.buckets[number] for number in order), credit=None)
-
-
-class Engine(NamedTuple):
-    """An entry of ENGINES.
-
-    carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
-    meaning:   shown by ``osf list``
-    seen:      what of a pricing it knows: plans are made, and bounds hold, for that
-    caveats:   what a prediction by it takes for granted, beyond what ours do
-    plans:     those shown where nobody asks for others; none for those that fit the rules asked for
-    """
-
-    carry_out: Callable[[Workload, Plan, Pricing], Timeline]
-    meaning: str
-    seen: Callable[[Pricing], Pricing] = lambda pricing: pricing
-    caveats: tuple[str, ...] = ()
-    plans: tuple[str, ...] = ()
 
 
 AUTO = "auto"

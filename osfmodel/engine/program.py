@@ -32,8 +32,8 @@ class Stream:
     """How the operations of a stream share it.
 
     width:   operations in flight at once
-    credit:  None for first in, first out. Else by priority: of the operations that are ready the first in the program is
-             handed over, while fewer than so many bytes are outstanding
+    credit:  None for first in, first out. Else by priority: of the operations that are ready the first of the program
+             is handed over, while fewer than so many bytes are outstanding
     between: whether it runs on the device that computes, in the gaps after operations that yield, and after the last
     link:    what its transfers share with those of all streams of that link
     """

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def memory(self) -> Memory:
-        """Memory at the moments of the program; none of a program without holds (``engine.memory.holding`` adds them)."""
+        """Memory at the moments of the program, which ``engine.memory.holding`` adds to it."""
         return curve(self.program, self.starts, self.ends, self.finish)
 
 

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osfmodel import COST_MODELS, Cluster, CostError, FittedRange, Link, Protocol, Table, cost_of, predict, tune
-from osfmodel.cost import AffineCost, CostModel, Fit, Sample, TableCost
+from osfmodel.cost import AffineCost, Fit, Sample, TableCost
 from osfmodel.cost.fitting import jumps, minimum, samples_of, soft_l1
 from osfmodel.cost.fitting.minimum import MOST_PIECES, fit_minimum
+from osfmodel.cost.model import CostModel
 from osfmodel.formats import Hints, import_file
 from tests.conftest import ROOT
 

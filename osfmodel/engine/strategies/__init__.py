@@ -7,26 +7,12 @@ and no strategy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
+from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
-
-
-class Strategy(NamedTuple):
-    """An entry of STRATEGIES.
-
-    lower:   (workload, plan, pricing) -> Program of one step, in the steady state
-    summary: half a line for a person
-    """
-
-    lower: Callable[[Workload, Plan, Pricing], Program]
-    summary: str
-
 
 STRATEGIES: LateTable[Strategy] = LateTable(
     {
@@ -38,7 +24,7 @@ STRATEGIES: LateTable[Strategy] = LateTable(
 
 def strategy_of(plan: Plan) -> Strategy:
     """The entry of STRATEGIES by which ``plan`` is carried out."""
-    return STRATEGIES["split" if plan.split else "replicated"]
+    return next(strategy for strategy in STRATEGIES.values() if strategy.carries(plan))
 
 
 def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:

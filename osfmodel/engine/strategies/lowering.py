@@ -9,8 +9,9 @@ with ``release`` the compute stream turns to a bucket that has arrived as soon a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Operation, Program, Stream
@@ -74,7 +75,7 @@ class Lowering:
         }
 
     def send(self, number: int, kind: str, waits: tuple[int, ...] = ()) -> int:
-        """Add the collective ``kind`` of a bucket. It waits for ``waits``, or where there are none for its gradients."""
+        """Add the collective ``kind`` of a bucket. It waits for ``waits``, or if there are none for its gradients."""
         bucket = self.plan.buckets[number]
         dense = bucket.density is None
         layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
@@ -153,3 +154,16 @@ class Lowering:
             if per_byte and layer.gradient_bytes:
                 self.add(Operation("update", COMPUTE, (layer.name,), per_byte * layer.gradient_bytes, waits=waits))
             self.add(self._forward(layer, waits))
+
+
+class Strategy(NamedTuple):
+    """An entry of STRATEGIES.
+
+    lower:   (workload, plan, pricing) -> Program of one step, in the steady state
+    summary: shown to people
+    carries: whether a plan is carried out by it; no two strategies carry the same plan
+    """
+
+    lower: Callable[[Workload, Plan, Pricing], Program]
+    summary: str
+    carries: Callable[[Plan], bool]

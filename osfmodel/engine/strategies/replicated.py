@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
-from osfmodel.engine.strategies import Strategy
-from osfmodel.engine.strategies.lowering import Lowering
+from osfmodel.engine.strategies.lowering import Lowering, Strategy
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -17,4 +16,6 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     return step.finished([step.send(number, kind) for number, kind in enumerate(kinds)])
 
 
-STRATEGY = Strategy(lower, "all weights and gradients on every worker, an all-reduce a bucket")
+STRATEGY = Strategy(
+    lower, "all weights and gradients on every worker, an all-reduce a bucket", lambda plan: not plan.split
+)

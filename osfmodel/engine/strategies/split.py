@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
-from osfmodel.engine.strategies import Strategy
-from osfmodel.engine.strategies.lowering import Lowering
+from osfmodel.engine.strategies.lowering import Lowering, Strategy
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -22,4 +21,6 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     return step.finished(arrivals)
 
 
-STRATEGY = Strategy(lower, "a reduce-scatter in backward and an all-gather before the next forward")
+STRATEGY = Strategy(
+    lower, "a reduce-scatter in backward and an all-gather before the next forward", lambda plan: plan.split
+)

@@ -7,20 +7,10 @@ the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from osfmodel.entities.lookup import LateTable
-from osfmodel.planning.results import Tuning
+from osfmodel.planning.launch.snippet import Snippet
 
 __all__ = ["SNIPPETS", "Snippet"]
-
-
-class Snippet(NamedTuple):
-    """meaning: what it is for, in half a line; write: (tuning) -> the whole file."""
-
-    meaning: str
-    write: Callable[[Tuning], str]
 
 
 SNIPPETS: LateTable[Snippet] = LateTable(

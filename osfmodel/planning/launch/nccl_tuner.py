@@ -12,7 +12,7 @@ from itertools import groupby
 from osfmodel.cost import nccl
 from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.launch import Snippet
+from osfmodel.planning.launch.snippet import Snippet
 from osfmodel.planning.results import Tuning
 
 ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}

@@ -6,7 +6,7 @@ import re
 
 from osfmodel.cost.placement import layout_of
 from osfmodel.entities.errors import UsageError
-from osfmodel.planning.launch import Snippet
+from osfmodel.planning.launch.snippet import Snippet
 from osfmodel.planning.results import Tuning
 from osfmodel.targets import CONFIG_TARGETS
 

@@ -1,6 +1,6 @@
 """Local search over membership, order, boundaries and splits.
 
-A plan is a sequence of chunks (``solve/jobs.py``): of each bucket only its kind, the last of its gradients in ready
+A plan is a sequence of chunks (``scheduling.py``): of each bucket only its kind, the last of its gradients in ready
 order, and its bytes count, as both ready times and tails grow in ready order. Which bytes travel together is then free:
 a sequence can be filled iff for every dtype and every j the chunks of kind j or later have room for all of j..L (the
 kinds are nested, so filling from the last gradient to the first never fails). A bucket need not be contiguous in ready

@@ -1,8 +1,8 @@
 """In order, then by priority: deep layers as they become ready, the others input first, fused across tensors.
 
-The first k gradients in ready order go first, in buckets in that order (F(k) of ``solve/merge.py``); when the last
+The first k gradients in ready order go first, in buckets in that order (F(k) of ``exact/merge.py``); when the last
 gradient is ready too, the rest goes, nearest the input first, in runs. With r_L the last ready time, q the tails
-(``solve/jobs.py``), and the value of a suffix
+(``solve/scheduling.py``), and the value of a suffix
 
     Lambda(k) = min over runs of k+1..L, sent from L down, of max over runs of (their end, counted from 0, + their q)
 

@@ -1,0 +1,43 @@
+"""A cost model: the row type of COST_MODELS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from osfmodel.cost.fitting import Fit, Sample
+from osfmodel.cost.shapes import Cost
+from osfmodel.entities.cluster import Cluster
+
+
+class CostModel(NamedTuple):
+    """A way to price collectives.
+
+    cost:    (cluster, workers, collective) -> Cost; two workers or more
+    fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
+    meaning: shown by ``osf list``
+    counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
+    uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
+    link_parameters: those of bandwidth and latency that describe a link, so that a value can replace them
+    link_note: a sentence on what bandwidth and latency are in a model that is not described by links
+    network_independent: the part of its prices that does not depend on the network, e.g. launch latency; empty if none
+    has_network: (cluster) -> whether its data distinguish a network between nodes, which a faster network then replaces
+    startups: (cluster, workers) -> collective -> seconds of start-up of a message, where they were measured
+    from_spec: (name, parts) -> the cluster given as ``MODEL:PART,PART``; None if the model cannot be given so
+    """
+
+    cost: Callable[[Cluster, int, str], Cost]
+    fit: Callable[[Sequence[Sample], int], Fit]
+    meaning: str
+    counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
+    uncertainty: float = 0
+    link_parameters: tuple[str, ...] = ()
+    link_note: str = ""
+    network_independent: str = ""
+    has_network: Callable[[Cluster], bool] = lambda cluster: cluster.between_nodes is not None
+    startups: Callable[[Cluster, int], Mapping[str, Cost]] = lambda cluster, workers: {}
+    from_spec: Callable[[str, Sequence[str]], Cluster] | None = None
+
+
+LINK = ("bandwidth", "latency")
+"""The parameters of a model that are figures of a link."""

@@ -1,0 +1,28 @@
+"""An engine: the row type of ENGINES."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.plan import Plan
+from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.workload import Workload
+
+
+class Engine(NamedTuple):
+    """An entry of ENGINES.
+
+    carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
+    meaning:   shown by ``osf list``
+    seen:      what of a pricing it knows: plans are made, and bounds hold, for that
+    caveats:   what a prediction by it takes for granted, beyond what ours do
+    plans:     those shown where nobody asks for others; none for those that fit the rules asked for
+    """
+
+    carry_out: Callable[[Workload, Plan, Pricing], Timeline]
+    meaning: str
+    seen: Callable[[Pricing], Pricing] = lambda pricing: pricing
+    caveats: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()

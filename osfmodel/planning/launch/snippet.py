@@ -1,0 +1,15 @@
+"""A snippet: the row type of SNIPPETS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from osfmodel.planning.results import Tuning
+
+
+class Snippet(NamedTuple):
+    """meaning: what it is for, in half a line; write: (tuning) -> the whole file."""
+
+    meaning: str
+    write: Callable[[Tuning], str]
