@@ -17,12 +17,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from osfmodel.cost.pricing import Pricing
-from osfmodel.engine.levels import Memory, curve
 from osfmodel.engine.program import COMPUTE, Program, Stream
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.timeline import Span, Timeline
+
+if TYPE_CHECKING:
+    from osfmodel.engine.levels import Memory
 
 
 @dataclass(slots=True)
@@ -47,6 +50,8 @@ class Run:
     @property
     def memory(self) -> Memory:
         """Memory at the moments of the program, which ``engine.memory.holding`` adds to it."""
+        from osfmodel.engine.levels import curve
+
         return curve(self.program, self.starts, self.ends, self.finish)
 
 

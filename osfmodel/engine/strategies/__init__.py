@@ -7,12 +7,16 @@ and no strategy.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
-from osfmodel.engine.strategies.lowering import Strategy
 from osfmodel.entities.lookup import LateTable
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
+
+if TYPE_CHECKING:
+    from osfmodel.engine.strategies.lowering import Strategy
 
 STRATEGIES: LateTable[Strategy] = LateTable(
     {

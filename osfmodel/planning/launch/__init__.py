@@ -7,10 +7,12 @@ the table.
 
 from __future__ import annotations
 
-from osfmodel.entities.lookup import LateTable
-from osfmodel.planning.launch.snippet import Snippet
+from typing import TYPE_CHECKING
 
-__all__ = ["SNIPPETS", "Snippet"]
+from osfmodel.entities.lookup import LateTable
+
+if TYPE_CHECKING:
+    from osfmodel.planning.launch.snippet import Snippet
 
 
 SNIPPETS: LateTable[Snippet] = LateTable(

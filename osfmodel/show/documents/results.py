@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.units import how_many, show_bytes, show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.economics import TrainingCosts
 from osfmodel.planning.results import Comparison, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import Column, csv_row, json_row
 from osfmodel.show.tables.plans import COMPARISONS, OUTCOMES, PAID, PLANS, RATE, PlanRow, plan_rows
+
+if TYPE_CHECKING:
+    from osfmodel.planning.economics import TrainingCosts
 
 
 class Predicted:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.units import show_time
-from osfmodel.planning.economics import Economics
 from osfmodel.planning.results import Comparison, Outcome, Prediction
 from osfmodel.show.tables import PAGE, TERMINAL, Column, column, percent, spaced
+
+if TYPE_CHECKING:
+    from osfmodel.planning.economics import Economics
 
 EXECUTOR = "executor"
 """What runs a plan that no stock framework can carry out."""
