@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from osfmodel.engine.program import COMPUTE, Instant, Program
+from osfmodel.engine.program import COMPUTE, Hold, Instant, Program
 from osfmodel.entities.timeline import Timeline
 
 
@@ -57,9 +57,11 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
         number, ended = instant
         return (ends[number] if ended else starts[number], turns.get(number, -1), ended)
 
-    first = (-math.inf, -1, False)
-    began = ((max(map(place, one.since), default=first), one) for one in program.holds)
-    comes = deque(sorted(began, key=itemgetter(0)))
+    def begun(hold: Hold) -> tuple[float, int, bool]:
+        first = max(map(place, hold.since), default=(-math.inf, -1, False))
+        return first if hold.latest is None else min(first, place(hold.latest))
+
+    comes = deque(sorted(((begun(one), one) for one in program.holds), key=itemgetter(0)))
     goes = deque(sorted(((place(one.until), one) for one in program.holds if one.until), key=itemgetter(0)))
     held = dict.fromkeys([hold.owner for hold in program.holds], 0)
     lasting = {hold.owner for hold in program.holds if not hold.passing}
@@ -71,7 +73,7 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
             held[comes[0][1].owner] += comes.popleft()[1].bytes
         while goes and goes[0][0] <= begin:
             held[goes[0][1].owner] -= goes.popleft()[1].bytes
-        # What is quiet waits where nothing else is done, and what it brings is on its way.
+        # The memory of what is quiet is that of the time since the last operation that was not.
         start = ends[before[number]] if program.operations[number].quiet and number in before else starts[number]
         until = ends[number] if program.operations[number].layers else finish
         there = {owner: size for owner, size in held.items() if size or owner in lasting}
@@ -80,9 +82,13 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
 
 
 def _before(program: Program) -> Iterator[tuple[int, int]]:
-    """(operation, the one before it) of the compute stream."""
-    numbers = [number for number, operation in enumerate(program.operations) if operation.stream == COMPUTE]
-    return zip(numbers[1:], numbers, strict=False)
+    """(operation, the last one before it that is not quiet) of the compute stream."""
+    last = -1
+    for number, operation in enumerate(program.operations):
+        if operation.stream == COMPUTE:
+            if last >= 0:
+                yield number, last
+            last = last if operation.quiet else number
 
 
 def times_of(program: Program, timeline: Timeline) -> tuple[list[float], list[float]]:

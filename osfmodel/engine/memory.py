@@ -234,7 +234,12 @@ class _Holdings:
                 yield Hold(UPDATE, update_scratch(self.workload), (begin,), end)
 
     def _buckets(self) -> Iterator[Hold]:
-        """Of released buckets, from their first gradient on; of sparse ones what is sent, what arrives, the means."""
+        """Of released buckets, from their first gradient on; of sparse ones what is sent, what arrives, the means.
+
+        With the barrier all that is sparse has been submitted when backward ends, and so has memory to arrive in.
+        """
+        backward = [number for number, one in enumerate(self.bare.operations) if one.kind == "backward"]
+        latest = None if self.plan.release else Instant(backward[-1], ended=True)
         for number, bucket in enumerate(self.plan.buckets):
             ready = [self.numbers["backward", block.layer] for block in bucket.blocks]
             since, sent = Instant(min(ready), ended=True), Instant(self.dealt[CHANNEL, number], ended=False)
@@ -242,7 +247,7 @@ class _Holdings:
             until = Instant(dealt, ended=True)
             if _sparse(bucket):
                 yield Hold(GATHERED, self.sparsity.sent_bytes(bucket), (since,), until)
-                yield Hold(GATHERED, self.sparsity.gathered_bytes(bucket), (since, sent), until)
+                yield Hold(GATHERED, self.sparsity.gathered_bytes(bucket), (since, sent), until, latest)
                 made = Instant(self.dealt["spread", number], ended=False)
                 yield Hold(GRADIENTS, bucket.size, (made,), until if self.plan.release else None)
             elif self.plan.release:

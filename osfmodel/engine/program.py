@@ -91,13 +91,15 @@ class Instant(NamedTuple):
 class Hold:
     """Bytes of an owner in memory, from the last of ``since`` (none: the begin of the step) ``until`` an instant.
 
-    until: None for the end of the step
+    until:  None for the end of the step
+    latest: the instant from which they are there in any case
     """
 
     owner: str
     bytes: int
     since: tuple[Instant, ...] = ()
     until: Instant | None = None
+    latest: Instant | None = None
 
     @property
     def passing(self) -> bool:
