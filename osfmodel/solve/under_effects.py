@@ -23,6 +23,8 @@ from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status
 
 ROUNDS = 3
 """Plans settle after two or three."""
+TIE = 1e-12
+"""Times whose relative difference is smaller differ by rounding: no plan is preferred for that."""
 
 
 def plan_under_effects(question: Question, planner: Planner, limited: bool = False) -> Solution:
@@ -81,7 +83,11 @@ def _time(solution: Solution) -> float:
 
 
 def _fastest(solutions: Iterable[Solution]) -> Solution | None:
-    return min(solutions, key=_time, default=None)
+    """The solution of the least time; of those that differ from it by rounding alone, the first with fewest buckets."""
+    found = list(solutions)
+    least = min(map(_time, found), default=0) * (1 + TIE)
+    tied = [solution for solution in found if _time(solution) <= least]
+    return min(tied, key=lambda solution: len(solution.require_plan().buckets), default=None)
 
 
 def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
