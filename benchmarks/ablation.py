@@ -1,4 +1,4 @@
-"""What each effect, and each thing assumed, is worth on the ledger, as the tables of docs/ledger.md and its pages.
+"""The value of each effect and each assumption on the ledger, as in the tables of docs/ledger.md and its pages.
 
     python benchmarks/ablation.py
 
@@ -71,7 +71,7 @@ def changed(module: object, **values: object) -> Iterator[None]:
 
 
 def errors_of(verdict: Verdict, words: str = "") -> list[float]:
-    """Of the rows that count and whose label has ``words``."""
+    """Errors of the rows that count and whose label has ``words``."""
     return [row.error for row in verdict.rows if row.error is not None and row.counts and words in row.label]
 
 
@@ -109,7 +109,7 @@ def ddp() -> Iterator[Variant]:
 
 
 def emulated(source: str) -> Iterator[Variant]:
-    """What the model of several collectives in flight is worth, and copies out of buckets."""
+    """The value of modelling several collectives in flight, and copies out of buckets."""
     runs = load_measurements(source)
     for what, change in (
         (JUDGED, lambda pricing: pricing),
@@ -122,7 +122,7 @@ def emulated(source: str) -> Iterator[Variant]:
 
 
 def emulated_horovod() -> Iterator[Variant]:
-    """What knowing Horovod's loop is worth."""
+    """The value of modelling Horovod's loop."""
     runs = load_measurements("emulated-horovod")
 
     def without(name: str) -> Callable[[Pricing], Pricing]:
@@ -142,7 +142,7 @@ def emulated_horovod() -> Iterator[Variant]:
 
 
 def emulated_sparse() -> Iterator[Variant]:
-    """What knowing the computation of sparse buckets is worth."""
+    """The value of modelling the computation of sparse buckets."""
     runs = load_measurements("emulated-sparse")
     runs = [run for run in runs if "sparse" in run.plan]
 

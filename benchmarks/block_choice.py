@@ -1,4 +1,4 @@
-"""In which layer each cut lies, as a mixed-integer programme: the exact optimum of small instances.
+"""The layer in which each cut lies, as a mixed-integer programme: the exact optimum of small instances.
 
 The family: one channel; the bytes sent in one of a few orders (in ready order; with forward overlap also in ready order
 up to some gradient and the rest by priority); cut anywhere, also inside tensors. Over all of these the value returned
@@ -43,7 +43,7 @@ AGREEMENT = 1e-5
 """The bound of the solver may fall short of the time of its plan by this fraction, for its tolerances; else the
 status says that nothing is proven."""
 INFEASIBLE = 2
-"""What scipy calls it."""
+"""scipy's status for an infeasible problem."""
 
 
 class Certificate(NamedTuple):
@@ -259,7 +259,7 @@ class _Choice:
             rows.add({k: -1.0} | ends, 0)
 
     def _wait(self, rows: _Rows) -> None:
-        """Of whatever a collective holds: it waits until that is ready, and the iteration goes on after it. Types
+        """Add the waits: a collective waits for all that it holds, and the iteration goes on after it. Types
         never share a message."""
         times, segments, end = self.problem.times, self.tape.segments, self.finish(self.count)
         kinds = [self.problem.dtypes[segment.layer] for segment in segments]

@@ -126,7 +126,7 @@ def row(case: Case) -> Row:
 
 
 def most(rows: list[Row]) -> Mapping[str, tuple[str, ...]]:
-    """Of each setting of US-Byte: the largest ratios as published, as replayed, and of the planner."""
+    """For each setting of US-Byte, the largest ratios as published, as replayed, and of the planner."""
     settings: dict[str, list[Row]] = {}
     for one in rows:
         if one.case.method == "us-byte":

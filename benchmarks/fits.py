@@ -56,12 +56,12 @@ class Held(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Of the absolute errors."""
+        """Median of the absolute errors."""
         return float(np.median(np.abs(self.errors)))
 
 
 def clusters(data: Path, file: str) -> list[Cluster]:
-    """What ``osf import`` reads from a table."""
+    """The clusters that ``osf import`` reads from a table."""
     path = data / "comm_tables" / file
     return [noun for noun in import_file(path, Hints(path.stem)) if isinstance(noun, Cluster)]
 

@@ -59,7 +59,7 @@ VIEW, COPIES, SWEEP, EXECUTOR = "", "-copies", "-sweep", "-runtime"
 """Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps, and
 with plans that the executor carries out."""
 SETS = {SWEEP: "sweep of caps", EXECUTOR: "executor"}
-"""What kept runs say of the last two."""
+"""Names of the last two in kept runs."""
 OWN, PUBLISHED, CHANNELS = "planned", ("us-byte", "byte-scheduler", "asc-wfbp"), (1, 2, 4)
 
 
@@ -83,7 +83,7 @@ class Setting(NamedTuple):
 
     @property
     def plans(self) -> tuple[str, ...]:
-        """What is run, by turns, apart from the plans that are made for it."""
+        """Plans to run, by turns, apart from the plans that are made for the setting."""
         if self.how == EXECUTOR:
             return ("ddp", "optimal", *(f"{RUNTIME.prefix}{name}" for name in PUBLISHED))
         return ("ddp", "optimal", *(f"cap:{cap}" for cap in CAPS)) if self.how == SWEEP else PLANS
@@ -112,7 +112,7 @@ def settings() -> Iterator[Setting]:
 
 
 def executed_settings() -> Iterator[Setting]:
-    """Those with the executor, likewise."""
+    """The settings with the executor."""
     for workload in sorted(SCALES, key=("transformer-6x256-cpu", "googlenet-k80", "resnet50-v100").index):
         for workers, rate in ((4, "2500mbit"), (8, "2500mbit"), (4, "1gbit"), (8, "1gbit")):
             yield Setting(workers, rate, workload, EXECUTOR)
@@ -135,7 +135,7 @@ def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
 
 
 def _saved(setting: Setting, folder: Path, wires: Path) -> list[str]:
-    """What :func:`made_plans` makes, as files; the words that have them run."""
+    """Save the plans of :func:`made_plans` as files, and return the words that run them."""
     home = folder / setting.file.removesuffix(".json")
     home.mkdir(exist_ok=True)
     words = []
@@ -172,7 +172,7 @@ def measure(folder: Path, chosen: Iterable[Setting]) -> None:
 
 
 def machine_of(hosts: Hosts) -> str:
-    """What runs depend on apart from what they state themselves, as it is where hosts are emulated now."""
+    """Properties of this machine on which runs depend and which they do not state themselves."""
     asked = (
         "import os; print(os.sched_getscheduler(0)); print(open('/proc/sys/net/ipv4/tcp_congestion_control').read())"
     )
@@ -183,13 +183,13 @@ def machine_of(hosts: Hosts) -> str:
 
 
 def source_of(machine: str, iterations: int = ITERATIONS, repeats: int = REPEATS) -> Source:
-    """Where runs on such a machine are from."""
+    """The source of runs on such a machine."""
     said = f"{iterations} iterations after 3 of warm-up, {repeats} repeats, plans taking turns; computation by sleeping"
     return Source(ORIGIN, f"PyTorch with gloo between network namespaces on {machine}; {said}", LICENCE)
 
 
 def osf(hosts: Hosts, words: list[str]) -> str:
-    """What rank 0 prints."""
+    """The output of rank 0."""
     ended = hosts.run([sys.executable, "-m", "osfmodel", *words], timeout=3600)
     for one in ended:
         if one.status:
@@ -265,7 +265,7 @@ def _ratios(groups: Sequence[Beside]) -> Iterator[str]:
 
 
 def _missing(runs: Sequence[Measurement], wanted: Iterable[Setting]) -> Iterator[str]:
-    """What of the grid was not measured."""
+    """A line on settings of the grid that were not measured."""
     there = {setting_of(run) for run in runs}
     missing = [setting.file.removesuffix(".json") for setting in wanted if setting not in there]
     yield f"not measured: {', '.join(missing) or 'nothing'}"
@@ -301,7 +301,7 @@ def cells(groups: Sequence[Beside]) -> Iterator[str]:
 
 
 SATURATED = ("4x5gbit", "8x2500mbit")
-"""Where the hosts together keep both cores of the machine busy, so that whatever else they do delays communication."""
+"""Set-ups in which the hosts keep both cores of the machine busy, so that any other work delays communication."""
 
 
 def saturated(group: Beside) -> bool:

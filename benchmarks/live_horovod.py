@@ -46,10 +46,10 @@ THRESHOLDS, CYCLES = ("0B", "1MiB", "4MiB", "16MiB", "64MiB", "128MiB"), (1, 5, 
 ITERATIONS, REPEATS, WARM_UPS = 10, 3, 3
 TUNED_ITERATIONS, TUNED_REPEATS = 15, 4
 MACHINE = "machine.txt"
-"""What runs depend on apart from what they state themselves, beside them."""
+"""File beside the runs with properties of the machine that they do not state."""
 NAME, BESIDE_TUNER = "emulated-horovod", "beside Horovod's tuner"
 LOGS = ROOT / "tests/ledger/data"
-"""What Horovod's tuner logged."""
+"""Logs of Horovod's tuner."""
 
 
 class Setting(NamedTuple):
@@ -75,7 +75,7 @@ class Setting(NamedTuple):
 
 
 TUNED = (Setting("2500mbit", "googlenet-k80"),)
-"""Where Horovod tunes itself."""
+"""Settings at which Horovod tunes itself."""
 TUNER_STEPS = 1300
 FIXED = {"HOROVOD_HIERARCHICAL_ALLGATHER": "0", "HOROVOD_TORUS_ALLREDUCE": "0", "HOROVOD_CACHE_CAPACITY": "1024"}
 """Switches that change nothing here, or for the worse: left to itself the tuner goes through threshold and cycle time
@@ -181,7 +181,7 @@ def kept(folder: Path) -> Iterator[Measurement]:
 
 
 def source_of(folder: Path) -> Source:
-    """Where runs in ``folder`` are from."""
+    """The source of runs in ``folder``."""
     machine = (folder / MACHINE).read_text().strip() if (folder / MACHINE).exists() else live.UNSTATED
     said = (
         f"Horovod with gloo between network namespaces on {machine}; {ITERATIONS} iterations after {WARM_UPS} of "
@@ -231,7 +231,7 @@ def _gains(groups: Sequence[Beside]) -> Iterator[str]:
 
 
 def logged(group: Beside) -> Autotune:
-    """What Horovod's tuner logged on that workload and cluster."""
+    """The log of Horovod's tuner for that workload and cluster."""
     path = LOGS / f"{group.workload}-{group.cluster.rpartition('-')[2]}-autotune.csv"
     return autotune(Text(str(path), path.read_text()))
 

@@ -1,4 +1,4 @@
-"""Which tensors real Horovod fuses between emulated hosts, held against what the policy forms, iteration by iteration.
+"""Tensors that real Horovod fuses between emulated hosts, compared with the policy, iteration by iteration.
 
     python benchmarks/live_horovod_groups.py                    # what the kept timelines say, in a second
     python benchmarks/live_horovod_groups.py FOLDER             # measure them anew into FOLDER: some ten minutes
@@ -37,7 +37,7 @@ from osfmodel.targets.named_plans import make_plan  # noqa: E402
 from tests.live.cluster import Hosts, emulated  # noqa: E402
 
 GROUPS = Path(__file__).with_name("live_horovod_groups.json")
-"""What was formed, iteration by iteration, with the wires that predictions are made from."""
+"""Groups that were formed, iteration by iteration, with the network that predictions are made from."""
 SMALL, LARGE = ("0B", "512KiB", "1MiB"), ("16MiB", "64MiB")
 """Thresholds at which tensors of a model are fused by a few, and at which the clock decides how many batches are."""
 
@@ -59,7 +59,7 @@ PACES = (
 
 
 class Noted(NamedTuple):
-    """What one timeline says: bytes of each group of each whole iteration.
+    """Content of one timeline: bytes of each group of each whole iteration.
 
     ``formed``: [how many iterations in a row, bytes of their groups in order]
     """
@@ -111,7 +111,7 @@ def _noted(hosts: Hosts, folder: Path, workload: str, pace: Pace) -> list[Noted]
 
 
 def wires_of(folder: Path, ranks: int) -> Path:
-    """Where the cluster file for so many ranks is."""
+    """The path of the cluster file for so many ranks."""
     return folder / f"emulated-horovod-{ranks}x{RATES[0]}.json"
 
 

@@ -61,12 +61,12 @@ class Case(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """Of its files."""
+        """Stem of its file names."""
         return f"{self.limit}GiB-{self.way}"
 
 
 def cases() -> Iterator[Case]:
-    """What the planner finds for the wires as they were measured."""
+    """The planner's results for the network as it was measured."""
     cluster = osf.load_cluster(f"{live_sparse.NAME}-{WORKERS}x{RATE}")
     workload = osf.load_workload(WORKLOAD).scaled(SCALE)
     for limit in LIMITS:

@@ -44,7 +44,7 @@ SCALES = {"googlenet-k80-tensors": 1.0, "transformer-6x256-cpu": 0.8}
 """How many times as slow computation is replayed."""
 ITERATIONS = 20
 CORES = 2
-"""Of the machine that the kept runs are from."""
+"""Cores of the machine that the kept runs are from."""
 DENSITIES, KINDS, BUCKETS = ("1%", "10%"), ("", ",release,mirror"), "cap:4MiB"
 DENSE = ("ddp", f"{RUNTIME.prefix}{BUCKETS}")
 """Stock DDP by default, and the executor with the buckets that are sparse in the others."""
@@ -163,7 +163,7 @@ def errors(found: Sequence[Beside]) -> Iterator[str]:
 
 
 def gains(found: Sequence[Beside]) -> Iterator[str]:
-    """What sparse plans gain over the best dense one, predicted and measured."""
+    """Gains of sparse plans over the best dense one, predicted and measured."""
     yield "| workload, ranks x rate | plan | predicted gain | measured gain |"
     yield "|---|---|---|---|"
     for group in found:

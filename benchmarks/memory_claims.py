@@ -39,7 +39,7 @@ SELECTION = 5e-10 * 20 / 4
 """Seconds per byte to choose a tensor's largest entries: x elements take 5e-10 x log2(x) seconds on a V100 according to
 MG-WFBP's authors (utils.py of their repository), here at a million elements."""
 MARGIN = 0.1
-"""Of what saving memory saves, what the planned combination may give up."""
+"""Part of the saving that the planned combination may give up."""
 
 
 def variants(workload: osf.Workload, pricing: Pricing) -> Iterator[tuple[str, osf.Plan, str]]:

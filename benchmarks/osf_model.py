@@ -51,7 +51,7 @@ TIMED = tuple(source for source, entry in LEDGER.items() if entry.compares == TI
 FOR_MEMORY = ("measured by osf profile, for benchmarks/memory.py", "times of ")
 """How the origin begins of profiles that were made for their memory: their times are a CPU's, or those of another."""
 GAIN = (0.322, 1.5)
-"""What the abstract gives for adaptive fusion, over a constant buffer."""
+"""Gains of adaptive fusion over a constant buffer in the abstract."""
 
 # ------------------------------------------------------------------------------------------- first table: the ledger
 
@@ -106,7 +106,7 @@ PRICES = {
     "papers": "published lines",
     **{source: "from the smallest batch" for source in LEDGER if source.startswith("pollux")},
 }
-"""Where the price of an all-reduce comes from."""
+"""Sources of the price of an all-reduce."""
 
 
 class Judged(NamedTuple):
@@ -177,7 +177,7 @@ RULES = ("idle flush", "exact plan")
 
 
 class Gains(NamedTuple):
-    """Of all workloads on one network: by which part each rule scales better than each buffer.
+    """For all workloads on one network, by which part each rule scales better than each buffer.
 
     cycle: seconds, or None for no clock
     cells: rule -> a row for each workload, with a gain for each of BUFFERS
@@ -222,13 +222,13 @@ def workloads() -> Sequence[Workload]:
 
 @cache
 def _seen(network: str, workers: int) -> Pricing:
-    """What this model sees of a network."""
+    """The prices that this model sees of a network."""
     return osf_model.seen(pricing_of(osf.load_cluster(network), workers))
 
 
 @cache
 def _adaptive(network: str, workers: int) -> Sequence[Sequence[float]]:
-    """Of every bundled workload, the same at every cycle."""
+    """Factors of every bundled workload, the same at every cycle."""
     return [adaptive_factors(workload, _seen(network, workers)) for workload in workloads()]
 
 

@@ -1,4 +1,4 @@
-"""What remedies bring, predicted from one trace and measured: the planted faults of the tests, mended.
+"""Gains of remedies, predicted from one trace and measured: the planted faults of the tests, mended.
 
     python benchmarks/remedies.py [--repeats 5]
 

@@ -45,11 +45,11 @@ TINY = 1000
 MOMENTUM, WARM_UP, LAST = 0.9, 0.1, 0.1
 """The parts of the steps in which the learning rate rises, and over which the final training loss is averaged."""
 WITHIN = 0.01
-"""Of the dense run's loss: what counts as reached."""
+"""Relative distance to the dense run's loss that counts as reached."""
 
 
 class Problem(ABC):
-    """What is trained.
+    """A model to train.
 
     steps, batch, decay: how many, the examples of all ranks in each, and weight decay
     rates:     the learning rate of each optimizer
@@ -151,7 +151,7 @@ class Text(Problem):
         return torch.tensor([places[letter] for letter in text])
 
     def split(self, windows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is read and what is to be predicted: each next character."""
+        """Inputs and targets: each next character."""
         return windows[:, :-1], windows[:, 1:]
 
     def examples(self, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -245,7 +245,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training came to.
+    """The result of a training.
 
     train:      loss, over the last part of the steps and all ranks
     validation: loss on what was held out
@@ -344,7 +344,7 @@ def traffic(executor: Executor, world: int) -> tuple[float, tuple[int, int]]:
 
 
 def jobs(runs: Sequence[Trained]) -> list[tuple[str, Way, int]]:
-    """What is not among the runs yet, one way after the other."""
+    """Trainings that are not among the runs yet, one way after the other."""
     known = {(run.problem, run.way, run.seed) for run in runs}
     every = [(name, way, seed) for way in WAYS for seed in SEEDS for name in PROBLEMS]
     return [job for job in every if PROBLEMS[job[0]].takes(job[1]) and job not in known]
@@ -448,7 +448,7 @@ def table(runs: Sequence[Trained], problem: str) -> Iterator[str]:
 
 
 def verdicts(runs: Sequence[Trained]) -> Iterator[str]:
-    """Where the dense run's loss is reached, and where it is not."""
+    """Lists of trainings that reach the dense run's loss, and of those that do not."""
     for reached in (True, False):
         yield "**Within 1 % of the dense run's training loss:**" if reached else "**Not within 1 %:**"
         yield ""

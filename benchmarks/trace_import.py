@@ -207,7 +207,7 @@ def write_trace(path: Path, megabytes: float) -> tuple[int, int]:
 
 
 class Run(NamedTuple):
-    """Of one process: seconds on the clock, seconds of processors, MiB at most."""
+    """Costs of one process: seconds on the clock, seconds of processors, MiB at most."""
 
     seconds: float
     processor: float

@@ -57,7 +57,7 @@ def sparse(run: Measurement) -> bool:
 
 
 def setting_of(source: str, run: Measurement) -> Setting:
-    """Where ``run`` belongs."""
+    """The setting to which ``run`` belongs."""
     stated = dict(run.conditions)
     where = (stated.get(name, "") for name in ("file", "placement"))
     return (source, run.workload, run.cluster, str(run.workers), *where)
@@ -69,7 +69,7 @@ def flat(found: Iterable[Sequence[Error]]) -> list[Error]:
 
 
 def coverage(made_from: Sequence[Error], held_out: Sequence[Error]) -> float:
-    """Which part of ``held_out`` lies within the bands of ``made_from``, among those that have one."""
+    """Part of ``held_out`` that lies within the bands of ``made_from``, among those that have one."""
     bands = bands_of(made_from)
     judged = [(band_for(row.regime, bands), row.error) for row in held_out]
     inside = [abs(error) <= band.half_width for band, error in judged if band is not None]

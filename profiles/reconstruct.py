@@ -59,7 +59,7 @@ class Module(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What the backward pass of a module does: FLOPs of two kinds, bytes of two kinds."""
+    """Work of a module's backward pass: FLOPs of two kinds, bytes of two kinds."""
 
     direct: float = 0
     winograd: float = 0
@@ -84,7 +84,7 @@ def modules(rows: Iterable[Mapping[str, str]]) -> list[Module]:
 
 
 def loads(found: Sequence[Module], batch: int) -> list[Load]:
-    """What each module's backward pass does on ``batch`` samples."""
+    """Work of each module's backward pass on ``batch`` samples."""
     first = next(index for index, module in enumerate(found) if module.is_matrix)
     built = []
     for index, module in enumerate(found):

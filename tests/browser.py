@@ -54,11 +54,11 @@ class Browser:
         self.driver.get(page.as_uri())
 
     def run(self, script: str, *arguments):
-        """What a script returns."""
+        """The result of a script."""
         return self.driver.execute_script(script, *arguments)
 
     def complaints(self) -> list[str]:
-        """What the page logged since the last question: errors, refusals of its policy, warnings."""
+        """Errors, refusals of its policy and warnings that the page has logged since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:

@@ -114,7 +114,7 @@ def _title(page: Path) -> str:
 
 
 def _commands() -> str:
-    """What each is for, in the words of ``osf --help``."""
+    """The list of commands, each with its line of ``osf --help``."""
     said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
     assert {name for name, _ in said} == set(COMMANDS), "osf --help must list what COMMANDS has"
     rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]

@@ -18,7 +18,7 @@ from osfmodel.show.pictures import Pictures, pictures
 from tests.live.explained import paths_of
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(2)> "'`&amp; ]]> <!-- {{x}}"""
-"""What a name may not do to a page."""
+"""A name that must not change a page."""
 
 
 def drawn(
@@ -87,7 +87,7 @@ def hostile() -> Pictures:
 
 @cache
 def explanation() -> Explanation:
-    """Of the traces of four ranks that send sixty small messages a step."""
+    """An explanation of the traces of four ranks that send sixty small messages a step."""
     return osf.explain(paths_of("tiny-buckets"))
 
 

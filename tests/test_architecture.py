@@ -45,7 +45,7 @@ LONGEST_CHAIN = 19
 COMPUTING = ("engine", "solve", "targets", "diagnosis", "planning", "ledger")
 """The packages that compute results. What shows them imports their types and plain constants, and computes nothing."""
 SHOWN = {"osfmodel.diagnosis.causes.CAUSES"}  # a table of functions, of which each cause's meaning is shown
-"""What else may be shown, each with the reason."""
+"""Further values that may be shown, each with the reason."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = ("cli", "show")
 """The packages that may know click and rich: what a person sees."""
@@ -99,7 +99,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def upward(name: str, imported: set[str]) -> list[str]:
-    """Of what the module ``name`` imports, that which lies in another package on its own floor or above."""
+    """The modules among ``imported`` in another package on the floor of module ``name`` or above."""
     height = {package: number for number, floor in enumerate(FLOORS) for package in floor}
     own = name.partition(".")[0]
     packages = {below: below.partition(".")[0] for below in imported}
@@ -219,7 +219,7 @@ def test_no_class_name_means_two_things():
 BY_NAME = {module for row in EXECUTORS.values() if row.run for module in (row.run.module, row.run.bench) if module}
 """Modules of executors, which commands load by the name in their row."""
 FOR_USERS = {"runtime.callbacks", "runtime.executor", "runtime.profiler", "solve.exact.exhaustive"}
-"""What scripts import, or who adds a solver for its tests. Commands are loaded by name."""
+"""Modules that scripts import, or that tests add as a solver. Commands are loaded by name."""
 
 
 def test_every_module_is_reached():
@@ -254,7 +254,7 @@ def is_data(value: object) -> bool:
 
 
 def computed(path: Path) -> set[str]:
-    """What a module imports from the packages that compute and is no data."""
+    """The functions that a module imports from the packages that compute."""
     found = set()
     for name in imports(path):
         owner, _, attribute = name.rpartition(".")

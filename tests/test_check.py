@@ -43,7 +43,7 @@ def test_every_bundled_measurement_has_a_recipe_and_the_reverse():
 
 @pytest.mark.parametrize("source", LEDGER)
 def test_a_source_stays_within_its_tolerance(ledger, source):
-    """What was reached, so that a later change cannot silently lose accuracy."""
+    """Its tolerance is the error reached, so that a later change cannot silently lose accuracy."""
     one = ledger[source]
     assert len(one.rows) == one.n + one.fitted + one.not_predicted + one.unsteady
     assert one.n > 0
@@ -259,7 +259,7 @@ def test_turns_that_do_not_repeat_are_marked_and_not_counted(tmp_path, live_work
 
 
 def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):
-    """That is no verdict, so a tolerance is not met."""
+    """Without a verdict a tolerance is not met."""
     path = str(live_file(tmp_path, live_workload, {"ddp": [0.1, 0.2]}))
     assert CliRunner().invoke(main, ["check", path]).exit_code == 0
     result = CliRunner().invoke(main, ["check", path, "--tolerance", "0.5"])

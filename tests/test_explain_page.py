@@ -20,7 +20,7 @@ from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, ho
 
 
 def labels(found):
-    """What is said of each of the stacked bars."""
+    """Labels of the stacked bars."""
     return [attributes["aria-label"] for tag, attributes in found.elements if tag == "g" and "role" in attributes]
 
 

@@ -126,7 +126,7 @@ def test_design_says_where_each_table_is():
 
 
 def missing_pages() -> dict[str, list[str]]:
-    """By what it takes, the entries of the tables that no page of the docs is about."""
+    """Entries of the tables that no page of the docs is about, by the page that they need."""
     formats = (DOCS / "reference/formats.md").read_text(encoding="utf-8")
     launching = (DOCS / "how-to/launch-a-plan.md").read_text(encoding="utf-8")
     reference = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
@@ -199,7 +199,7 @@ FETCHED = re.compile(
     r"""<(?:script|img|link|iframe)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^>]*>|"""
     r"""(?:@import\s*|url\()["']?(?:https?:)?//[^)"';]*"""
 )
-"""What a page or a style sheet loads from elsewhere."""
+"""Things that a page or a style sheet loads from elsewhere."""
 
 
 def test_no_page_fetches_anything(site):

@@ -1,4 +1,4 @@
-"""What-ifs on the command line: options, output, and what cannot be."""
+"""Options for what-ifs on the command line, their output, and impossible values."""
 
 from __future__ import annotations
 

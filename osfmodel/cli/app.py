@@ -1,4 +1,4 @@
-"""The command group, and what its commands share: options, worker counts, output, errors."""
+"""The command group, and the code that its commands share: options, worker counts, output, errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMMANDS = {
     "profile": "osfmodel.cli.profile:profile_command",
     "list": "osfmodel.cli.listing:list_command",
 }
-"""Where each command is; a module is loaded when its command is asked for, so that none pays for the others."""
+"""The place of each command's function; its module is loaded only when the command is asked for."""
 
 
 EXAMPLES = {
@@ -46,18 +46,18 @@ EXAMPLES = {
     "--plan": " For example --plan ddp; 'osf list plans' shows all.",
     "--output": " For example -o runs.json.",
 }
-"""What is said where an option is missing."""
+"""Example values, by option, that complete the error about a missing option."""
 
 
 class CommandLine(click.Group):
     """Commands out of COMMANDS. Every error is one line on stderr: exit 1 for bad data, 2 for bad usage."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None where there is none."""
+        """The command of that name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         module, _, function = COMMANDS[cmd_name].partition(":")
@@ -67,7 +67,7 @@ class CommandLine(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, and where there is no such command, say which was meant."""
+        """Resolve as click does; for an unknown command, suggest the one that may have been meant."""
         if args and args[0] not in COMMANDS and (meant := suggestion(args[0], COMMANDS, "")):
             ctx.fail(f"No such command {args[0]!r}: {meant}")
         return super().resolve_command(ctx, args)
@@ -104,7 +104,7 @@ class CommandLine(click.Group):
 
 
 def _advised(error: OsfError) -> str:
-    """Its message; for another tool's file with the command that converts it."""
+    """The error's message; for another tool's file, with the command that converts it."""
     if not isinstance(error, ForeignFileError):
         return str(error)
     from osfmodel.formats.advice import import_advice
@@ -113,7 +113,7 @@ def _advised(error: OsfError) -> str:
 
 
 def _example_of(error: click.ClickException) -> str:
-    """A value of an option that is missing, or how to repeat one that was given several files, where that helps."""
+    """A hint that ends a usage error: a value of the missing option, or how to give several traces; or ""."""
     params = error.ctx.params if isinstance(error, click.UsageError) and error.ctx is not None else {}
     if params.get("traces") and "unexpected extra argument" in error.message:
         return " Of several traces, repeat --trace before each, or give their folder."
@@ -129,7 +129,7 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
         self.name, self.known = name, known
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        """Names that begin like that, or files."""
+        """Known names that begin with ``incomplete``; files if there are none."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name) for name in self.known() if name.startswith(incomplete)]
@@ -137,13 +137,13 @@ class NameOrFile(click.ParamType):  # type: ignore[type-arg]
 
 
 class OneOf(click.Choice):  # type: ignore[type-arg]
-    """One of a few names, in capitals or not; says which may have been meant by another."""
+    """One of a few names, in either case; the error for any other name suggests near ones."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(list(names), case_sensitive=False)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Those that are near, or else all."""
+        """Say that a value is not known and suggest near names, or list all."""
         meant = suggestion(str(value).lower(), self.choices, "", most=3)
         return f"{value!r} is not known: {meant}" if meant else super().get_invalid_choice_message(value, ctx)
 
@@ -167,17 +167,17 @@ def main() -> None:
     """Predict and plan the communication of synchronous data-parallel training.
 
     \b
-    osf predict   how long an iteration takes under each way of fusing gradients
-    osf tune      the settings that make your framework do it best (osf list targets)
-    osf memory    what a step keeps in memory under each plan, when, and who owns the peak
+    osf predict   predict the iteration time under each way of fusing gradients
+    osf tune      find the best settings for your framework (osf list targets)
+    osf memory    predict the memory of a step under each plan: its peak, and who owns it
     osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
-    osf explain   why a job is slow, from its profiler traces, and what would help
-    osf check     how far predictions are from measured runs
-    osf report    the iteration in pictures: terminal, HTML page, PNG, SVG, Chrome trace
-    osf bench     what collectives cost here, measured under torchrun, as a cluster file
-    osf import    what benchmarks, profilers and frameworks wrote, as a workload or cluster file
-    osf profile   what your own PyTorch model computes, as a workload file
-    osf list      what comes with osfmodel: workloads, clusters, plans, targets, formats ...
+    osf explain   explain from profiler traces why a job is slow, and how to speed it up
+    osf check     compare predictions with measured runs
+    osf report    draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace
+    osf bench     measure collectives here, under torchrun, and write a cluster file
+    osf import    turn files of benchmarks, profilers and frameworks into workloads and clusters
+    osf profile   measure your own PyTorch model, and write a workload file
+    osf list      list bundled workloads, clusters, plans, targets, formats ...
 
     Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)
     """
@@ -244,27 +244,27 @@ def parse_limit(text: str) -> float:
 
 
 def warn(message: str) -> None:
-    """A line on stderr that says so."""
+    """Print a warning on stderr."""
     line(f"warning: {message}")
 
 
 def watched() -> bool:
-    """Whether stderr is a terminal, on which somebody may want to see progress."""
+    """Whether stderr is a terminal, so that progress is worth printing."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def teller(speaks: bool = True) -> Callable[[str], None]:
-    """What tells of progress, a line at a time, on a terminal; silence on a pipe, or where this is not to speak."""
+    """A function that prints lines of progress on a terminal; it prints nothing on a pipe or without ``speaks``."""
     return line if speaks and watched() else lambda text: None
 
 
 def line(text: str) -> None:
-    """A line on stderr that is always to be seen."""
+    """Print a line on stderr, terminal or not."""
     click.echo(f"osf: {text}", err=True)
 
 
 def emit(style: str | None, as_json: bool, output: str | None, result: Result) -> None:
-    """The result to stdout or, whole or not at all, to a file; then warnings to stderr."""
+    """Write the result to stdout or, whole or not at all, to a file; then warnings to stderr."""
     if as_json and style not in (None, "json"):
         raise UsageError(f"--json contradicts --format {style}")
     to_stdout = output in (None, "-")
@@ -285,7 +285,7 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
 
 
 def require_other(output: str | None, files: Sequence[str]) -> None:
-    """Raise UsageError where ``output`` is one of the files that are read, or in a folder of them by the same name."""
+    """Raise UsageError if ``output`` is one of the files that are read, also in a folder of them."""
     if output in (None, "-"):
         return
     target = Path(str(output))
@@ -296,7 +296,7 @@ def require_other(output: str | None, files: Sequence[str]) -> None:
 
 
 def require_writable(output: str | os.PathLike[str]) -> None:
-    """Raise UsageError where a file of that name could not be written: said before something long begins."""
+    """Raise UsageError if ``output`` cannot be written; called before long work begins."""
     target = Path(os.path.realpath(output))
     if target.exists() and not target.is_file() and not target.is_dir():
         return  # a pipe or a device is written to as it is
@@ -309,7 +309,7 @@ def require_writable(output: str | os.PathLike[str]) -> None:
 
 
 def save_or_print(profile: Cluster | Workload, path: str | os.PathLike[str]) -> None:
-    """Write what was measured to a file; to stdout where that fails, and then raise DataError."""
+    """Save a measured profile; if that fails, print it on stdout and raise DataError."""
     try:
         profiles.save(profile, path)
     except DataError as error:
@@ -318,7 +318,7 @@ def save_or_print(profile: Cluster | Workload, path: str | os.PathLike[str]) -> 
 
 
 def print_text(text: str) -> None:
-    """``text`` on stdout. Raises OSError where that is closed or full."""
+    """Print ``text`` on stdout. Raises OSError if stdout is closed or full."""
     if sys.stdout is None:
         raise OSError("standard output is closed")
     click.echo(text, nl=False)

@@ -1,4 +1,4 @@
-"""``osf bench``"""
+"""The command ``osf bench``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from osfmodel.runtime.job.ranks import Place, Watchdog, group, place_of, require
 from osfmodel.show.documents.results import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
-"""Executors whose collectives are not torch's."""
+"""Executors that measure through collectives of their own instead of torch's."""
 MEASURED = OptionGroup("What is measured")
 
 
@@ -73,10 +73,10 @@ def bench_command(
     name: str | None,
     timeout: str,
 ) -> None:
-    """Measure the collectives of this job's ranks: time by size, several in flight, and what they cost computation.
+    """Measure the collectives of this job's ranks: time by size, several in flight, and how much they slow computation.
 
-    Runs on every rank, under torchrun or what sets the same environment. Rank 0 writes the file. What was measured
-    before an interruption or a failure is kept in FILE.partial.json.
+    Runs on every rank, under torchrun or another launcher that sets the same environment. Rank 0 writes the file.
+    Measurements up to an interruption or a failure are kept in FILE.partial.json.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def bench_command(
 
 
 def _bench_under(support: RunSupport, asked: BenchRequest, limit: float, place: Place) -> None:
-    """The same through an executor's own collectives."""
+    """Measure through the executor's own collectives."""
     import_module(support.module).require_installed("osf bench")
     measure = import_module(support.bench).measure_cluster
     cluster = together(place, limit, partial(measure, asked, limit, place, teller(place.rank == 0)))
@@ -129,7 +129,7 @@ def _bench_under(support: RunSupport, asked: BenchRequest, limit: float, place: 
 
 
 def _measured(asked: BenchRequest, limit: float, place: Place, watch: Watchdog) -> tuple[Findings, Surroundings]:
-    """Measure with the others; rank 0 keeps what there is if that breaks off."""
+    """Measure with the other ranks; rank 0 saves its samples if that breaks off."""
     beat = partial(watch.beat, "while the cluster was measured")
     beat()
     job = job_of(place, limit, group(limit), beat)
@@ -165,7 +165,7 @@ def _flights(text: str) -> tuple[int, ...]:
 
 
 def _partial(target: str) -> Path:
-    """Where what was measured until an interruption is."""
+    """The file for measurements of an interrupted run."""
     return Path(target).with_suffix(".partial.json")
 
 

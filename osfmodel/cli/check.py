@@ -1,4 +1,4 @@
-"""``osf check``"""
+"""The command ``osf check``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def check_command(
     as_json: bool,
     output: str | None,
 ) -> int:
-    """Hold predictions against measured runs: the bundled ones by SOURCE, all without one, or those in a FILE.
+    """Compare predictions with measured runs: the bundled ones by SOURCE, all without one, or those in a FILE.
 
-    Errors are predicted / measured - 1, over runs on which nothing was fitted; what was fitted is said. Exits with 1
-    where the median error of a source exceeds the tolerance recorded for it.
+    Errors are predicted / measured - 1, over runs on which nothing was fitted. Exits with 1 if the median error of a
+    source exceeds the tolerance recorded for it.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``osf explain``"""
+"""The command ``osf explain``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from osfmodel.planning.explaining import explain
 from osfmodel.show.documents.explain import Explained
 
 PAGE = ".html"
-"""How the name of a file ends that becomes a page."""
+"""Ending of file names that are written as an HTML page."""
 
 
 @click.command(name="explain", cls=GroupedCommand)
@@ -39,12 +39,12 @@ def explain_command(
     as_json: bool,
     output: str | None,
 ) -> None:
-    """Say why a job is slow, and what would help, from the profiler's traces of its ranks.
+    """Explain why a job is slow, and what would help, from the profiler's traces of its ranks.
 
-    TRACE is what torch.profiler exports: a file for each rank, all of one job, or a folder or tar of them. First comes
-    what limits the job, in a sentence; then where the time of a step went, what each cause costs, the buckets that were
-    sent, and what each remedy would bring. A slow rank is told from a slow network where all ranks were traced.
-    Where FILE ends in .html it is a page with all of that, to open in a browser, send or print.
+    TRACE is a file of torch.profiler, one for each rank of the job, or a folder or tar of them. First comes the limit
+    of the job, in a sentence; then where the time of a step went, the cost of each cause, the buckets that were
+    sent, and the gain of each remedy. Only traces of all ranks tell a slow rank from a slow network.
+    If FILE ends in .html it is a page with all of that, to open in a browser, send or print.
 
     \b
     Example:

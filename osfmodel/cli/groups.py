@@ -1,4 +1,4 @@
-"""Groups of options: each has its heading in --help, and says what does not work beside it."""
+"""Option groups: each has a heading in --help, and names the options that it does not work with."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def require_compatible(ctx: click.Context) -> None:
 
 
 def is_given(ctx: click.Context, name: str | None) -> bool:
-    """Whether a parameter stands on the command line."""
+    """Whether the user gave a parameter on the command line."""
     return name is not None and ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE

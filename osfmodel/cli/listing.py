@@ -1,4 +1,4 @@
-"""``osf list``"""
+"""The command ``osf list``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from osfmodel.targets.named_plans import FAMILIES, NAMED_PLANS
 
 
 class Listing(NamedTuple):
-    """Entries, and a sentence for each profile that could not be read."""
+    """Entries of a kind, and a sentence for each profile that could not be read."""
 
     rows: list[Entry]
     problems: list[str]
 
 
 def _profiles(kind: str, load: Callable[[Path], Any]) -> Callable[[], Listing]:
-    """All profiles; a file that cannot be read does not hide the others."""
+    """A listing of all profiles of a kind; one unreadable file does not hide the others."""
 
     def listing() -> Listing:
         rows, problems = [], profiles.missing_folders()
@@ -53,7 +53,7 @@ def _entries(table: Mapping[str, Any]) -> Callable[[], Listing]:
 
 
 def _plans() -> Listing:
-    """Those with a fixed name, then examples of those whose names have parameters."""
+    """Plans with a fixed name, then examples of plans with parameters."""
     families = [pair for family in FAMILIES.values() for pair in family.meanings().items()]
     examples = [Entry(name, SimpleNamespace(meaning=meaning)) for name, meaning in families]
     return Listing([*(Entry(*pair) for pair in NAMED_PLANS.items()), *examples], [])
@@ -71,7 +71,7 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
     "formats": _entries(IMPORT_FORMATS),
     "snippets": _entries(SNIPPETS),
 }
-"""What comes with osfmodel, by kind; what is shown of each: :data:`osfmodel.show.tables.listing.LISTED`."""
+"""Everything that comes with osfmodel, by kind; :data:`osfmodel.show.tables.listing.LISTED` has the columns shown."""
 
 
 @click.command(name="list", cls=GroupedCommand)
@@ -79,10 +79,10 @@ LISTINGS: Mapping[str, Callable[[], Listing]] = {
 @click.argument("name", required=False)
 @output_options
 def list_command(kind: str | None, name: str | None, style: str | None, as_json: bool, output: str | None) -> None:
-    """List what comes with osfmodel, or show all that is known of one entry and where its figures are from.
+    """List everything that comes with osfmodel, or show one entry in full, with the source of its figures.
 
-    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions, formats or snippets (what
-    osf tune --lines prints).
+    KIND is workloads, clusters, plans, targets, engines, cost-models, effects, compressions, formats or snippets (for
+    osf tune --lines).
 
     \b
     Example:

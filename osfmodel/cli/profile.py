@@ -1,4 +1,4 @@
-"""``osf profile``"""
+"""The command ``osf profile``."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def profile_command(
 ) -> None:
     """Measure a PyTorch model: forward time by layer, when each gradient is ready, the update.
 
-    FACTORY() returns (model, batch, loss), and an optimizer where SGD is not to stand in. A batch
-    that is a tensor or a dict is what the model takes, and the loss is loss(output); a pair is inputs and targets, and
+    FACTORY() returns (model, batch, loss), and an optimizer if SGD is not to stand in. A batch
+    that is a tensor or a dict is the model's input, and the loss is loss(output); a pair is inputs and targets, and
     the loss is loss(output, targets). Given the parameter batch_size, FACTORY makes the batch; else its batch is
-    repeated or cut. Your own training loop is profiled with osfmodel.profile. Steps go with hooks and without by turns,
-    and where the layers do not add up to the steps without, that is told on stderr and in the file.
+    repeated or cut. Your own training loop is profiled with osfmodel.profile. Steps run by turns with hooks and
+    without; if the layers do not add up to the steps without, stderr and the file say so.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def _sizes(text: str | None) -> list[int | None]:
 
 
 def _check_output(output: str | None, count: int) -> None:
-    """Before anything is measured: whether it can be written."""
+    """Raise UsageError before the measurement if its output could not be written."""
     if output in (None, "-"):
         return
     target = Path(str(output))
@@ -135,7 +135,7 @@ def _measure_all(
     output: str | None,
     check: Callable[[], None],
 ) -> None:
-    """Each is written as soon as it is there; once all are, again with the fit of time against batch.
+    """Measure each batch size and write it at once; at the end write all with the fit of time against batch size.
 
     ``check`` is called before each step.
     """
@@ -172,7 +172,7 @@ def _emit(workload: Workload, output: str | None) -> None:
 
 
 def _memory(workload: Workload) -> list[str]:
-    """What one worker alone holds when it holds most; nothing where the profile does not say."""
+    """Peak memory of one worker in a line; empty if the profile has no memory sizes."""
     if workload.state_bytes is None or not any(layer.peak_bytes for layer in workload.layers):
         return []
     plan, free = in_one(workload), Pricing.of(AffineCost(((0.0, 0.0),)))
@@ -192,10 +192,10 @@ def _write(workload: Workload, output: str | None) -> Path:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """SIGTERM, as from a batch system whose time is up, is Ctrl-C meanwhile: the steps that there are are kept.
+    """Turn SIGTERM, as a batch system sends it, into Ctrl-C meanwhile, so that finished steps are kept.
 
-    What is ignored stays so. Gives what raises KeyboardInterrupt once more if it came before: raised where nothing can
-    be, such as in the callback of a weak reference to a tensor, the interpreter only prints it.
+    Signals that were ignored stay ignored. Yields a function that raises KeyboardInterrupt again if one came before:
+    inside the callback of a weak reference to a tensor, for one, the interpreter only prints the exception.
     """
     came = False
 
@@ -218,7 +218,7 @@ def _interruptible() -> Iterator[Callable[[], None]]:
 
 
 def _progress(name: str, check: Callable[[], None]) -> Callable[[int, int], None]:
-    """``check`` before each step, and one line on the terminal that counts the steps; silent elsewhere."""
+    """Call ``check`` before each step, and on a terminal count the steps on one line."""
     shown = watched()
 
     def tell(number: int, count: int) -> None:

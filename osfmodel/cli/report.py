@@ -1,4 +1,4 @@
-"""``osf report``"""
+"""The command ``osf report``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _trace(drawn: Pictures, path: str) -> None:
 
 
 ANOTHER_JOB = 0.05
-"""Part by which the bytes of a trace and of a workload differ before they are taken for two jobs'."""
+"""Relative difference of gradient bytes above which a trace and a workload are taken for different jobs."""
 FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     ".html": _page,
     ".png": _plot,
@@ -53,7 +53,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     ".json": _trace,
     ".json.gz": _trace,
 }
-"""What is written, by how the name of the file ends."""
+"""Writers of report files, by the ending of the file's name."""
 
 
 @click.command(name="report", cls=GroupedCommand)
@@ -98,7 +98,7 @@ def report_command(
 ) -> None:
     """Show the iteration of WORKLOAD on CLUSTER: as it is, and as it would be tuned.
 
-    How FILE ends decides what it is: .html, a page with everything in it; .png or .svg, a picture (needs matplotlib);
+    The ending of FILE decides its form: .html, a page with all of it; .png or .svg, a picture (needs matplotlib);
     .json or .json.gz, a Chrome trace for ui.perfetto.dev. Without -o the pictures are drawn on the terminal.
 
     \b
@@ -142,7 +142,7 @@ def report_command(
 
 
 def _warn_of_another_job(trace: Trace, workload: Workload, workers: int) -> None:
-    """Where what is measured is not of what is predicted, the two stand beside each other for nothing."""
+    """Warn if the trace is of another job than the workload: its times are then not comparable with the prediction."""
     if trace.workers not in (None, workers):
         warn(f"the trace {trace.name} is of {trace.workers} workers, what is predicted of {workers}")
     try:
@@ -157,7 +157,7 @@ def _warn_of_another_job(trace: Trace, workload: Workload, workers: int) -> None
 
 
 def _form(output: str) -> Callable[[Pictures, str], None]:
-    """What writes that file. Raises UsageError for a name that says nothing, or a place that cannot be written to."""
+    """The writer for that file. Raises UsageError for an unknown ending, or if the file cannot be written."""
     name = Path(output).name.lower()
     for suffix, write in FORMS.items():
         if name.endswith(suffix):
@@ -171,7 +171,7 @@ def _form(output: str) -> Callable[[Pictures, str], None]:
 
 
 def _inputs(ctx: click.Context) -> tuple[tuple[str, str], ...]:
-    """The options that were given, as they were given."""
+    """The options that the user gave, with their values."""
     given = []
     for name, value in ctx.params.items():
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE and name != "outputs":
@@ -181,7 +181,7 @@ def _inputs(ctx: click.Context) -> tuple[tuple[str, str], ...]:
 
 
 def _show(drawn: Pictures) -> None:
-    """On the terminal, as wide as it is and in its colours; a hundred columns without colour for a pipe."""
+    """Draw the pictures on stdout: as wide as the terminal and in colour, or 100 plain columns on a pipe."""
     import io
     import sys
 

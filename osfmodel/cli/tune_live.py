@@ -1,4 +1,4 @@
-"""``osf tune --live``: what the command line adds to the steps."""
+"""The command line of ``osf tune --live``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIVE = OptionGroup(
 
 
 def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--live and what goes with it."""
+    """Add --live and its options."""
     for option in (
         LIVE.option("--timeout", default="60s", metavar="TIME", help="For meeting and each collective (60s)."),
         LIVE.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with a GPU, else gloo."),
@@ -55,7 +55,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limits, executor: bool) -> None:
-    """Run it on this rank, and show on rank 0 what came of it; ``executor``: consider plans of the executor, too."""
+    """Tune live on this rank, and show the result on rank 0; with ``executor``, try the executor's plans as well."""
     if not CONFIG_TARGETS[params["target"]].live:
         raise UsageError(f"--for {params['target']} does not work with --live, which trains with PyTorch alone")
     _require_sensible(subject.workload_name, params)
@@ -86,7 +86,7 @@ def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limit
 
 
 def _require_sensible(subject: str, params: Mapping[str, Any]) -> None:
-    """Everything that can be said before anyone meets."""
+    """Raise UsageError for contradictory options, before any rank waits for another."""
     from osfmodel.runtime.training.factories import is_factory
 
     scale = params["scale"]
@@ -102,7 +102,7 @@ def _require_sensible(subject: str, params: Mapping[str, Any]) -> None:
 
 
 def _shown(found: Live, folder: str) -> str:
-    """Predicted and measured of both plans, the verdict, and the lines to paste."""
+    """Predicted and measured times of the plans, the verdict, and the lines to paste."""
     (outcome,) = found.tuning.outcomes
     choice = found.choice
     plans = [

@@ -1,4 +1,4 @@
-"""``osf tune --memory``: what the command line adds."""
+"""The command line of ``osf tune --memory``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.targets import CONFIG_TARGETS
 
 DENSITY = "1%"
-"""The least part of a layer's entries that is sent, where nobody says."""
+"""Default for --density: the smallest part of a layer's entries that is sent."""
 MEMORY = OptionGroup(
     "Within a memory budget",
     switch="--memory SIZE",
@@ -33,7 +33,7 @@ SPARSE = OptionGroup(MEMORY.heading, switch="--sparse")
 
 
 def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--memory and what goes with it."""
+    """Add --memory and its options."""
     for option in (
         SPARSE.option(
             "--mirror",
@@ -54,7 +54,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_executor(ctx: click.Context) -> None:
-    """Raise UsageError where the settings are wanted for another framework."""
+    """Raise UsageError if --for names another framework than the executor."""
     if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
         raise UsageError(
             f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) "
@@ -87,7 +87,7 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
 
 
 def parse_density(text: str) -> float:
-    """``1%`` or ``0.01``. Raises UsageError."""
+    """Parse ``1%`` or ``0.01``. Raises UsageError."""
     try:
         return parse_part(text)
     except ValueError:

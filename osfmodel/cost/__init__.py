@@ -1,4 +1,4 @@
-"""What a collective takes: cluster, workers -> Cost as a function of bytes.
+"""Cost models: cluster, workers -> Cost of a collective as a function of bytes.
 
 To add a model: one module with ``cost(cluster, workers, collective)``, ``fit(samples, gpus_per_node)`` and a MODEL of
 them, and one line in COST_MODELS. tests/conformance runs over the table.
@@ -36,18 +36,18 @@ COST_MODELS: LateTable[CostModel] = LateTable(
 
 
 def worker_counts(cluster: Cluster) -> tuple[int, ...]:
-    """The worker counts, above 1, that the cost model of ``cluster`` can price; empty where it can price any."""
+    """The worker counts, above 1, that the cost model of ``cluster`` can price; empty if it can price any."""
     return COST_MODELS[cluster.cost_model].counts(cluster) if cluster.cost_model in COST_MODELS else ()
 
 
 def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> Cost:
     """Seconds of ``collective`` between ``workers`` workers of ``cluster``, as a function of bytes.
 
-    The bytes are those of the whole vector: what every worker holds before an all-reduce or reduce-scatter, and after
+    Bytes are those of the whole vector: the input of each worker to an all-reduce or reduce-scatter, and the result of
     an all-gather.
 
     One worker alone pays nothing. Raises UsageError for a worker count below 1 or an unknown collective, CostError
-    where the cluster has too few workers or its model lacks the data.
+    if the cluster has too few workers or its model lacks the data.
     """
     if isinstance(workers, bool) or not hasattr(workers, "__index__") or workers < 1:
         raise UsageError(f"workers is {workers!r}: it must be a whole number, 1 or more")

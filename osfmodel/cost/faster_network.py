@@ -13,7 +13,7 @@ from osfmodel.entities.errors import UsageError
 
 
 class Change(NamedTuple):
-    """Of a bandwidth or a latency: ``factor`` times what it was, or ``value`` in its place (bytes/s, or seconds)."""
+    """A change of bandwidth or latency: ``factor`` times the old one, or ``value`` instead (bytes/s, or seconds)."""
 
     factor: float = 1.0
     value: float | None = None
@@ -24,7 +24,7 @@ SAME = Change()
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How a network differs. ``bandwidth`` x2 sends twice as fast; ``latency`` x2 takes twice as long to start."""
+    """Changes of a network. ``bandwidth`` x2 sends twice as fast; ``latency`` x2 takes twice as long to start."""
 
     bandwidth: Change = SAME
     latency: Change = SAME
@@ -37,29 +37,29 @@ class Network:
                     raise UsageError(f"--{name}: it must be above 0, not {figure:g}")
 
     def sending(self, seconds: float) -> float:
-        """What takes ``seconds`` in the network, or seconds per byte."""
+        """The new time of ``seconds`` of sending, or the new seconds per byte."""
         return seconds / self.bandwidth.factor if self.bandwidth.value is None else 1 / self.bandwidth.value
 
     def starting(self, seconds: float) -> float:
-        """What takes ``seconds`` before anything is sent."""
+        """The new time of ``seconds`` of start-up."""
         return seconds * self.latency.factor if self.latency.value is None else self.latency.value
 
 
 def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change = SAME) -> Cluster:
-    """``cluster`` with another network: that between nodes where its data tells it from that inside a node, else all.
+    """``cluster`` with another network: the one between nodes if its data tells it from the one inside, else all of it.
 
     Links and lines (fits, pieces, protocols): seconds per byte are divided by the factor on bandwidth, latencies
     multiplied with that on latency. Measured tables: a(s), the least time of a message of at most that size, counts as
-    latency, and what the message takes beyond it as sending,
+    latency, and the rest of the message's time as sending,
 
         t(s) -> latency a(s) + (t(s) - a(s)) / bandwidth,
 
-    so what no message was small enough to show counts as latency, and a gain in bandwidth is rather under- than
-    overstated; start-ups that were measured (what passes beside other messages) go with latency. NCCL shapes: the
+    so sending that no message was small enough to show counts as latency, and a gain in bandwidth is rather under- than
+    overstated; measured start-ups (which overlap with other messages) go with latency. NCCL shapes: the
     bandwidth of NIC or GPU, and the scale of latencies. Reducing, launching, copying (effects) and the gain of several
-    collectives at once stay what they are, and so does what a cost model says to be no network's
-    (``CostModel.network_independent``). A value in the place of a factor needs a cost model that is described by a link
-    (``CostModel.link_parameters``). Raises UsageError for one that is not, and for no more than 0.
+    collectives at once stay as they are, and so does the part of a price that depends on no network
+    (``CostModel.network_independent``). A value instead of a factor needs a cost model that is described by a link
+    (``CostModel.link_parameters``). Raises UsageError for other models, and for values of 0 or less.
     """
     network = Network(bandwidth, latency)
     _require_stated(cluster, network)
@@ -79,7 +79,7 @@ def faster_network(cluster: Cluster, bandwidth: Change = SAME, latency: Change =
 
 
 def caveat(cluster: Cluster) -> str:
-    """What bandwidth and latency are on this cluster, where that is not plain."""
+    """Explain what bandwidth and latency change on this cluster, unless that is plain."""
     model = COST_MODELS[cluster.cost_model]
     if model.link_note:
         return model.link_note
@@ -108,7 +108,7 @@ def _link(link: Link | None, network: Network) -> Link | None:
 
 
 def _factors(network: Network) -> Network:
-    """The factors alone: what has no figure of its own that a value could take the place of."""
+    """The factors alone, for data without a bandwidth or latency that a value could replace."""
     return Network(Change(network.bandwidth.factor), Change(network.latency.factor))
 
 
@@ -144,7 +144,7 @@ def _protocols(protocols: tuple[Protocol, ...], network: Network) -> tuple[Proto
 
 
 def _nccl(shape: NcclShape, network: Network) -> NcclShape:
-    """The network where there is one, else what joins the GPUs of the one node."""
+    """The shape with another network; of a single node, with another fabric."""
     level = (
         ("gpu_bandwidth", "latency_scale") if shape.nic_bandwidth is None else ("nic_bandwidth", "net_latency_scale")
     )

@@ -25,7 +25,7 @@ RING = FORMULAS["ring"]
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
-    """The price of the two-level collective. Raises CostError where ``cluster`` lacks a link that it needs."""
+    """The price of the two-level collective. Raises CostError if ``cluster`` lacks a link that it needs."""
     layout = layout_of(workers, cluster.gpus_per_node)
     latency, per_byte = 0.0, 0.0
     for phase in ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,):
@@ -39,7 +39,7 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
 
 
 def from_spec(name: str, parts: Sequence[str]) -> Cluster:
-    """GPUs per node, the link inside a node, that between nodes, how many of these a node has. Raises UsageError."""
+    """The cluster of GPUs per node, link inside a node, link between nodes, and number of these. Raises UsageError."""
     counts = (parts[0], *parts[5:])
     if len(parts) not in (5, 6) or not all(re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in counts):
         form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
@@ -58,7 +58,7 @@ def _link(cluster: Cluster, which: str) -> Link:
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
-    """Both links from all-reduce times at several worker counts, on one node and on more.
+    """Fit both links to all-reduce times at several worker counts, on one node and on more.
 
     The ``between_nodes`` link found is that of a node with one NIC. ``parameters`` = {"in_node": Link, "between_nodes":
     Link, "nics_per_node": 1}. Raises CostError where the samples do not show both.

@@ -16,13 +16,13 @@ class CostModel(NamedTuple):
     cost:    (cluster, workers, collective) -> Cost; two workers or more
     fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
     meaning: shown by ``osf list``
-    counts:  (cluster) -> the worker counts that it can price for all-reduce; empty where it can price any
+    counts:  (cluster) -> the worker counts that it can price for all-reduce; empty if it can price any
     uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
     link_parameters: those of bandwidth and latency that describe a link, so that a value can replace them
     link_note: a sentence on what bandwidth and latency are in a model that is not described by links
     network_independent: the part of its prices that does not depend on the network, e.g. launch latency; empty if none
     has_network: (cluster) -> whether its data distinguish a network between nodes, which a faster network then replaces
-    startups: (cluster, workers) -> collective -> seconds of start-up of a message, where they were measured
+    startups: (cluster, workers) -> collective -> seconds of start-up of a message, if measured
     from_spec: (name, parts) -> the cluster given as ``MODEL:PART,PART``; None if the model cannot be given so
     """
 
@@ -40,4 +40,4 @@ class CostModel(NamedTuple):
 
 
 LINK = ("bandwidth", "latency")
-"""The parameters of a model that are figures of a link."""
+"""The parameters of a model that describe a link."""

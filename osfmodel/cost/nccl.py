@@ -34,7 +34,7 @@ from osfmodel.entities.lookup import suggestion
 
 
 class Corrections(NamedTuple):
-    """What is changed of the tuner's formula.
+    """Corrections of the tuner's formula.
 
     pipeline:   kappa above, 0 for none
     nvls_bytes: NVLS moves (n + 1)/n of the message through each GPU's link, instead of half of a ring's bytes whatever
@@ -52,7 +52,7 @@ CORRECTED = Corrections(0.29, True)
 
 
 class Way(NamedTuple):
-    """One algorithm with one protocol: seconds before the first byte, seconds per byte, and whose bytes of GRID."""
+    """One algorithm with one protocol: seconds before the first byte, seconds per byte, and its bytes on GRID."""
 
     latency: float
     seconds_per_byte: float
@@ -60,11 +60,11 @@ class Way(NamedTuple):
 
 
 UNCERTAINTY = 0.4
-"""|error| that nine tenths of its prices stayed below on devices held out (benchmarks/nccl_model.py)."""
+"""Relative error below which nine tenths of its prices stayed on devices held out (benchmarks/nccl_model.py)."""
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
-    """The price of NCCL's best way. Raises CostError where ``cluster`` has no NCCL shape, or no network for it."""
+    """The price of NCCL's best way. Raises CostError if ``cluster`` has no NCCL shape, or no network for it."""
     if cluster.nccl is None:
         raise CostError(f"cluster {cluster.name!r} has no nccl shape, which the nccl cost model needs")
     place = layout_of(workers, cluster.gpus_per_node)
@@ -131,7 +131,7 @@ def _ring_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
 
 
 def _tree(shape: NcclShape, place: Placement, protocol: str) -> Way:
-    """Up and down: a chain through the GPUs of a node, a binary tree between nodes; half of the bus each way."""
+    """A tree up and down: a chain through the GPUs of a node, a binary tree between nodes; half of the bus each way."""
     step, net_step = _hops(shape, place, "tree", protocol)
     hops = 2 * ((place.fullest - 1) * step + (place.nodes.bit_length() - 1) * net_step)
     latency = _of(known.BASE_LATENCY["tree"], protocol) * shape.latency_scale + hops
@@ -150,7 +150,7 @@ def _tree_bus(shape: NcclShape, place: Placement, protocol: str) -> float:
 
 
 def _nvls(shape: NcclShape, place: Placement, corrections: Corrections) -> Way:
-    """The switch adds up and sends to all. Between nodes a tree joins the switches."""
+    """NVLS: the switch adds up and sends to all. Between nodes a tree joins the switches."""
     inside, generation = place.fullest, shape.generation
     channels = known.CHANNELS[generation]
     gain = 2 * (inside - 1) / (inside + 1) if corrections.nvls_bytes else 2 * (channels - 1) / channels
@@ -166,7 +166,7 @@ def _nvls(shape: NcclShape, place: Placement, corrections: Corrections) -> Way:
 
 
 def _hops(shape: NcclShape, place: Placement, algorithm: str, protocol: str) -> tuple[float, float]:
-    """Seconds of a step inside a node and of one between nodes."""
+    """Seconds of one step inside a node, and of one between nodes."""
     fabric = "pcie" if shape.fabric == "pcie" else "nvlink"
     step = _of(known.HOP_LATENCY[fabric][algorithm], protocol)
     if algorithm == "ring" and place.nodes > 1:
@@ -177,7 +177,7 @@ def _hops(shape: NcclShape, place: Placement, algorithm: str, protocol: str) -> 
 
 
 def _scale(place: Placement) -> int:
-    """Column of the constants that depend on the number of nodes."""
+    """Index for constants that depend on the number of nodes."""
     return min(place.nodes, 3) - 1
 
 
@@ -206,17 +206,17 @@ def _bends_up(values: Array, i: int, j: int, k: int) -> bool:
 
 
 GRID = 2.0 ** np.arange(6, 37)
-"""Bytes between which a price is a straight line: powers of two, 64 B to 64 GiB."""
+"""Sizes in bytes between which a price is a straight line: powers of two, 64 B to 64 GiB."""
 
 
 def _tree_bytes(protocol: str) -> Array:
-    """Bytes that a tree's bandwidth feels like moving: divided by NCCL's correction, dips made concave."""
+    """Bytes that match a tree's lower bandwidth: divided by NCCL's correction, with dips made concave."""
     table = known.TREE_CORRECTION[protocol]
     return _concave(GRID / np.array([*table, *[1.0] * (len(GRID) - len(table))]))
 
 
 STRETCHED: Mapping[str, Array] = {"none": GRID, **{protocol: _tree_bytes(protocol) for protocol in known.PROTOCOLS}}
-"""M' at every M of GRID. Made concave, so that lines can give it: nowhere below the tuner's own times."""
+"""M' at every M of GRID. Made concave, so that lines can describe it: nowhere below the tuner's own times."""
 
 
 def times(way: Way, corrections: Corrections = CORRECTED) -> Array:
@@ -227,7 +227,7 @@ def times(way: Way, corrections: Corrections = CORRECTED) -> Array:
 
 
 def from_spec(name: str, parts: Sequence[str]) -> Cluster:
-    """``GPUxGPUS_PER_NODE``, and the network bandwidth of each GPU where there are several nodes. Raises UsageError."""
+    """The cluster of ``GPUxGPUS_PER_NODE`` and, for several nodes, each GPU's network bandwidth. Raises UsageError."""
     match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
     if match is None or len(parts) > 2:
         form = "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH], for example nccl:h100x8,400Gbps"
@@ -248,7 +248,7 @@ def has_network(cluster: Cluster) -> bool:
 def lines(
     found: Mapping[tuple[str, str], Way], corrections: Corrections = CORRECTED
 ) -> tuple[tuple[float, float], ...]:
-    """The (latency, seconds per byte) pairs whose minimum is the fastest way, each needed somewhere."""
+    """The (latency, seconds per byte) lines whose minimum is the fastest way; each is the lowest somewhere."""
     values = np.array([times(way, corrections) for way in found.values()])
     slopes = np.diff(values) / np.diff(GRID)
     latencies = np.maximum(values[:, :-1] - slopes * GRID[:-1], 0.0)
@@ -269,7 +269,7 @@ def _lowest(pairs: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]
 
 
 ROUNDING = 1e-9
-"""Lines closer than this are one line."""
+"""Relative difference below which two lines are one."""
 
 
 def _hidden(steep: tuple[float, float], middle: tuple[float, float], flat: tuple[float, float]) -> bool:

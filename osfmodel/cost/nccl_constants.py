@@ -1,4 +1,4 @@
-"""What NCCL's tuner knows about devices, as numbers: latencies in seconds, bandwidths in bytes per second.
+"""Constants of NCCL's tuner about devices: latencies in seconds, bandwidths in bytes per second.
 
 Sources, named at each constant:
 
@@ -6,7 +6,7 @@ Sources, named at each constant:
 * TOPO: NCCL, src/graph/topo.h (link speeds in NCCL's own accounting, below the data sheet's).
 * TORCH: PyTorch 2.13, torch/_inductor/comm_analysis.py, which mirrors TUNING and adds channel counts.
 
-Nothing here was fitted; what was learned stands in osfmodel.cost.nccl. No measurement of a collective is used.
+Nothing here was fitted; learned values stand in osfmodel.cost.nccl. No measurement of a collective is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 US = 1e-6
 GB = 1e9
 PROTOCOLS = ("LL", "LL128", "Simple")
-"""Low latency (8-byte flags), low latency with 128-byte lines, and plain copies with a flag per chunk."""
+"""Protocols: low latency (8-byte flags), low latency with 128-byte lines, and plain copies with a flag per chunk."""
 
 
 class ByProtocol(NamedTuple):
@@ -58,7 +58,7 @@ RING_PLATEAU: Mapping[str, float] = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4,
 """TUNING ncclTopoGetAlgoTime: a factor on the latency of Ring/Simple all-reduces between nodes."""
 
 ScaledByNodes = tuple[float, float, float]
-"""For 1 node, 2 nodes, and more."""
+"""Values for 1 node, 2 nodes, and more."""
 LL_MAX_BANDWIDTH: Mapping[str, ScaledByNodes] = {
     "volta": (39.0 * GB, 39.0 * GB, 20.4 * GB),
     "ampere": (87.7 * GB, 22.5 * GB, 19.0 * GB),
@@ -99,7 +99,7 @@ NVLS_EFFICIENCY: Mapping[str, float] = {"hopper": 0.85, "blackwell": 0.74}
 LL_SHARE, LL128_SHARE = 1 / 2, 120 / 128
 """TUNING: payload of the ring's LL (half of it flags) and LL128 lines."""
 TREE_SHARE, TREE_LL_SHARE, TREE_LL128_SHARE_ONE_NODE = 0.92, 1 / 3.8, 7 / 9
-"""TUNING: what trees reach of the bus; LL and LL128 of what trees reach (LL128_SHARE between nodes)."""
+"""TUNING: the part of the bus that trees reach; LL's and LL128's part of that (LL128_SHARE between nodes)."""
 
 TREE_CORRECTION: Mapping[str, tuple[float, ...]] = {
     "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),

@@ -1,7 +1,7 @@
-"""The machines behind measured all-reduces, as NCCL's tuner would describe them.
+"""Fit the machines behind measured all-reduces, as NCCL's tuner would describe them.
 
 Every kind of device known is tried with free bandwidths and latency scales, shared over all worker counts; the one
-whose prices come nearest is kept. Errors are of log(price / time), for a table spans microseconds to seconds, under the
+with the nearest prices is kept. Errors are of log(price / time), for a table spans microseconds to seconds, under the
 soft-L1 loss of all fits, so a warm-up or a protocol jump pulls little (scipy least_squares). The generation found is
 the one whose curve fits, which need not be that of the GPUs.
 """
@@ -24,17 +24,17 @@ from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError
 
 PRIOR = 1e-3
-"""Weight of log(fitted / start) beside the errors: settles what samples leave open (which of two latencies)."""
+"""Weight of log(fitted / start) beside the errors; it settles what the samples do not (which of two latencies)."""
 SHORTEST = 1e-15
-"""Seconds below which a price is rounding."""
+"""Seconds below which a price is rounding error."""
 WIDEST = 8.0
-"""Natural logarithm of the largest factor between a start value and what is fitted."""
+"""Natural logarithm of the largest factor between a start value and the fitted one."""
 NOMINAL = 240 * GB
-"""Bus bandwidth of a GPU that no sample shows."""
+"""Bus bandwidth of a GPU, in bytes per second, if no sample shows it."""
 
 
 class _Group(NamedTuple):
-    """The samples of one worker count: the part of each of them that lies on either side on GRID."""
+    """The samples of one worker count, with the weights of the two GRID sizes around each."""
 
     place: Placement
     left: Array
@@ -45,7 +45,7 @@ class _Group(NamedTuple):
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     """``parameters`` = {"nccl": NcclShape} with bandwidths and latency scales. Raises CostError without samples.
 
-    What the samples do not show (a network where all lie in one node) stays unset or as the device's.
+    Parameters that the samples do not show (a network, if all lie in one node) stay unset or as the device's.
     """
     if not samples:
         raise CostError("there are no samples to fit")

@@ -1,4 +1,4 @@
-"""Cost models that know each worker count by itself: a line, the minimum of a few lines, or a measured table each.
+"""Cost models with an entry for each worker count: a line, the minimum of a few lines, or a measured table.
 
 Entries are those of a cluster (AlphaBeta, Pieces, Table): all have ``workers`` and ``collective``.
 
@@ -24,7 +24,7 @@ from osfmodel.entities.errors import CostError
 
 
 class CountEntry(Protocol):
-    """What is known of one collective between one number of workers."""
+    """An entry for one collective between one number of workers."""
 
     @property
     def workers(self) -> int:
@@ -32,7 +32,7 @@ class CountEntry(Protocol):
 
     @property
     def collective(self) -> str:
-        """All-reduce, or another of COLLECTIVES."""
+        """The collective, one of COLLECTIVES."""
 
 
 Known = TypeVar("Known", bound=CountEntry)
@@ -41,9 +41,9 @@ Known = TypeVar("Known", bound=CountEntry)
 def entry(
     entries: Sequence[Known], workers: int, collective: str, cluster: str, kind: str, has: str = "has it for"
 ) -> Known:
-    """The one for ``workers`` and ``collective``. Raises CostError where there is none, naming those that are.
+    """The entry for ``workers`` and ``collective``. Raises CostError if there is none, naming those that exist.
 
-    For the message, ``cluster`` is its name, ``kind`` what an entry is called, ``has`` what goes before those that are.
+    The message uses the ``cluster``'s name, ``kind`` for an entry, and ``has`` before the worker counts that exist.
     """
     for one in entries:
         if (one.workers, one.collective) == (workers, collective):
@@ -62,8 +62,8 @@ def counts(entries: Iterable[CountEntry]) -> tuple[int, ...]:
 class PerCount(NamedTuple):
     """A cost model with an entry of its own for each worker count.
 
-    field: of Cluster that holds the entries
-    kind:  what an entry is called in messages
+    field: field of Cluster that holds the entries
+    kind:  word for an entry in messages
     price: entry -> Cost
     one:   (workers, samples) -> the entry fitted to them, and the relative residual of each sample
     has:   the words before the worker counts that are known
@@ -76,7 +76,7 @@ class PerCount(NamedTuple):
     has: str = "has it for"
 
     def cost(self, cluster: Cluster, workers: int, collective: str) -> Cost:
-        """The cost for that worker count. Raises CostError where there is none, naming those that are."""
+        """The cost for that worker count. Raises CostError if there is none, naming those that exist."""
         return self.price(entry(getattr(cluster, self.field), workers, collective, cluster.name, self.kind, self.has))
 
     def counts(self, cluster: Cluster) -> tuple[int, ...]:
@@ -84,9 +84,9 @@ class PerCount(NamedTuple):
         return counts(getattr(cluster, self.field))
 
     def fit(self, samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
-        """A fit of each worker count by itself. ``parameters`` = {field: the entries}.
+        """A separate fit for each worker count. ``parameters`` = {field: the entries}.
 
-        Raises CostError without samples, and where those of a worker count are too few.
+        Raises CostError without samples, and if a worker count has too few.
         """
         if not samples:
             raise CostError("there are no samples to fit")
@@ -107,7 +107,7 @@ def _line(workers: int, samples: Sequence[Sample]) -> tuple[AlphaBeta, Sequence[
 
 
 def _lines(workers: int, samples: Sequence[Sample]) -> tuple[Pieces, Sequence[float]]:
-    """Up to four lines, as many as :mod:`~osfmodel.cost.fitting.minimum` finds worth it."""
+    """Up to four lines, as many as :mod:`~osfmodel.cost.fitting.minimum` finds justified."""
     minimum = fit_minimum(samples, lambda _, size: (1.0, size))
     latencies, per_byte = zip(*minimum.pieces, strict=True)
     return Pieces(workers, latencies, per_byte), minimum.residuals
@@ -123,7 +123,7 @@ def _table(workers: int, samples: Sequence[Sample]) -> tuple[Table, Sequence[flo
 
 
 def startups(cluster: Cluster, workers: int) -> dict[str, Cost]:
-    """Start-ups that were measured beside the tables, by collective."""
+    """Start-ups measured beside the tables, by collective."""
     return {
         table.collective: TableCost(table.sizes, table.startups, 0.0)
         for table in cluster.tables

@@ -1,4 +1,4 @@
-"""How workers lie on nodes: evenly, on as few nodes as hold them. What every two-level cost model asks first."""
+"""Placement of workers on nodes: evenly, on as few nodes as hold them, for every two-level cost model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Placement(NamedTuple):
-    """How many workers in all, on how many nodes, on the fullest and on the emptiest of them."""
+    """Number of workers, of nodes, and of workers on the fullest and on the emptiest node."""
 
     workers: int
     nodes: int
@@ -14,7 +14,7 @@ class Placement(NamedTuple):
     emptiest: int
 
     def sharing(self, nics: int) -> float:
-        """How many workers of the fullest node share one of its ``nics`` NICs."""
+        """Number of workers of the fullest node that share one of its ``nics`` NICs."""
         return max(1.0, self.fullest / nics)
 
 

@@ -8,8 +8,8 @@ With g workers on a node and n nodes, protocol k takes
 
 and T = min_k T_k: rings inside the nodes, and between them the double binary tree that NCCL takes at these sizes
 (``nccl`` tuning.cc: 2 [(N / nodes - 1) intra + log2(nodes) inter] hops; a tree and a ring send alike). s workers share
-a NIC, see :mod:`~osfmodel.cost.hierarchical`. Protocols differ in all their figures, as LL, LL128 and Simple do. What
-is paid once, whatever the worker count, is the launch (latency) and the pass over local memory (seconds per byte).
+a NIC, see :mod:`~osfmodel.cost.hierarchical`. Protocols differ in all their figures, as LL, LL128 and Simple do.
+The launch (latency) and the pass over local memory (seconds per byte) are paid once, whatever the worker count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NONE = Link(0.0, 0.0)
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
-    """The price of the fastest protocol. Raises CostError where ``cluster`` has none for that layout.
+    """The price of the fastest protocol. Raises CostError if ``cluster`` has none for that layout.
 
     A reduce-scatter and an all-gather are the two halves of an all-reduce; each pays the launch in full.
     """
@@ -54,7 +54,7 @@ def _link(cluster: Cluster, link: Link | None, hops: float, which: str) -> Link:
 
 
 def loads(workers: int, gpus_per_node: int, nics_per_node: int) -> tuple[float, float, float, float, float]:
-    """What each figure is multiplied with: once, hops and bytes per byte in a node, the same between nodes."""
+    """Factors of each figure: one, hops and bytes per byte in a node, and the same between nodes."""
     _, nodes, fullest, emptiest = layout = layout_of(workers, gpus_per_node)
     between = 2 * (nodes - 1) / nodes * layout.sharing(nics_per_node) / emptiest
     return 1.0, 2 * (fullest - 1), 2 * (fullest - 1) / fullest, 2 * ceil(log2(nodes)), between
@@ -66,7 +66,7 @@ def has_network(cluster: Cluster) -> bool:
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
-    """Up to four protocols from all-reduce times at two worker counts or more.
+    """Fit up to four protocols to all-reduce times at two worker counts or more.
 
     The figures between nodes are those of nodes with one NIC. ``parameters`` = {"protocols": ..., "nics_per_node": 1}.
     Raises CostError for one worker count, which tells nothing of another.

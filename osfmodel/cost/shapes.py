@@ -1,6 +1,6 @@
 """The two shapes that a price can have: seconds of a collective as a function of the bytes in it.
 
-Every cost model ends in one of them, and the solvers know no others:
+Every cost model gives one of them, and the solvers know no others:
 
 * :class:`AffineCost`, the minimum of K lines a_k + b_k m: Hockney, every textbook algorithm, NCCL's choice
   among algorithms and protocols. Nondecreasing, which the fast solver uses, and never steeper for larger messages.
@@ -30,7 +30,7 @@ Array: TypeAlias = npt.NDArray[Any]
 class AffineCost:
     """min over k of latency_k + seconds_per_byte_k * bytes; ``pieces`` holds the pairs, all non-negative.
 
-    Of a fit, ``measured_range`` is the smallest and the largest size fitted; None where a formula holds everywhere.
+    ``measured_range`` of a fit is the smallest and the largest size fitted; None if a formula holds everywhere.
     """
 
     pieces: tuple[tuple[float, float], ...]
@@ -54,11 +54,11 @@ class AffineCost:
         return shortest
 
     def slower(self, factor: float) -> AffineCost:
-        """The same on a network that takes ``factor`` times as long."""
+        """The cost on a network that takes ``factor`` times as long."""
         return replace(self, pieces=tuple((latency * factor, per_byte * factor) for latency, per_byte in self.pieces))
 
     def plus(self, seconds: float) -> AffineCost:
-        """The same with ``seconds`` more for every message."""
+        """The cost with ``seconds`` more for every message."""
         return replace(self, pieces=tuple((latency + seconds, per_byte) for latency, per_byte in self.pieces))
 
     @property
@@ -68,20 +68,20 @@ class AffineCost:
 
     @property
     def floor(self) -> AffineCost:
-        """The cheapest that a message of at least that size can be: itself, since it never decreases."""
+        """The cheapest price of any message of at least that size: the cost itself, since it never decreases."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class TableCost:
-    """Straight lines through the points (``sizes[k]``, ``times[k]``), jumps up and down kept as they are.
+    """Straight lines through the points (``sizes[k]``, ``times[k]``), with jumps up and down kept.
 
     Beyond the largest size it goes on with ``asymptote`` seconds per byte; left out, this is the slope from the last
     point at or below a quarter of the largest size to the largest. Below the smallest it stays at the smallest size's
     time, since latency does not vanish.
 
     ``measured_range`` is the smallest and the largest size measured or fitted, a price outside being extrapolated; None
-    where a formula holds everywhere.
+    if a formula holds everywhere.
     """
 
     sizes: tuple[int, ...]
@@ -126,11 +126,11 @@ class TableCost:
         return self.times[-1] + self.asymptote * (size - self.sizes[-1])
 
     def slower(self, factor: float) -> TableCost:
-        """The same on a network that takes ``factor`` times as long."""
+        """The cost on a network that takes ``factor`` times as long."""
         return replace(self, times=tuple(time * factor for time in self.times), asymptote=self.asymptote * factor)
 
     def plus(self, seconds: float) -> TableCost:
-        """The same with ``seconds`` more for every message."""
+        """The cost with ``seconds`` more for every message."""
         return replace(self, times=tuple(time + seconds for time in self.times))
 
     @property
@@ -140,9 +140,9 @@ class TableCost:
 
     @property
     def floor(self) -> TableCost:
-        """Nowhere above the cheapest price of any message of at least that size; it never decreases.
+        """A lower bound of the price of any message of at least that size; it never decreases.
 
-        Through the running minimum from the right of the points' times, which lies on or below the exact
+        It runs through the minimum of the points' times from the right, which lies on or below the exact
         envelope (on a rising stretch the envelope bends above the chord).
         """
         lowest, times = self.times[-1], []
@@ -160,4 +160,4 @@ def _last_slope(sizes: tuple[int, ...], times: tuple[float, ...]) -> float:
 Cost: TypeAlias = AffineCost | TableCost
 
 FREE = AffineCost(((0.0, 0.0),))
-"""What one worker alone pays."""
+"""The cost of communication for a single worker: nothing."""

@@ -1,4 +1,4 @@
-"""Parts of a cluster in words (``--cluster ring:50us,10Gbps``): what cost models that can be said so share."""
+"""Parts of a cluster specification in words (``--cluster ring:50us,10Gbps``), for all cost models that have one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from osfmodel.entities.units import parse_bandwidth, parse_time
 
 
 def link_from_spec(latency: str, bandwidth: str) -> Link:
-    """``50us`` and ``10Gbps`` as a link. Raises UsageError."""
+    """Parse ``50us`` and ``10Gbps`` into a link. Raises UsageError."""
     return Link(parse_time(latency), 1 / rate_from_spec(bandwidth))
 
 

@@ -1,4 +1,4 @@
-"""Textbook algorithms over one kind of link: how many latencies, bytes sent and bytes reduced each takes.
+"""Textbook algorithms over one kind of link: the latencies, bytes sent and bytes reduced of each.
 
 A message of M bytes between N workers costs  alpha * rounds + M * (beta * sent + gamma * reduced),  with alpha,
 beta, gamma of the slowest link on the way. All-reduce as in MG-WFBP (TPDS'21), Table 2; reduce-scatter and
@@ -92,13 +92,13 @@ def recursive_doubling(workers: int) -> Load:
 
 
 def recursive_doubling_reduce_scatter(workers: int) -> Load:
-    """Thakur et al., section 4.2: like the all-reduce, less the part that stays home."""
+    """Thakur et al., section 4.2: like the all-reduce, but each worker's own part is not sent."""
     steps, part = _depth(workers), (workers - 1) / workers
     return Load(steps, max(steps - part, part), max(steps - part, part))
 
 
 def recursive_doubling_all_gather(workers: int) -> Load:
-    """Thakur et al., section 4.1: what is held doubles each round."""
+    """Thakur et al., section 4.1: the part that each worker holds doubles each round."""
     return Load(_depth(workers), (workers - 1) / workers, 0)
 
 
@@ -129,7 +129,7 @@ def _depth(workers: int) -> int:
 
 
 def _fold(workers: int) -> tuple[int, Load]:
-    """Largest power of two within ``workers``, and what it costs to fold the surplus workers in and out."""
+    """Largest power of two within ``workers``, and the load of folding the surplus workers in and out."""
     power = 1 << (workers.bit_length() - 1)
     return power, Load(2, 2, 1) if power < workers else Load(0, 0, 0)
 
@@ -167,7 +167,7 @@ def line(formula: Formula, link: Link, workers: int) -> tuple[float, float]:
 
 
 def slowest_link(cluster: Cluster, workers: int) -> Link:
-    """The link that holds everything up: between nodes once the workers leave the first node."""
+    """The slowest link in use: the one between nodes once the workers leave the first node."""
     within = workers <= cluster.gpus_per_node and cluster.in_node is not None
     link = cluster.in_node if within else cluster.between_nodes
     if link is None:
@@ -179,12 +179,12 @@ def slowest_link(cluster: Cluster, workers: int) -> Link:
 
 
 def cost(cluster: Cluster, workers: int, collective: str, algorithm: str) -> AffineCost:
-    """The price of ``algorithm`` (a key of FORMULAS). Raises CostError where ``cluster`` lacks the link."""
+    """The price of ``algorithm`` (a key of FORMULAS). Raises CostError if ``cluster`` lacks the link."""
     return AffineCost((line(FORMULAS[algorithm][collective], slowest_link(cluster, workers), workers),))
 
 
 def from_spec(name: str, parts: Sequence[str], algorithm: str) -> Cluster:
-    """``LATENCY,BANDWIDTH`` of the one link between all workers. Raises UsageError."""
+    """The cluster of ``LATENCY,BANDWIDTH`` of the one link between all workers. Raises UsageError."""
     if len(parts) != 2:
         form = f"write {algorithm}:LATENCY,BANDWIDTH, for example {algorithm}:50us,10Gbps"
         raise UsageError(f"{name!r} is not a cluster: {form}")

@@ -1,4 +1,4 @@
-"""Looks back: where the time of traced steps went, and what each cause cost."""
+"""Looks back: where the time of traced steps went, and the cost of each cause."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The causes of a step's time, and what each costs: the step is replayed with one after the other taken away.
+"""The causes of a step's time and their costs: the step is replayed with one after the other taken away.
 
 The step as traced is replayed (:mod:`osfmodel.diagnosis.replay`); then causes are taken away one after the other, in
-the order of CAUSES, and what the replay becomes shorter by is the gain of that cause. So the gains and the computation
-that is left add up to the replayed step. What can be mended by settings comes before what takes other hardware: a
-bucket that could have been hidden is not held against the network, and ``bandwidth`` is only what no plan could hide.
+the order of CAUSES, and the time by which the replay gets shorter is the gain of that cause. So the gains and the
+computation that is left add up to the replayed step. Causes that settings can mend come before those that need other
+hardware: a bucket that could have been hidden is not counted as ``bandwidth``, which is only what no plan could hide.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from osfmodel.diagnosis.replay import Replays
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What may cost time of a step.
+    """A possible cause of lost time in a step.
 
     without:         seconds of the step without it and all causes before it in the table
-    meaning:         what holds once it is taken away
-    sentence:        of a job that it limits, given the seconds that it costs
-    of_network:      whether it has to do with communication, not with a rank
-    of_rank:         whether one rank is behind it: the straggler, who is looked for where it costs enough
-    remedy:          the name of what takes it away, and what that is; None where no setting does it alone
-    caution:         what its remedy's figure leaves out; nothing where empty
-    needs_all_ranks: whether one rank alone does not show it; it then costs nothing
-    stays:           what of it remedies that the model prices leave as it is; nothing where empty
+    meaning:         the state of the job once it is taken away
+    sentence:        about a job that it limits, given the seconds that it costs
+    of_network:      whether it is about communication, not about a rank
+    of_rank:         whether it points to one rank, the straggler, which is named if it costs enough
+    remedy:          name and description of a setting that alone takes it away, else None
+    caution:         what its remedy's figure leaves out, or ""
+    needs_all_ranks: whether only the traces of all ranks show it; it costs nothing with one rank's
+    stays:           what of it is left by remedies that the model prices, or ""
     """
 
     without: Callable[[Replays], float]
@@ -101,11 +101,11 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         ),
     }
 )
-"""By name, in the order in which they are taken away. What is left after the last is computation and copies."""
+"""Causes by name, in the order in which they are taken away. Computation and copies are left at the end."""
 
 
 def gains_of(replays: Replays) -> Gains:
-    """What each of CAUSES costs in one step. None costs less than nothing."""
+    """The cost of each of CAUSES in one step, never below zero."""
     replayed = left = replays.as_traced()
     gains = {}
     for name, cause in CAUSES.items():
@@ -116,7 +116,7 @@ def gains_of(replays: Replays) -> Gains:
 
 
 def verdict(one: Explanation) -> str:
-    """A sentence on the cause that costs most, then one on the straggler or the network where that is the other."""
+    """A sentence on the costliest cause, then one on the straggler or the network if that is another cause."""
     slow = None if one.straggler is None else costliest(one.gains, lambda cause: cause.of_rank)
     others = dict.fromkeys(cause for cause in (slow, one.network) if cause is not None and cause != one.cause)
     first = sentences.compute_bound(one) if one.cause == COMPUTE else _sentence(one, one.cause)
@@ -124,7 +124,7 @@ def verdict(one: Explanation) -> str:
 
 
 def costliest(seconds: Mapping[str, float], which: Callable[[Cause], bool]) -> str | None:
-    """Of the causes in ``seconds``, those that are ``which``, the one that costs most; None where there is none."""
+    """The costliest cause in ``seconds`` for which ``which`` is true; None if there is none."""
     return max((name for name in seconds if which(CAUSES[name])), key=seconds.__getitem__, default=None)
 
 

@@ -1,4 +1,4 @@
-"""Error bands: how far predictions of this kind were from measured runs.
+"""Error bands: the errors of comparable predictions against measured runs.
 
 A prediction's regime is how much it communicates (seconds in collectives per second of computation) over which kind of
 network (bytes per second of one all-reduce of all its gradients). The ledger's runs on which nothing was fitted are
@@ -25,14 +25,14 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 RATIO_EDGES = (0.1, 0.3, 1.0, 3.0)
-"""Communication time / computation time."""
+"""Bounds between regimes of communication time / computation time."""
 BANDWIDTH_EDGES = (0.3e9, 1e9, 3e9, 3e10)
-"""Bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink.
+"""Bounds between regimes of bytes per second: 1 and 10 Gb/s Ethernet, one fast NIC, several of them, NVLink.
 
 Edges are a choice: with either kind halved or doubled, bands cover 91 to 94 % of the rows of sources held out instead
 of 93 %, and 85 to 92 % on average over the sources instead of 97 % (profiles/make_bands.py)."""
 PART = 0.9
-"""Which part of the runs of a source a band holds."""
+"""Part of each source's runs that a band holds."""
 ENOUGH = 8
 """Runs that a cell needs for a band of its own. With 4, 88 % are covered on average over the sources, with 16 97 %."""
 
@@ -45,15 +45,15 @@ class Regime(NamedTuple):
 
     @property
     def cell(self) -> tuple[int, int]:
-        """Its place in the grid."""
+        """The regime's cell in the grid."""
         return bisect_right(RATIO_EDGES, self.communication_ratio), bisect_right(BANDWIDTH_EDGES, self.bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
     """half_width: |predicted / measured - 1| that nine tenths of the runs of each of ``sources`` stayed below
-    runs:       how many there are of this regime
-    nearest:    whether the runs are those of the nearest regime, because there are too few of the very one
+    runs:       number of runs of this regime
+    nearest:    whether the runs are of the nearest regime, because its own has too few
     """
 
     half_width: float
@@ -62,7 +62,7 @@ class Band:
     nearest: bool = False
 
     def interval(self, time: float) -> tuple[float, float]:
-        """Between which times a measurement is expected, where ``time`` is predicted."""
+        """The interval in which a measurement is expected if ``time`` is predicted."""
         return time / (1 + self.half_width), time / (1 - self.half_width) if self.half_width < 1 else math.inf
 
 
@@ -75,14 +75,14 @@ class Error(NamedTuple):
 
 
 def regime_of(workload: Workload, timeline: Timeline, cost: Cost) -> Regime:
-    """The regime of a prediction; a ratio of 0 where nothing is communicated."""
+    """The regime of a prediction; its ratio is 0 if nothing is communicated."""
     size = workload.gradient_bytes
     price = cost(size)
     return Regime(timeline.communication_time / workload.compute_time, size / price if price else math.inf)
 
 
 def bands_of(errors: Iterable[Error]) -> dict[tuple[int, int], Band]:
-    """The band of every cell of the grid that has enough runs."""
+    """The band of every grid cell with enough runs."""
     cells: dict[tuple[int, int], dict[str, list[float]]] = {}
     for source, regime, error in errors:
         cells.setdefault(regime.cell, {}).setdefault(source, []).append(abs(error))
@@ -97,7 +97,7 @@ def bands_of(errors: Iterable[Error]) -> dict[tuple[int, int], Band]:
 
 
 def band_for(regime: Regime, bands: dict[tuple[int, int], Band]) -> Band | None:
-    """The band of the regime's cell, or of the nearest one; None where nothing is communicated or nothing is known."""
+    """The band of the regime's cell, or of the nearest one; None if nothing is communicated or no band is known."""
     if not regime.communication_ratio or not bands:
         return None
     ratio, bandwidth = regime.cell
@@ -107,7 +107,7 @@ def band_for(regime: Regime, bands: dict[tuple[int, int], Band]) -> Band | None:
 
 
 def quantile(values: Sequence[float], part: float) -> float | None:
-    """The value below which ``part`` of ``values`` lie, straight lines between order statistics; None for no values."""
+    """The value below which ``part`` of ``values`` lie, interpolated between order statistics; None for no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -149,6 +149,6 @@ def decode_bands(text: bytes) -> dict[tuple[int, int], Band]:
 
 @lru_cache(maxsize=1)
 def bundled_bands() -> dict[tuple[int, int], Band]:
-    """The bands that come with osfmodel, from its ledger; none where the file is not there."""
+    """The bands that come with osfmodel, from its ledger; none if the file is missing."""
     path = profiles.bundled_file("bands.json")
     return {} if path is None else profiles.read(path, decode_bands)

@@ -16,9 +16,9 @@ class Engine(NamedTuple):
 
     carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
     meaning:   shown by ``osf list``
-    seen:      what of a pricing it knows: plans are made, and bounds hold, for that
-    caveats:   what a prediction by it takes for granted, beyond what ours do
-    plans:     those shown where nobody asks for others; none for those that fit the rules asked for
+    seen:      the part of a pricing that it models: plans and bounds are made for that
+    caveats:   assumptions of its predictions, beyond those of our engine
+    plans:     those shown by default; empty for those that fit the rules asked for
     """
 
     carry_out: Callable[[Workload, Plan, Pricing], Timeline]

@@ -1,4 +1,4 @@
-"""Horovod's settings by name: as names of plans say them, in its environment, and in the log of its tuner."""
+"""Horovod's settings by name: in names of plans, in its environment, and in the log of its tuner."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from osfmodel.entities.errors import OsfError, UsageError
 from osfmodel.entities.units import MIB, parse_bytes, parse_time
 
 PREFIX = "horovod:"
-"""What the name of a plan begins with that says Horovod's settings, as in ``horovod:64MiB,5ms``."""
+"""Prefix of plan names that state Horovod's settings, as in ``horovod:64MiB,5ms``."""
 DEFAULT = Loop()
-"""Horovod as it is where nobody sets anything."""
+"""Horovod with its default settings."""
 
 
 class Setting(NamedTuple):
-    """A field of Loop, and what others call it.
+    """A field of Loop, and its names elsewhere.
 
     word:     in the name of a plan; "" for threshold and cycle time, which come first there, and for groups
-    variable: of Horovod's environment; "" for what is not set there
-    column:   of its autotune log; "" where the tuner leaves it alone
+    variable: of Horovod's environment; "" if there is none
+    column:   of its autotune log; "" if the tuner does not change it
     """
 
     field: str
@@ -41,11 +41,11 @@ SETTINGS = (
     Setting("hierarchical", "hierarchical", "HOROVOD_HIERARCHICAL_ALLREDUCE", "hierarchical_allreduce"),
 )
 ALWAYS = ("threshold", "cycle")
-"""Fields that are said even where they have their default."""
+"""Fields that are written even if they have their default."""
 
 
 def name_of(loop: Loop) -> str:
-    """What :func:`named` reads: all settings but the groups, to the last digit."""
+    """The name that :func:`named` reads: all settings but the groups, to the last digit."""
     whole = f"{loop.threshold // MIB}MiB" if loop.threshold and loop.threshold % MIB == 0 else f"{loop.threshold}B"
     words = [word if value is True else f"{word}={value}" for (_, word, *_), value in _changed(loop) if word]
     return ",".join([whole, f"{milliseconds(loop.cycle)}ms", *words])
@@ -79,16 +79,16 @@ def _further(text: str) -> dict[str, Any]:
 
 
 def environment(loop: Loop) -> dict[str, str]:
-    """What Horovod reads when it starts; what has its default is left out, but for threshold and cycle time."""
+    """Environment variables that Horovod reads at its start; defaults are left out except threshold and cycle time."""
     said = {"threshold": str(loop.threshold), "cycle": milliseconds(loop.cycle)}
     said |= {field: str(int(value)) for (field, *_), value in _changed(loop)}
     return {variable: said[field] for field, _, variable, _ in SETTINGS if variable and field in said}
 
 
 def switched(switches: Mapping[str, bool]) -> tuple[dict[str, Any], list[str]]:
-    """Fields of Loop for the switches of the tuner's log, and the names of those that are on and none of its fields.
+    """Fields of Loop for the switches of the tuner's log, and the names of further switches that are on.
 
-    How all-gathers go is no matter for gradients.
+    Switches for all-gathers are ignored: gradients do not use them.
     """
     fields = {column: field for field, _, _, column in SETTINGS}
     found: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def switched(switches: Mapping[str, bool]) -> tuple[dict[str, Any], list[str]]:
 
 
 def milliseconds(seconds: float) -> str:
-    """All digits of ``seconds`` in milliseconds: 0.0012345678 is "1.2345678"."""
+    """``seconds`` in milliseconds with all digits: 0.0012345678 is "1.2345678"."""
     return f"{Decimal(repr(float(seconds))).scaleb(3):f}"
 
 
@@ -114,6 +114,6 @@ def _switch(field: str) -> bool:
 
 
 def _changed(loop: Loop) -> list[tuple[Setting, Any]]:
-    """The settings that are on, or not their default, apart from threshold and cycle time."""
+    """The settings that differ from their default, without threshold and cycle time."""
     found = [(entry, getattr(loop, entry.field)) for entry in SETTINGS if entry.field not in ALWAYS]
     return [(entry, value) for entry, value in found if value != getattr(DEFAULT, entry.field)]

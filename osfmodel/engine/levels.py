@@ -1,4 +1,4 @@
-"""The memory curve of a program: what is in memory at each of its moments, and whose it is."""
+"""The memory curve of a program: the bytes in memory at each of its moments, by owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from osfmodel.entities.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """From ``start`` to ``end`` (seconds after the start of the iteration) at most ``held`` bytes by owner are alive.
+    """Bytes alive by owner, at most, from ``start`` to ``end`` (seconds after the start of the iteration).
 
     during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
             ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or
@@ -28,7 +28,7 @@ class Level:
 
     @property
     def bytes(self) -> int:
-        """In all."""
+        """Bytes of all owners together."""
         return sum(self.held.values())
 
 
@@ -40,14 +40,14 @@ class Memory:
 
     @property
     def peak(self) -> Level:
-        """The first of the highest."""
+        """The first of the highest levels."""
         return max(self.levels, key=lambda level: level.bytes)
 
 
 def curve(program: Program, starts: Sequence[float], ends: Sequence[float], finish: float) -> Memory:
     """Levels at the moments of ``program``, whose operations begin at ``starts`` and end at ``ends`` (seconds).
 
-    Where several operations end at one instant, memory changes in the order in which they were done, collectives first.
+    If several operations end at one instant, memory changes in the order in which they were done, collectives first.
     The last moment, the update of all, goes on until ``finish``.
     """
     computed = [number for number, operation in enumerate(program.operations) if program.computes(operation)]
@@ -82,7 +82,7 @@ def curve(program: Program, starts: Sequence[float], ends: Sequence[float], fini
 
 
 def _before(program: Program) -> Iterator[tuple[int, int]]:
-    """(operation, the last one before it that is not quiet) of the compute stream."""
+    """(operation, the last one before it that is not quiet) for each operation of the compute stream."""
     last = -1
     for number, operation in enumerate(program.operations):
         if operation.stream == COMPUTE:
@@ -92,7 +92,7 @@ def _before(program: Program) -> Iterator[tuple[int, int]]:
 
 
 def times_of(program: Program, timeline: Timeline) -> tuple[list[float], list[float]]:
-    """(starts, ends) in seconds of the operations of ``program``, as ``timeline`` of the same plan has them.
+    """(starts, ends) in seconds of the operations of ``program``, taken from ``timeline`` of the same plan.
 
     Operations that the timeline leaves out take no time: they come when what they wait for has ended.
     """
@@ -111,6 +111,6 @@ def times_of(program: Program, timeline: Timeline) -> tuple[list[float], list[fl
 
 
 def _sends_first(program: Program) -> list[int]:
-    """The numbers of all operations, collectives first, as computations wait for them."""
+    """The numbers of all operations, collectives before the computations that wait for them."""
     sends = [not program.computes(operation) for operation in program.operations]
     return sorted(range(len(sends)), key=lambda number: not sends[number])

@@ -1,4 +1,4 @@
-"""What optimizers keep beside weights and gradients, and what goes with which."""
+"""Memory of optimizers beside weights and gradients, and their use with mirror weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from osfmodel.entities.workload import Workload
 OPTIMIZERS: Mapping[str, float] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 """Copies of the weights that an optimizer's state holds."""
 MIRRORED = ("sgd", "momentum")
-"""With which sparse buckets may keep mirror weights."""
+"""Optimizers with which sparse buckets may keep mirror weights."""
 
 
 def require_mirrorable(mirror: bool, optimizer: str | None) -> None:
-    """Raise UsageError for mirror weights beside an optimizer that they do not go with."""
+    """Raise UsageError for mirror weights with an optimizer that does not support them."""
     if mirror and optimizer is not None and optimizer not in MIRRORED:
         raise UsageError(f"mirror weights need SGD, and the optimizer is {optimizer}: leave mirror out")
 
 
 def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
-    """Of the optimizer's state. Raises UsageError for an unknown one, DataError where nothing says which it is."""
+    """Bytes of the optimizer's state. Raises UsageError for an unknown optimizer, DataError if none is known."""
     if optimizer is not None:
         return round(require(optimizer, OPTIMIZERS, "optimizer") * workload.gradient_bytes)
     if workload.state_bytes is None:
@@ -30,7 +30,7 @@ def state_bytes(workload: Workload, optimizer: str | None = None) -> int:
 
 
 def update_scratch(workload: Workload, sizes: Sequence[int] | None = None) -> int:
-    """Bytes of scratch while tensors of these sizes are updated, as profiled; while all are, where none are given.
+    """Bytes of scratch while tensors of these sizes are updated, as profiled; without sizes, while all are updated.
 
     An optimizer that goes tensor by tensor has scratch of the size of a tensor, one that goes through all at once
     (``foreach``) of all: what was profiled tells which.

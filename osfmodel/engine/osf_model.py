@@ -1,4 +1,4 @@
-"""OSF's own model (WWW'22): how overlap and tensor fusion set the scaling factor. A reconstruction.
+"""OSF's own model (WWW'22): the scaling factor from overlap and tensor fusion. A reconstruction.
 
 Only the paper's abstract is public. It says that the model is a recursion that captures overlap and tensor fusion, and
 that fusion may adapt instead of filling a constant buffer; the equations are ours. Gradients collect in a buffer, one
@@ -11,8 +11,8 @@ is full, at the latest at the first tick of the cycle clock from its first tenso
 channel is free, and holds all that is ready by then (idle flush); the other natural rule is the plan ``optimal``.
 
 A rule of fusion makes a plan whose release times are c_k + t_neg (none where a free channel is all that a batch waits
-for), and that plan is carried out by ``engine.recursion``, which is this very recursion. What the model knows nothing
-of is left out: effects, several collectives in flight, forward overlap.
+for), and that plan is carried out by ``engine.recursion``, which is this very recursion. The model leaves out
+effects, several collectives in flight, forward overlap.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ CAVEAT = (
     "and one collective in flight"
 )
 PREFIX = "osf:"
-"""What the name of a plan begins with that is made by these rules of fusion."""
+"""Prefix of plans that are made by these rules of fusion."""
 ADAPTIVE = "adaptive"
 CONSTANT_PLAN, ADAPTIVE_PLAN = f"{PREFIX}64MiB,5ms", f"{PREFIX}{ADAPTIVE}"
-"""Horovod's defaults up to November 2020, and what is to take their place."""
+"""Names of the plans with Horovod's defaults up to November 2020, and with the rule that replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Fusion:
         require_time(self.negotiation, "the negotiation time")
 
     def tick(self, ready: float) -> float:
-        """The first tick from ``ready`` on."""
+        """The first tick at ``ready`` or later."""
         if self.cycle is None:
             return math.inf
         return max(-(-ready // self.cycle) * self.cycle, ready) if self.cycle else ready
 
 
 def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
-    """One iteration under ``plan``, whoever made it. Raises PlanError for what the model does not know."""
+    """One iteration under ``plan``, made by any rule. Raises PlanError for a plan beyond the model."""
     workload, plan = plan.computed(workload)
     if not plan.plain:
         raise PlanError(f"the engine {NAME} knows one channel, a fixed order and a barrier: take the engine auto")
@@ -83,12 +83,12 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
 
 
 def seen(pricing: Pricing) -> Pricing:
-    """What of ``pricing`` the model knows."""
+    """The part of ``pricing`` that the model uses."""
     return replace(pricing, effects=NO_EFFECTS, in_flight=1)
 
 
 def fused(workload: Workload, fusion: Fusion) -> Plan:
-    """The batches of a constant buffer."""
+    """The plan of the batches of a constant buffer."""
     gradients = workload.gradients
     ready = gradients.ready_times
     ticks = [fusion.tick(time) for time in ready]
@@ -108,7 +108,7 @@ def fused(workload: Workload, fusion: Fusion) -> Plan:
 
 
 def idle_flush(workload: Workload, cost: Cost, negotiation: float = 0) -> Plan:
-    """Adaptive fusion: whenever the channel is free, all that is ready, of the type that waits longest."""
+    """Adaptive fusion: whenever the channel is free, send all ready gradients of the type that waits longest."""
     gradients = workload.gradients
     waiting = list(range(len(gradients)))
     batches: list[list[int]] = []
@@ -129,7 +129,7 @@ def idle_flush(workload: Workload, cost: Cost, negotiation: float = 0) -> Plan:
 
 
 def rule_of(name: str) -> Callable[[Workload, Cost], Plan]:
-    """What makes the plan called ``osf:BUFFER[,CYCLE[,NEGOTIATION]]`` or ``osf:adaptive[,NEGOTIATION]``.
+    """The rule that makes the plan called ``osf:BUFFER[,CYCLE[,NEGOTIATION]]`` or ``osf:adaptive[,NEGOTIATION]``.
 
     As in ``osf:64MiB,5ms``. Raises UsageError for anything else.
     """

@@ -1,14 +1,14 @@
-"""A program: what one step does, whatever the framework and the strategy.
+"""A program: the operations of one step, whatever the framework and the strategy.
 
 Operations stand in the order in which they are issued, each on a stream. A stream works first in, first out; it has as
 many operations in flight as it is wide. An operation begins when it is its turn and all that it waits for has ended. It
 first takes its start-up, in which no link is used (for a computation, all of it), then its transfer, in which it shares
 its link with the other transfers there.
 
-What a step keeps in memory belongs to the program too: :class:`Hold` says from when to when bytes are there. Holds are
-added by ``osfmodel.engine.memory.holding``, as they depend on who carries the plan out.
+The memory of a step belongs to the program too: :class:`Hold` says from when to when bytes are there. Holds are
+added by ``osfmodel.engine.strategies.holdings``, as they depend on who carries the plan out.
 
-A step goes from forward to update. Where the next forward overlaps communication, it goes from the start of one
+A step goes from forward to update. If the next forward overlaps communication, it goes from the start of one
 backward to the start of the next, and times count from there.
 """
 
@@ -20,16 +20,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 COMPUTE = "compute"
-"""The stream that computes."""
+"""The stream of computations."""
 CHANNEL = "channel"
-"""The stream of collectives, where there is one communicator."""
+"""The stream of collectives, if there is one communicator."""
 RELEASE = "release"
-"""The stream of updates that are done between the computations of backward, as soon as a bucket has arrived."""
+"""The stream of updates between the computations of backward, each once its bucket has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """How the operations of a stream share it.
+    """Rules by which the operations of a stream share it.
 
     width:   operations in flight at once
     credit:  None for first in, first out. Else by priority: of the operations that are ready the first of the program
@@ -50,7 +50,7 @@ PLAIN = Stream()
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that a step does.
+    """One operation of a step.
 
     kind:       ``forward``, ``backward``, ``hook``, ``copy``, ``spread``, ``update``, or a collective
     stream:     COMPUTE, RELEASE, or a communicator's
@@ -89,7 +89,7 @@ class Instant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Bytes of an owner in memory, from the last of ``since`` (none: the begin of the step) ``until`` an instant.
+    """Bytes of an owner in memory, from the last of ``since`` (none: the start of the step) ``until`` an instant.
 
     until:  None for the end of the step
     latest: the instant from which they are there in any case
@@ -109,7 +109,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Operations in the order of issue, the streams that are not plain (width 1, in order), and what is in memory.
+    """Operations in the order of issue, the streams that are not plain (width 1, in order), and holds of memory.
 
     operations: by number
     streams:    by name; one that is not named here is a plain Stream
@@ -127,5 +127,5 @@ class Program:
         return self.streams.get(operation.stream, PLAIN)
 
     def computes(self, operation: Operation) -> bool:
-        """Whether ``operation`` is a computation, and no collective."""
+        """Whether ``operation`` is a computation, not a collective."""
         return operation.stream == COMPUTE or self.stream(operation).between

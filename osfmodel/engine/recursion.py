@@ -75,7 +75,7 @@ def after_backward(
 
 
 def communication_finish(release_times: Iterable[float], durations: Iterable[float]) -> float:
-    """When the last of these collectives ends: the recursion without the timeline, for searches over many plans."""
+    """Seconds until the last of these collectives ends, without a timeline, for searches over many plans."""
     end: float = 0
     for release, duration in zip(release_times, durations, strict=True):
         end = max(end, release) + duration
@@ -95,13 +95,13 @@ def _price(bucket: Bucket, cost: Cost, effects: Effects) -> float:
 
 
 class Compute:
-    """The compute stream: when each gradient is ready, in its own time, and what the wall clock says then.
+    """The compute stream: when each gradient is ready in the stream's own time, and the wall clock at any such time.
 
     Its own time stands still for what slows it: ``ready`` and ``end`` count work, ``clock`` turns work into seconds.
     """
 
     def __init__(self, workload: Workload, plan: Plan | None, effects: Effects, workers: int) -> None:
-        """Without a plan nothing is added for what a framework does with buckets: hooks and copies."""
+        """Start the stream; without a plan nothing is added for a framework's hooks and copies."""
         self.workload, self.effects, self.stretch = workload, effects, effects.stretch(workers)
         self.slowdown = effects.compute_slowdown
         self.starts: list[float] = []
@@ -118,7 +118,7 @@ class Compute:
             self.end *= self.stretch
 
     def _load(self, plan: Plan) -> None:
-        """Add to the work what hooks, copies and stragglers add."""
+        """Add the work of hooks, copies and stragglers."""
         order = {name: position for position, name in enumerate(self.workload.gradients.names)}
         hooks = Counter(max((block.layer for block in bucket.blocks), key=order.__getitem__) for bucket in plan.buckets)
         sizes = dict(zip(self.workload.gradients.names, self.workload.gradients.sizes, strict=True))
@@ -132,21 +132,21 @@ class Compute:
         self.end = self.end * self.stretch + added
 
     def add_collective(self, start: float, end: float) -> None:
-        """Let a collective run from ``start`` to ``end``. Collectives are added in the order of time."""
+        """Slow computation down while a collective runs from ``start`` to ``end``; call it in the order of time."""
         if self.slowdown and end > start:
             self.done.append(self._progress(start))
             self.starts.append(start)
             self.ends.append(end)
 
     def _progress(self, now: float) -> float:
-        """Work done by ``now``, which is not before the start of the last collective that was told."""
+        """Work done by ``now``, which is not before the start of the last collective that was added."""
         if not self.starts:
             return now
         busy = min(now, self.ends[-1]) - self.starts[-1]
         return self.done[-1] + busy / (1 + self.slowdown) + max(now - self.ends[-1], 0)
 
     def clock(self, work: float) -> float:
-        """Seconds after the start of the iteration at which so much work is done."""
+        """Seconds after the start of the iteration at which ``work`` is done."""
         last = bisect_right(self.done, work) - 1
         if last < 0:
             return work
@@ -155,7 +155,7 @@ class Compute:
         return self.starts[last] + left * (1 + self.slowdown) if left <= slowed else self.ends[last] + left - slowed
 
     def spans(self) -> Sequence[Span]:
-        """What the compute stream did, once all collectives are known."""
+        """The spans of the compute stream, once all collectives are known."""
         if self.stretch == 1 and not self.extra and not self.done:
             return self.workload.computation
         forward: float = 0

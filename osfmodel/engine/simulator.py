@@ -1,4 +1,4 @@
-"""Event by event: any program, whatever its streams, links and priorities.
+"""Simulate any program event by event, whatever its streams, links and priorities.
 
 The device that computes works through its operations in order; each communicator sends its own in order, or by
 priority, as many at once as its stream is wide. A collective is first latent (its start-up, which takes no bandwidth),
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Run:
-    """A program that was carried out: seconds by number of the operation, and spans in the order in which they ended.
+    """An executed program: seconds by number of the operation, and spans in the order in which they ended.
 
     begun: numbers of collectives in the order in which they began, by stream
     """
@@ -44,19 +44,19 @@ class Run:
     finish: float = 0
 
     def timeline(self, compute_time: float) -> Timeline:
-        """What happened; ``compute_time``: seconds of one worker alone."""
+        """The timeline of the run; ``compute_time``: seconds of a single GPU."""
         return Timeline((*self.computed, *self.sent), compute_time, self.finish, "simulator")
 
     @property
     def memory(self) -> Memory:
-        """Memory at the moments of the program, which ``engine.memory.holding`` adds to it."""
+        """Memory at the moments of the program, which ``engine.strategies.holdings`` adds to it."""
         from osfmodel.engine.levels import curve
 
         return curve(self.program, self.starts, self.ends, self.finish)
 
 
 def run(program: Program, pricing: Pricing) -> Run:
-    """When each operation begins and ends, from event to event until nothing is left to do.
+    """Execute a program from event to event, and note when each operation begins and ends.
 
     ``pricing`` says how transfers share a link, and by what computations take longer beside collectives. Raises
     PlanError for a program that comes to a stop before its end.
@@ -94,9 +94,9 @@ def _require_ended(run: Run) -> None:
 
 
 class _Compute:
-    """The device that computes: its operations one after the other, each once nothing is ``missing`` for it.
+    """The device that computes: its operations one after the other, each once no operation is ``missing`` for it.
 
-    Those of streams ``between`` are done in their order, where one that yields has ended and they need not wait, or
+    Operations of streams ``between`` are done in order, where one that yields has ended and they need not wait, or
     last.
     """
 
@@ -109,7 +109,7 @@ class _Compute:
         self.left: float = 0
 
     def ended(self, now: float) -> Iterator[int]:
-        """The operations that end now, those without work included; the next one begins."""
+        """End the operations that end now, those without work included, and begin the next one."""
         while True:
             if self.number < 0:
                 self.number = self._next()
@@ -126,7 +126,7 @@ class _Compute:
             yield number
 
     def _next(self) -> int:
-        """The operation that begins now; -1 where none can."""
+        """The operation that begins now; -1 if none can."""
         if self.later and (self.yielded or not self.queue) and not self.missing[self.later[0]]:
             return self.later.popleft()
         if not self.queue or self.missing[self.queue[0]]:
@@ -136,18 +136,18 @@ class _Compute:
 
     @property
     def slowed(self) -> bool:
-        """Whether what it does now takes longer beside collectives."""
+        """Whether the present operation takes longer beside collectives."""
         return self.number >= 0 and self.operations[self.number].slowed
 
     def move(self, step: float, speed: float) -> None:
-        """Compute for ``step`` seconds. What ends is told by its duration, since the step was chosen by that."""
+        """Compute for ``step`` seconds. An operation ends by its duration, since the step was chosen by that."""
         if self.number >= 0:
             self.left = self.left - step * speed if self.left / speed > step else 0
 
 
 @dataclass(slots=True)
 class _Flow:
-    """A collective in flight: seconds of start-up that are to go, and seconds of transfer, were it alone."""
+    """A collective in flight: seconds of start-up still to go, and seconds of transfer if alone."""
 
     number: int
     communicator: _Communicator
@@ -157,7 +157,7 @@ class _Flow:
 
 
 class _Communicator:
-    """What waits on one stream: ``queue``, sent strictly in that order, and ``urgent``, what can be handed over."""
+    """The operations that wait on one stream: ``queue``, sent strictly in order, and ``urgent``, ready to hand over."""
 
     def __init__(self, stream: Stream, numbers: Sequence[int]) -> None:
         self.credit, self.link = stream.credit, stream.link
@@ -167,7 +167,7 @@ class _Communicator:
 
 
 class _Network:
-    """All communicators, what every operation still waits for (``missing``: of how many), and what is in flight."""
+    """All communicators, the collectives in flight, and how many operations each operation still waits for."""
 
     def __init__(self, program: Program, pricing: Pricing, run: Run) -> None:
         self.operations, self.run = program.operations, run
@@ -192,7 +192,7 @@ class _Network:
         self.speeds: dict[str, float] = {}
 
     def arrive(self, now: float) -> None:
-        """End the collectives that end now: they free their channels, their credit, and what waits for them."""
+        """End the collectives that end now; they free their channels and their credit, and unblock their followers."""
         while self.releases and self.releases[0][0] <= now:
             self._unblock(self.releases.popleft()[1])
         ended = [flow for flow in self.flows if not flow.latent and not flow.left]
@@ -210,7 +210,7 @@ class _Network:
             self.done(flow.number)
 
     def done(self, number: int) -> None:
-        """An operation has ended."""
+        """Unblock the operations that waited for this one."""
         for follower in self.followers.get(number, ()):
             self._unblock(follower)
 
@@ -221,7 +221,7 @@ class _Network:
             heappush(communicator.urgent, number)
 
     def launch(self, now: float) -> None:
-        """Hand over the most urgent while there is credit; send what was handed over while channels are free."""
+        """Hand over the most urgent operations while there is credit; send those handed over as channels get free."""
         for name, one in self.communicators.items():
             while one.urgent and one.credit is not None and one.credit > 0:
                 one.queue.append(heappop(one.urgent))
@@ -234,7 +234,7 @@ class _Network:
                 self.flows.append(_Flow(number, one, one.free.pop(), operation.startup, operation.transfer))
 
     def steps(self, now: float) -> list[float]:
-        """Seconds to the end of each start-up and each transfer, at the speeds of now, and to the next release."""
+        """Seconds to the end of each start-up and each transfer at the present speeds, and to the next release."""
         moving: dict[str, int] = {}
         for flow in self.flows:
             if not flow.latent:
@@ -246,7 +246,7 @@ class _Network:
         return steps
 
     def move(self, step: float) -> None:
-        """Pass ``step`` seconds at the speeds of :meth:`steps`. What ends is told by its duration, as there."""
+        """Pass ``step`` seconds at the speeds of :meth:`steps`. A collective ends by its duration, as there."""
         for flow in self.flows:
             if flow.latent:
                 flow.latent = flow.latent - step if flow.latent > step else 0

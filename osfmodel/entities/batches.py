@@ -1,4 +1,4 @@
-"""A workload at another batch size or pace: from one profile in proportion, from two on the line through them."""
+"""Scale a workload to another batch size or pace: in proportion from one profile, on the line through two."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from osfmodel.entities.workload import Layer, Workload
 def at_batch(workload: Workload, batch_size: int, other: Workload | None = None) -> Workload:
     """``workload`` with ``batch_size`` samples per worker and iteration.
 
-    Times of forward and backward and bytes of activations grow in proportion to the batch, which takes a device to be
+    Forward and backward times and activation bytes grow in proportion to the batch, which takes a device to be
     as efficient with few samples as with many; ``steady_bytes`` of the peaks do not grow. With ``other``, a profile of
     the same model at another batch size, each follows the line through both, at 0 or more. Gradients, the update and
     the optimizer's state stay as they are, and bytes are rounded up. Enqueue times, which are the host's, stay too.
@@ -43,24 +43,24 @@ def at_batch(workload: Workload, batch_size: int, other: Workload | None = None)
 
 
 class Variation(NamedTuple):
-    """How a replay differs from its profile: computation ``scale`` times as slow, at another batch size."""
+    """Changes of a replay against its profile: computation ``scale`` times as slow, at another batch size."""
 
     scale: float = 1.0
     batch_size: int | None = None
 
     def of(self, workload: Workload) -> Workload:
-        """What is replayed. Raises DataError as :func:`at_batch` and for a scale of 0 or less."""
+        """The workload as replayed. Raises DataError as :func:`at_batch` and for a scale of 0 or less."""
         seen = workload if self.batch_size is None else at_batch(workload, self.batch_size)
         return seen if self.scale == 1 else seen.scaled(self.scale)
 
     @property
     def stated(self) -> dict[str, str]:
-        """As the conditions of a measurement say it."""
+        """The changes as conditions of a measurement."""
         return {"scale": f"{self.scale:g}"} | ({} if self.batch_size is None else {"batch_size": str(self.batch_size)})
 
 
 def variation_of(conditions: Mapping[str, str]) -> Variation:
-    """What the conditions of a measurement say; nothing varies where it is none of a replay. Raises DataError."""
+    """The changes that a measurement's conditions state; none if it was no replay. Raises DataError."""
     if "scale" not in conditions:
         return Variation()
     size = conditions.get("batch_size")
@@ -97,7 +97,7 @@ def _mapped(workload: Workload, other: Workload, batch_size: int, value: Callabl
 
 
 def _peak(layer: Layer, twin: Layer, size: Callable[[int | None, int | None], int | None]) -> int | None:
-    """What is there whatever the batch, and the rest."""
+    """Peak bytes at the new batch: steady bytes are kept, the rest grows."""
     steady = layer.steady_bytes or 0
     if layer is not twin or layer.peak_bytes is None:
         return size(layer.peak_bytes, twin.peak_bytes)
@@ -119,15 +119,15 @@ def _require_alike(workload: Workload, other: Workload) -> None:
 
 
 MOST = 10**6
-"""More micro-batches than this are a slip of the keyboard."""
+"""Most micro-batches; a larger number is taken for a typing error."""
 
 
 def accumulating(workload: Workload, micro_batches: int) -> Workload:
     """``workload`` with gradients accumulated over ``micro_batches`` of its batches, sent with the last (``no_sync``).
 
     All but the last run forward and backward without communication, and one update follows: k (forward + backward) +
-    update. They stand as a layer without parameters after the output, whose forward is that of k - 1 micro-batches;
-    so a forward that waits for its layer's gradient is that of the first micro-batch. What adding gradients up takes,
+    update. They become a layer without parameters after the output, whose forward is that of k - 1 micro-batches;
+    so a forward that waits for its layer's gradient is that of the first micro-batch. The time to add gradients up,
     which a profile of single batches does not have, is left out. ``batch_size`` grows k-fold. The host is taken to
     submit each micro-batch in the time to its last gradient. Raises UsageError for less than 1.
     """

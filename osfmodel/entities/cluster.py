@@ -1,4 +1,4 @@
-"""What the wires between the workers can do: links, published fits, or measured tables."""
+"""The network between the workers: links, published fits, or measured tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from osfmodel.entities.source import Source
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
-"""What carries collectives out; empty where that is not stated."""
+"""Libraries that carry collectives out; "" if not stated."""
 BLOCKING = ("ccl", "mpi", "gloo")
-"""Those that the calling thread carries out itself, as Horovod calls them."""
+"""Libraries whose collectives the calling thread carries out itself, as Horovod calls them."""
 FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
-"""What joins the GPUs of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
+"""Fabrics of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class AlphaBeta:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Lines for one worker count, the lowest of which is paid: time = min_k latencies[k] + seconds_per_byte[k] * bytes.
+    """Lines for one worker count, of which the lowest applies: time = min_k latencies[k] + seconds_per_byte[k] * bytes.
 
-    Such as NCCL's choice among protocols, or a fit to a table.
+    Examples are NCCL's choice among protocols, and a fit to a table.
     """
 
     workers: int
@@ -77,7 +77,7 @@ class Protocol:
     """One way in which a library may run a collective over two levels, the same for every worker count.
 
     ``latency`` and ``seconds_per_byte`` are paid once, whatever the worker count (a launch, a copy in local memory);
-    ``in_node`` and ``between_nodes`` are what a hop costs there, None where no such hop was measured.
+    ``in_node`` and ``between_nodes`` are the cost of a hop there, None if no such hop was measured.
     """
 
     latency: float
@@ -94,7 +94,7 @@ class Protocol:
 class Table:
     """Measured times of one collective for one worker count: ``times[k]`` seconds for ``sizes[k]`` bytes.
 
-    ``startups[k]`` seconds of them are start-up, which passes beside that of others in flight, where that was measured.
+    ``startups[k]`` seconds of them are start-up, which overlaps with that of others in flight, if that was measured.
     """
 
     workers: int
@@ -127,10 +127,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class NcclShape:
-    """What NCCL's tuner asks about the machines: the GPUs, what joins them in a node, and their network.
+    """Properties of the machines that NCCL's tuner needs: the GPUs, the fabric of a node, and the network.
 
     gpu_bandwidth:     bytes per second that each GPU sends over the fabric of its node, in NCCL's accounting
-    nic_bandwidth:     bytes per second of network per GPU; None where there is one node only
+    nic_bandwidth:     bytes per second of network per GPU; None for a single node
     nvls:              whether NVSwitch adds up for the GPUs (NVLink SHARP)
     latency_scale:     factor on NCCL's latencies inside a node, 1 unless fitted
     net_latency_scale: factor on NCCL's latencies of the network, 1 unless fitted
@@ -162,7 +162,7 @@ class NcclShape:
 
 @dataclass(frozen=True, slots=True)
 class FittedRange:
-    """What the figures of a fitted cluster were fitted to: sizes from ``smallest`` to ``largest``, and ``workers``."""
+    """The sizes, from ``smallest`` to ``largest``, and ``workers`` of the samples behind a fitted cluster."""
 
     smallest: int
     largest: int
@@ -177,9 +177,9 @@ class FittedRange:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What several collectives at once gain between so many workers: many together go ``gain`` times as fast as one.
+    """Speed-up of many simultaneous collectives between so many workers: together ``gain`` times that of one.
 
-    1 where one already fills the wires. See ``osfmodel.cost.pricing`` for a few at once.
+    It is 1 if a single one already fills the network. See ``osfmodel.cost.pricing`` for a few at once.
     """
 
     workers: int
@@ -194,14 +194,14 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the wires can do.
+    """The workers' machines and network.
 
     ``cost_model`` names the entry of ``osfmodel.cost.COST_MODELS`` that prices collectives here. It reads
     the data that it needs: ``between_nodes`` (and ``in_node``) links, ``fits``, ``tables``, ``nccl``, ``pieces``, or
-    ``protocols``. ``nodes`` is the number of nodes where there is a limit. Workers fill one node after the other. A
+    ``protocols``. ``nodes`` is the largest number of nodes, if limited. Workers fill one node after the other. A
     node has ``nics_per_node`` ``between_nodes`` links, which its workers share evenly (read by the hierarchical model).
     ``fitted`` is the range of a fit, beyond which prices are extrapolated. ``effects`` are those that were measured
-    there; none is on otherwise. ``in_flight`` is how many collectives of one queue (a process group) the library itself
+    there; by default all are off. ``in_flight`` is how many collectives of one queue (a process group) the library
     runs at once: 1 with NCCL, the worker threads of gloo. ``library`` is one of LIBRARIES.
     """
 
@@ -244,7 +244,7 @@ class Cluster:
 
     @property
     def capacity(self) -> int | None:
-        """Most workers that fit, or None where no limit is stated."""
+        """Most workers that fit, or None without a limit."""
         return None if self.nodes is None else self.nodes * self.gpus_per_node
 
 

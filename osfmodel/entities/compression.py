@@ -23,10 +23,10 @@ LARGEST_RANK = 10**6
 class Compression(NamedTuple):
     """An entry of COMPRESSIONS.
 
-    apply:   (layer that has a gradient, rank) -> layer with the bytes that are sent
+    apply:   (layer that has a gradient, rank) -> layer with the bytes to send
     meaning: shown by ``osf list``
     ranked:  whether a rank is given with it, as in powersgd:4
-    caveat:  what is said of predictions with it
+    caveat:  a caveat for predictions with it
     hook:    Python that makes DDP do it once ``model`` is wrapped, with "{rank}" for the rank
     """
 
@@ -46,7 +46,7 @@ def cast(layer: Layer, dtype: str) -> Layer:
 def power_sgd(layer: Layer, rank: int) -> Layer:
     """``layer`` with the fewest bytes that PowerSGD of that rank can send.
 
-    It sends (n + m) rank elements of an n x m gradient where at least half is saved (PyTorch's
+    It sends (n + m) rank elements of an n x m gradient if that saves at least half (PyTorch's
     ``min_compression_rate`` of 2). Profiles do not know shapes, but n + m >= 2 sqrt(n m), a square's: so this is the
     least that it can send, also of a layer of several tensors. (Vogels et al., NeurIPS 2019, algorithm 1.)
     """
@@ -57,13 +57,13 @@ def power_sgd(layer: Layer, rank: int) -> Layer:
 
 
 def _sending(layer: Layer, size: int) -> Layer:
-    """``layer`` with a gradient of which ``size`` bytes are sent, and which is held as it is."""
+    """``layer`` with a gradient of which ``size`` bytes are sent, at its old size in memory."""
     held = layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes
     return replace(layer, gradient_bytes=size, held_bytes=held)
 
 
 def _float_bytes(layer: Layer) -> int:
-    """Bytes of an element of the gradient; 4 where it holds no whole elements of its type."""
+    """Bytes of an element of the gradient; 4 if it does not hold whole elements of its type."""
     size = element_bytes(layer.dtype)
     return size if size in (2, 4, 8) and layer.gradient_bytes % size == 0 else 4
 
@@ -93,13 +93,13 @@ COMPRESSIONS: Mapping[str, Compression] = {
         hook=POWER_SGD_HOOK,
     ),
 }
-"""What sends fewer bytes, by the word before the colon. Casting takes no time here."""
+"""Ways to send fewer bytes, by the word before the colon. Casting takes no time here."""
 
 
 def compressed(workload: Workload, how: str) -> Workload:
     """``workload`` sent as ``how`` says: none, fp16, bf16 or powersgd:RANK. Raises UsageError for anything else.
 
-    Its name says so as well, to a person; what follows from it follows from ``sent_as``.
+    Its name says so to people; code goes by ``sent_as``.
     """
     entry, rank = compression_called(how)
     kind = how.partition(":")[0]
@@ -111,9 +111,9 @@ def compressed(workload: Workload, how: str) -> Workload:
 
 
 def hook_of(workload: Workload) -> str:
-    """Python that makes DDP send gradients as the workload does; nothing where they are sent as they are.
+    """Python that makes DDP send gradients as the workload does; "" without compression.
 
-    Raises DataError for a workload that is sent as nobody here knows.
+    Raises DataError for an unknown compression.
     """
     try:
         entry, rank = compression_called(workload.sent_as or NONE)
@@ -130,7 +130,7 @@ def _meant(how: str) -> str:
 
 
 def compression_called(how: str) -> tuple[Compression, int]:
-    """The entry of COMPRESSIONS and the rank, 0 where it has none. Raises UsageError."""
+    """The entry of COMPRESSIONS and the rank, 0 without one. Raises UsageError."""
     match = re.fullmatch(r"([a-z0-9]+)(?::([0-9]{1,7}))?", how)
     entry = COMPRESSIONS.get(match[1]) if match else None
     rank = int(match[2] or 0) if match else 0

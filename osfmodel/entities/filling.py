@@ -1,4 +1,4 @@
-"""Greedy filling: gradients in order into buckets, each of which closes by the rule of whoever fills it."""
+"""Greedy filling: gradients in order into buckets, each of which closes by the rule of its framework."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from osfmodel.entities.workload import Gradients
 
 
 class Closes(NamedTuple):
-    """When a bucket closes; never by a rule that is not there.
+    """Rules that close a bucket; one that is None never does.
 
-    full:  (held, number of buckets before) -> whether one that holds so much closes
-    over:  (held with the next gradient, bucket, its position) -> whether one closes before it takes that gradient
-    start: (held) -> where the next gradient begins in a bucket that holds so much; right there without it
+    full:  (held, number of buckets before) -> whether a bucket with ``held`` bytes closes
+    over:  (held with the next gradient, bucket, its position) -> whether the bucket closes before that gradient
+    start: (held) -> where the next gradient begins in a bucket with ``held`` bytes; right at their end if None
     """
 
     full: Callable[[int, int], bool] | None = None
@@ -22,7 +22,7 @@ class Closes(NamedTuple):
 
 
 def fill(chain: Iterable[int], sizes: Sequence[int], closes: Closes) -> Iterator[tuple[int | None, list[int]]]:
-    """The buckets of the positions in ``chain``, each with the position at which it closes; None for one left open."""
+    """The buckets of the positions in ``chain``, each with the position at which it closes; None for an open one."""
     full, over, start = closes
     bucket: list[int] = []
     held = number = 0
@@ -42,9 +42,9 @@ def fill(chain: Iterable[int], sizes: Sequence[int], closes: Closes) -> Iterator
 def fill_by_dtype(
     gradients: Gradients, sizes: Sequence[int], closes: Closes
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The buckets of each dtype by itself: those that close, in that order, and those left open, one for a dtype.
+    """The buckets of each dtype: those that close, in that order, and those left open, one per dtype.
 
-    The latter in the order in which their dtypes come up.
+    Open buckets stand in the order in which their dtypes first appear.
     """
     filled = [found for chain in gradients.chains for found in fill(chain, sizes, closes)]
     closed = sorted((place, bucket) for place, bucket in filled if place is not None)

@@ -1,4 +1,4 @@
-"""Look up a name in a table, and suggest the nearest names where it is not there."""
+"""Look up a name in a table; suggest the nearest names if it is not there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Entry = TypeVar("Entry")
 
 
 class LateTable(MutableMapping[str, Entry]):
-    """A table whose entries are loaded when they are asked for, so that a command loads those that it needs.
+    """A table whose entries are loaded on first use, so that a command loads only those that it needs.
 
     >>> table = LateTable({"plain": "entities.plan:PLAIN"})
     >>> "plain" in table, table["plain"].channels
@@ -73,7 +73,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, mo
 
 
 def did_you_mean(names: Iterable[str]) -> str:
-    """The question whether one of ``names`` was meant; empty if there are none."""
+    """The question whether one of ``names`` was meant; "" without names."""
     meant = " or ".join(names)
     return f"did you mean {meant}?" if meant else ""
 

@@ -1,4 +1,4 @@
-"""What really happened: iteration times or peak memory of real runs, and the conditions under which they were taken."""
+"""Measurements: iteration times or peak memory of real runs, and the conditions under which they were taken."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from osfmodel.entities.source import Source
 OF_ONE_REPEAT = ("repeat", "loss_difference")
 """Conditions in which repeats of one plan may differ."""
 OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "executor", "hooks", "sent", "settings")
-"""Conditions in which turns of plans that were run beside each other may differ."""
+"""Conditions in which turns of plans that ran side by side may differ."""
 
 UNKNOWN = "unknown"
-"""The workload or the cluster of a run that was imported from a file which does not say enough to make one."""
+"""Name of the workload or cluster of a run imported from a file that does not say enough to make one."""
 
 WIDE = 0.2
-"""A spread (quartiles over median) above which figures are not to be trusted, which is then said."""
+"""Spread (quartiles over median) above which a warning says not to trust the figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Iteration times of one set-up, or the peak of its memory.
 
-    workload, cluster, plan: the names of what was run; UNKNOWN where what it was imported from gives none
-    samples:    seconds of each measured iteration; one value where only a mean was published; none where what was
-                measured is memory
+    workload, cluster, plan: names; UNKNOWN if the imported file gives none
+    samples:    seconds of each measured iteration; one value if only a mean was published; none for a
+                measurement of memory
     warm_ups:   iterations before them that do not count
-    conditions: (name, value) pairs: hardware, versions, settings; two runs are alike where these are equal
-    deviation:  standard deviation of the samples in seconds, where it was published beside their mean
-    peak_bytes: the most bytes alive at once in an iteration, where that was measured
+    conditions: (name, value) pairs: hardware, versions, settings; two runs are alike if these are equal
+    deviation:  standard deviation of the samples in seconds, if it was published beside their mean
+    peak_bytes: most bytes alive at once in an iteration, if measured
     """
 
     workload: str
@@ -63,12 +63,12 @@ class Measurement:
 
     @property
     def measured(self) -> float:
-        """What predictions are held against: the iteration time, or the peak where that alone was measured."""
+        """The iteration time, or the peak if only that was measured."""
         return self.iteration_time if self.samples or self.peak_bytes is None else self.peak_bytes
 
     @property
     def iteration_time(self) -> float:
-        """The median of the samples: single iterations have outliers. Raises DataError where there are none."""
+        """The median of the samples, since single iterations have outliers. Raises DataError without samples."""
 
         if not self.samples:
             raise DataError(f"the measurement of {self.workload!r} is one of memory: it has no iteration times")
@@ -81,18 +81,18 @@ class Measurement:
 
     @property
     def shared_conditions(self) -> tuple[tuple[str, str], ...]:
-        """Those that plans run by turns, and their repeats, have in common."""
+        """Conditions that are the same for plans run by turns, and for their repeats."""
         return tuple(pair for pair in self.conditions if pair[0] not in OF_ONE_TURN)
 
     def condition(self, name: str) -> str:
-        """The value of a condition. Raises DataError where it is not stated."""
+        """The value of a condition. Raises DataError if it is not stated."""
         for key, value in self.conditions:
             if key == name:
                 return value
         raise DataError(f"the measurement of {self.workload!r} with {self.workers} workers does not state its {name}")
 
     def pooled(self, other: Measurement) -> Measurement:
-        """Both sets of samples as one. Raises DataError, naming what differs, for runs that are not alike."""
+        """Both sets of samples as one. Raises DataError, naming the difference, for runs that are not alike."""
         for field in ("workload", "cluster", "plan", "workers", "warm_ups", "conditions", "source", "deviation"):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:
@@ -101,4 +101,4 @@ class Measurement:
 
 
 DEFAULTS = ("horovod", "ddp")
-"""The plans that others are compared with, the first that there is: what one has without doing anything."""
+"""Names of default plans to compare others with; the first one present is used."""

@@ -1,4 +1,4 @@
-"""Where a figure comes from: every workload, cluster and measurement carries one."""
+"""The source of figures, which every workload, cluster and measurement carries."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from zlib import crc32
 from osfmodel.entities.errors import DataError
 
 IMPORTED = "imported from "
-"""Begins the origin of what was read out of a file of others."""
+"""Beginning of the origin of figures that were imported from another tool's file."""
 CRC = "crc32"
 CHECKSUM = re.compile(rf"(?<=, ){CRC} [0-9a-f]{{8}}$")
 TELLING = 65_536
-"""Bytes at the beginning of a file that tell it from others of its name: times and counts differ."""
+"""Bytes at the start of a file that distinguish it from others of its name: times and counts differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Source:
                 raise DataError(f"the {name} of a source has characters that cannot be printed")
 
     def same_import(self, other: Source) -> bool:
-        """Whether both were read out of the same file of others, packed or not; what is not imported never was."""
+        """Whether both were imported from the same file, packed or not; False unless both are imports."""
         if not (self.origin.startswith(IMPORTED) and other.origin.startswith(IMPORTED)):
             return False
         mine, others = (CHECKSUM.search(origin) for origin in (self.origin, other.origin))
@@ -43,13 +43,13 @@ class Source:
 
 
 def imported(file: str, conditions: str, checksum: str = "") -> Source:
-    """Of what was read out of ``file``, which does not say under which terms it may be used.
+    """The source of an import from ``file``, which does not state a licence.
 
-    ``checksum`` tells it from others of its name, such as the rank0.json of every job.
+    ``checksum`` distinguishes files of the same name, such as the rank0.json of every job.
     """
     return Source(", ".join(filter(None, (IMPORTED + file, checksum))), conditions)
 
 
 def checksum_of(start: bytes) -> str:
-    """Of a file that begins so, by its first 64 KiB."""
+    """Checksum of a file that begins with ``start``, over its first 64 KiB."""
     return f"{CRC} {crc32(start[:TELLING]):08x}"

@@ -1,8 +1,8 @@
 """Files of other tools -> our entities.
 
-To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. Where files may be larger than
-any log, lie in archives, or belong to one job together, what a profiler saw of its ranks, it is ``trace_of(files,
-hints)``, which gives a Trace, and a line with ``of_traces``; the nouns are made of the Trace, as for all such formats.
+To add one: a module with ``sniff(head)`` and ``read(text, hints)``, and one line here. If files may be larger than
+any log, lie in archives, or are the traces of one job's ranks, the module has ``trace_of(files, hints)``
+instead, which gives a Trace, and its line uses ``of_traces``; the nouns are made from the Trace.
 Sniffing is exclusive: no file is recognised by two, which tests/formats checks over samples of all.
 """
 
@@ -53,9 +53,9 @@ class Format(NamedTuple):
     """sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
     meaning: shown by ``osf list``
-    trace:   (files, hints) -> what they show together, the ranks of one job; None where a file is a job
-    endings: how the names of such files end, by which they are found in a folder
-    label:   what such a file is, for advice on one that is given in place of our own: "nccl-tests output"
+    trace:   (files, hints) -> the job that they show together, one rank each; None if a file is a job
+    endings: endings of such files' names, by which they are found in a folder
+    label:   name of such a file, for advice if it is given instead of our own: "nccl-tests output"
     runs:    whether it may hold measured runs beside a workload and a cluster, so that --kind chooses
     """
 
@@ -75,7 +75,7 @@ def of_traces(
     endings: tuple[str, ...],
     label: str = "",
 ) -> Format:
-    """A format of traces: a job may have several files, each of any size, also in archives and folders."""
+    """A format of traces: a job may have several files of any size, also in archives and folders."""
 
     def read(text: Text, hints: Hints) -> Sequence[Noun]:
         return nouns_of(trace(Files((text,), text.tell), hints), hints, text.tell)
@@ -150,7 +150,7 @@ def import_file(
 ) -> Sequence[Noun]:
     """The nouns in a file of another tool, which may be packed with gzip.
 
-    ``tell`` hears what is odd but no fault, a test that was cut off, say, on one line; without it, it is a Python
+    ``tell`` receives oddities that are no faults, such as a test that was cut off, in one line; else they become a
     warning. Raises UsageError for an unknown format, DataError for a bad file.
     """
     tell = tell or _as_warning
@@ -166,7 +166,7 @@ def load_trace(
     progress: Progress | None = None,
     form: str | None = None,
 ) -> Trace:
-    """The job that the traces of its ranks show: files, tars or folders of them, of the format that knows them.
+    """The job shown by the traces of its ranks: files, tars or folders of them, of the format that recognises them.
 
     ``hints`` give a name, else how the names of files begin does, and what traces may lack; ``tell`` hears of files
     that are left out. Raises DataError for what is no trace of a known format, or of several, and as the format does.
@@ -181,7 +181,7 @@ def load_trace(
 
 
 def _no_trace(path: Path | Text) -> str:
-    """What a file is that is no trace, and what takes it."""
+    """Error text for a file that is not a trace: what it is, and what reads it."""
     name = format_of(path)
     if name is None and not isinstance(path, Text) and (what := unlike(head_of(path))):
         return what
@@ -196,7 +196,7 @@ def _no_trace(path: Path | Text) -> str:
 
 
 def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
-    """Whether ``paths`` are what :func:`load_trace` reads, all of one job; if not, each is one of its own.
+    """Whether ``paths`` are traces of one job for :func:`load_trace`; if not, each file is read by itself.
 
     Raises UsageError for an unknown format, DataError where some are traces and others are not.
     """
@@ -204,7 +204,7 @@ def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
 
 
 def _shared_format(paths: Sequence[Path | Text]) -> str | None:
-    """The format of traces that all are of; None where they are of none."""
+    """The format of traces that all files share; None if they are not traces."""
     found = [_known_of(path, _sniffs()) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
@@ -213,7 +213,7 @@ def _shared_format(paths: Sequence[Path | Text]) -> str | None:
 
 
 def format_of(path: Path | Text) -> str | None:
-    """The name of the format of a file, or of the first in an archive or a folder; None if none knows it.
+    """The name of the format of a file, or of the first in an archive or a folder; None if it is unknown.
 
     Raises DataError for what cannot be read or unpacked, and for an archive or a folder with nothing in it.
     """
@@ -221,14 +221,14 @@ def format_of(path: Path | Text) -> str | None:
 
 
 def _known_of(path: Path | Text, sniffs: Mapping[str, Callable[[str], bool]]) -> str | None:
-    """Which of ``sniffs`` knows it."""
+    """The name in ``sniffs`` that recognises the file; None if none does."""
     if isinstance(path, Text):
         return next((name for name, sniff in sniffs.items() if sniff(path.content[:HEAD])), None)
     return recognised(path, sniffs, [ending for name in sniffs for ending in IMPORT_FORMATS[name].endings])
 
 
 def _sniffs() -> Mapping[str, Callable[[str], bool]]:
-    """Of the formats of traces."""
+    """The ``sniff`` functions of the formats of traces, by name."""
     return {name: entry.sniff for name, entry in IMPORT_FORMATS.items() if entry.trace is not None}
 
 
@@ -239,7 +239,7 @@ def _entry(form: str) -> Format:
 def import_content(
     content: bytes, file: str, hints: Hints, form: str | None = None, tell: Callable[[str], None] | None = None
 ) -> Sequence[Noun]:
-    """The same for the content of a file, which ``file`` names in the source of what is read."""
+    """The nouns in a file's content; ``file`` names it in their source."""
     if form is not None:
         _entry(form)
     plain = unpacked(content)
@@ -260,7 +260,7 @@ def _as_warning(message: str) -> None:
 
 
 def recognise(text: Text) -> str:
-    """The name of the format of ``text``. Raises DataError where none knows it, saying what is missing."""
+    """The name of the format of ``text``. Raises DataError, with what is missing, if it is unknown."""
     head = text.content[:HEAD]
     found = [name for name, entry in IMPORT_FORMATS.items() if entry.sniff(head)]
     if not found and nccl_tests.sniff(text.content):  # NCCL's own log may precede the table

@@ -1,4 +1,4 @@
-"""Advice on another tool's file that was given where one of osfmodel's own is needed."""
+"""Advice on another tool's file that was given instead of one of osfmodel's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def import_advice(error: ForeignFileError) -> str:
 
 
 def _command(path: Path, kind: str, entry: Format) -> str:
-    """How to make a file of ``kind`` out of it; a run is imported with the files that it names."""
+    """The command that converts it into a file of ``kind``; a run is imported with the files that it names."""
     stem = path.name.partition(".")[0] or kind
     if kind == "measurements":
         if not entry.runs:

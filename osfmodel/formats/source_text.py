@@ -1,4 +1,4 @@
-"""What the readers of all formats share: the text of a file with its place, hints from the user, points of a table."""
+"""Helpers of all formats: the text of a file with its place, hints from the user, points of a table."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from osfmodel.entities.workload import Workload
 
 LONGEST_QUOTE = 120
 LARGEST_TABLE = 2_000_000
-"""Cells that a table may have: each takes some hundred bytes of memory while it is read."""
+"""Most cells of a table: each takes some hundred bytes of memory while it is read."""
 Noun = Workload | Cluster | Measurement
-"""What a file may hold."""
+"""Data that a file may hold."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a file may not say itself: a name, workers, GPUs in a node, the batch size, which collective it is of.
+    """Hints on data that a file may lack: name, workers, GPUs per node, batch size, collective.
 
     For traces that do not say how large collectives are: DDP's log of the same model, or its workload. ``steps`` are
     the first and the last that count.
@@ -51,12 +51,12 @@ Progress = Callable[[int, int], None]
 
 
 def silent(message: str) -> None:
-    """Where remarks go that nobody asked for."""
+    """Ignore a remark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The content of ``file``; ``unit`` is what faults count, lines or entries; ``tell`` hears what is no fault."""
+    """The content of ``file``; ``unit`` is what faults count, lines or entries; ``tell`` receives remarks."""
 
     file: str
     content: str
@@ -64,18 +64,18 @@ class Text:
     tell: Callable[[str], None] = silent
 
     def source(self, conditions: str) -> Source:
-        """Of what was read out of it under these conditions."""
+        """The source of data that were read from it under these conditions."""
         start = self.content[:TELLING].encode("utf-8", "surrogatepass")
         return imported(self.file, conditions, checksum_of(start))
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(number, line), the first being 1, one at a time: a large file is never held twice."""
+        """(number, line), from 1 on, one at a time: a large file is never held twice."""
         for number, match in enumerate(LINE.finditer(self.content), 1):
             if match.start() < len(self.content):
                 yield number, match[0].rstrip("\r\n")
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """(line number, row) of a CSV file with a header. Raises DataError for a row of another length or too many."""
+        """(line number, row) of a CSV file with a header. Raises DataError for rows of another length or too many."""
         reader = csv.reader((line for _, line in self.lines()), delimiter=separator(self.content))
         try:
             yield from self._rows(reader)
@@ -94,21 +94,21 @@ class Text:
                 yield reader.line_num, dict(zip(header, row, strict=True))
 
     def fault(self, line: int, text: str, what: str) -> DataError:
-        """An error that names line and text; who reads the file adds its path."""
+        """An error that names line and text; the reader of the file adds its path."""
         quoted = text.strip()[:LONGEST_QUOTE]
         return DataError(f"{self.unit} {line}: {what}: {quoted!r}")
 
     def remark(self, line: int, text: str, what: str) -> None:
-        """Tell the user what is odd in a line but does not forbid to read the file."""
+        """Tell the user about an oddity in a line that does not prevent reading the file."""
         self.tell(str(self.fault(line, text, what)))
 
     def limit(self, line: int, cells: int) -> None:
-        """Raise DataError where a table has more cells than any that was measured."""
+        """Raise DataError if a table has more cells than any real one."""
         if cells > LARGEST_TABLE:
             raise DataError(f"{self.unit} {line}: the table has more than {LARGEST_TABLE:,} cells, which none has")
 
     def column(self, line: int, row: Mapping[str, str], names: Sequence[str]) -> str:
-        """The first of ``names`` that is a column of ``row``. Raises DataError where none is."""
+        """The first of ``names`` that is a column of ``row``. Raises DataError if none is."""
         found = pick(row, *names)
         if found is None:
             raise self.fault(line, ", ".join(row), f"has no column {' or '.join(names[:3])}")
@@ -134,7 +134,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What belongs to one job: files, archives and folders of them by path, or what is in memory already.
+    """The files of one job: files, archives and folders of them by path, or texts in memory.
 
     ``tell`` hears what is no fault, ``progress`` how many bytes of how many have been read.
     """
@@ -145,12 +145,12 @@ class Files:
 
 
 def stem(file: str) -> str:
-    """The name of what is in a file, where none is given: the file's, up to its first dot."""
+    """The default name for a file's content: the file's name, up to its first dot."""
     return "stdin" if file == "-" else Path(os.path.abspath(file)).name.strip(".").partition(".")[0] or "imported"
 
 
 def shared_stem(files: Sequence[str]) -> str:
-    """The name of what is in the files of a job: how all their names begin, up to the numbers by which they differ."""
+    """The default name for the files of a job: the common start of their names, without numbers that differ."""
     stems = [stem(file) for file in files]
     shared = os.path.commonprefix(stems)  # noqa: RUF071, as characters are meant
     if any(name[len(shared) :][:1].isdigit() for name in stems):
@@ -160,7 +160,7 @@ def shared_stem(files: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured collective: seconds for ``size`` bytes between ``workers`` workers; ``line`` is where it stands."""
+    """One measured collective: seconds for ``size`` bytes between ``workers`` workers; ``line`` is its place."""
 
     workers: int
     size: int
@@ -170,7 +170,7 @@ class Point:
 
 
 def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: str, name: str = "") -> Cluster:
-    """A tabulated cluster of these points, the median where a size was measured again. Raises DataError for none."""
+    """A tabulated cluster of these points, by the median of repeated sizes. Raises DataError if there are none."""
     found: dict[tuple[str, int], dict[int, list[float]]] = {}
     for point in points:
         if point.size > 0:
@@ -198,7 +198,7 @@ def cluster_of(text: Text, points: Sequence[Point], hints: Hints, conditions: st
 
 
 def require_workers(found: int | None, hints: Hints, place: str = "") -> int:
-    """How many workers there were.
+    """The number of workers, from the file or the user.
 
     Raises DataError, saying how to tell, where neither file nor user says so, and where they contradict each other;
     ``place`` is where the file says so.
@@ -218,7 +218,7 @@ def pick(columns: Mapping[str, object], *names: str) -> str | None:
 
 
 def separator(head: str) -> str:
-    """What stands between the columns of a CSV file: a comma, or where its header has none, a semicolon or a tab."""
+    """The separator of a CSV file's columns: a comma or, if its header has none, a semicolon or a tab."""
     first = LINE.match(head.lstrip("\r\n"))
     return next((sign for sign in ",;\t" if first and sign in first[0]), ",")
 
@@ -232,16 +232,16 @@ Kind = TypeVar("Kind")
 
 
 LARGEST_JSON = 8 * 2**20
-"""Characters. Parsed, a byte of JSON can take some twenty of memory."""
+"""Most characters of JSON. Parsed, each byte can take some twenty of memory."""
 
 
 def parse(text: Text) -> dict[str, Any]:
-    """The object in ``text``. Raises DataError for what is no JSON object."""
+    """The object in ``text``. Raises DataError if it is not a JSON object."""
     return parse_object(content(text))
 
 
 def parse_list(text: Text) -> list[Any]:
-    """The list in ``text``. Raises DataError for what is no JSON list."""
+    """The list in ``text``. Raises DataError if it is not a JSON list."""
     raw = parse_json(content(text))
     if not isinstance(raw, list):
         raise DataError(f"holds a JSON {type(raw).__name__}, but a list [...] is needed")
@@ -249,14 +249,14 @@ def parse_list(text: Text) -> list[Any]:
 
 
 def content(text: Text) -> bytes:
-    """``text`` as bytes. Raises DataError where it is too large to be parsed."""
+    """``text`` as bytes. Raises DataError if it is too large to be parsed."""
     if len(text.content) > LARGEST_JSON:
         raise DataError(f"has more than {LARGEST_JSON >> 20} MiB of JSON, which no log or profile has")
     return text.content.encode()
 
 
 def require(text: Text, document: dict[str, Any], field: str, kind: type[Kind]) -> Kind:
-    """``document[field]``. Raises DataError where it is missing or of another kind."""
+    """``document[field]``. Raises DataError if it is missing or of another kind."""
     value = document.get(field)
     if not isinstance(value, kind):
         raise DataError(f"{field!r} is {value!r:.60}, not a {kind.__name__}")

@@ -1,4 +1,4 @@
-"""What to say of a file whose format is not known: what it looks like, and what it would need."""
+"""Explain a file of an unknown format: what it looks like, and what it would need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ZIP = b"PK\x03\x04"
 
 
 def unlike(content: bytes) -> str:
-    """Why this content, unpacked, is not text; an empty string where it may be."""
+    """The reason why this content, unpacked, is not text; "" if it may be."""
     if content.startswith(ZIP):
         return "is a zip archive, which is not read: unpack it, and give the files in it, a folder or a tar of them"
     if not content.strip(b"\0"):

@@ -1,4 +1,4 @@
-"""Published and own measurements, and how far predictions are from them.
+"""Published and own measurements, and the errors of predictions against them.
 
 To add a source: its runs as ``profiles/measurements/NAME.json``, a module with ``judge(measurements)``, and one line
 here. The tests run over the table.

@@ -1,4 +1,4 @@
-"""Predicted against measured: the error of every run of the ledger, and of each source."""
+"""Compare predicted with measured: the error of every run of the ledger, and of each source."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from osfmodel.targets.named_plans import make_plan
 NAMED = "nothing: workload, cluster and plan as named in the file"
 PARTLY_OWN = f"{NAMED}; runs imported with workload and cluster from one file are self-consistency"
 OWN = "the runs themselves, with which workload and cluster were imported from one file"
-"""What is said of what a file's runs were fitted on."""
+"""Phrases for the data that a file's runs were fitted on."""
 
 
 class RunConditions(NamedTuple):
-    """What a run says it was: names, or files beside the one that it is in, and the conditions that times depend on.
+    """A run's own statement of its conditions: names or files beside its own file, and everything that times depend on.
 
-    Of what the executor carried out the conditions have the plan itself.
+    For a run of the executor the conditions hold the plan itself.
     """
 
     workload: str
@@ -46,7 +46,7 @@ class RunConditions(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a run is predicted from, and the sources of its workload and its cluster."""
+    """The inputs of a run's prediction, and the sources of its workload and its cluster."""
 
     workload: Workload
     pricing: Pricing
@@ -55,7 +55,7 @@ class Named(NamedTuple):
 
 
 def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[Checked, ...]:
-    """Judge the named sources of the ledger, or measurement files; all of the ledger where none is named.
+    """Judge the named sources of the ledger, or measurement files; the whole ledger without names.
 
     ``tolerance`` replaces the recorded ones. A file's runs are predicted from the profiles and plans that they name.
     Raises UsageError for an unknown source, DataError for a file that cannot be used.
@@ -64,7 +64,7 @@ def check(sources: Sequence[str] = (), tolerance: float | None = None) -> tuple[
 
 
 def overall(checked: Sequence[Checked]) -> tuple[float | None, float | None]:
-    """The medians over the sources of times of their median and of their 90th percentile; predictions alone count."""
+    """Medians over the sources of the median and the 90th percentile of time errors; only predictions count."""
     predicted = [one for one in checked if not one.self_consistency]
     pairs = [(one.median_abs_error, one.p90_abs_error) for one in predicted if one.compares == TIME]
     known = [(middle, high) for middle, high in pairs if middle is not None and high is not None]
@@ -96,7 +96,7 @@ def _file(name: str) -> Path:
 
 
 def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
-    """Runs of a file, each predicted from what it names: profiles and plans, or files beside it."""
+    """The runs of a file, each predicted from the profiles and plans, or files beside it, that it names."""
     named = cache(partial(_named, folder))  # turns of one plan are predicted from the same
     rows = without_unsteady(runs, [_row(run, named) for run in runs])
     counted = [row.own for row in rows if row.counts]
@@ -104,12 +104,12 @@ def _by_name(runs: Sequence[Measurement], folder: Path) -> Verdict:
 
 
 def _beside(name: str, folder: Path) -> str | Path:
-    """A file's name is taken from where the measurement file lies."""
+    """The path of a file, relative to the measurement file's folder; other names are unchanged."""
     return folder / name if name.endswith(".json") else name
 
 
 def _named(folder: Path, run: RunConditions) -> Named:
-    """What a run names. A replay that differs from its profile is predicted as it was run."""
+    """The workload, prices and plan that a run names. A replay that differs from its profile is predicted as it ran."""
     stated = dict(run.conditions)
     profile = profiles.load_workload(_beside(run.workload, folder))
     cluster = load_cluster(_beside(run.cluster, folder))

@@ -1,6 +1,6 @@
-"""How a source of measured runs is judged: what is taken from where, what is fitted on which runs, what is predicted.
+"""Judge a source of measured runs: its data, the parameters that are fitted and on which runs, and its predictions.
 
-A recipe is one function, ``judge(measurements) -> Verdict``. It may fit whatever it says it fits, on runs that it then
+A recipe is one function, ``judge(measurements) -> Verdict``. It may fit parameters on runs that it then
 marks as ``fitted``; every other run it predicts from bundled profiles, the cost models and the engine, or lists as not
 predicted with the reason. Errors are predicted / measured - 1.
 """
@@ -26,7 +26,7 @@ from osfmodel.targets import CONFIG_TARGETS
 
 class Recipe(NamedTuple):
     """judge:     (measurements) -> Verdict
-    tolerance: the median |error| of predicted rows that must not be exceeded: what was reached, rounded up
+    tolerance: the largest median |error| of predicted rows that passes: the error reached, rounded up
     meaning:   shown in docs/ledger.md
     compares:  TIME or MEMORY
     """
@@ -44,7 +44,7 @@ def row_of(
     plan: Plan,
     fitted: bool = False,
 ) -> Row:
-    """What the engine predicts for ``run``, beside what was measured."""
+    """The prediction of the engine for ``run``, beside the measurement."""
     timeline = predict_timeline(workload, plan, replace(pricing, workers=run.workers))
     return Row(
         label=label_of(run),
@@ -56,9 +56,9 @@ def row_of(
 
 
 def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan | None:
-    """The plan that the conditions of a run say it had: what was sent, what a target makes of its settings.
+    """The plan that a run's conditions state: the buckets that were sent, or a target's plan for the stated settings.
 
-    None where they do not. Raises OsfError where they cannot be read, or do not fit the workload.
+    None if they state none. Raises OsfError if they cannot be read, or do not fit the workload.
     """
     executor = executor_of(conditions)
     for target in CONFIG_TARGETS.values():
@@ -74,12 +74,12 @@ def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pric
 
 
 def not_predicted(run: Measurement, reason: str) -> Row:
-    """A run that cannot be predicted, listed all the same."""
+    """A row for a run that cannot be predicted, with the reason."""
     return Row(label_of(run), run.iteration_time, None, note=reason)
 
 
 def label_of(run: Measurement) -> str:
-    """What was run, from the measurement."""
+    """A run's name for people: workload, plan, workers and conditions."""
     conditions = [value for name, value in run.conditions if name in LABELLED]
     return " ".join([run.workload, run.plan, f"{run.workers}x", *conditions])
 
@@ -98,11 +98,11 @@ LABELLED = (
     "repeat",
     "option",
 )
-"""Conditions that a label shows."""
+"""Conditions that are part of a label."""
 
 
 def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows of these runs, those of a cell that does not repeat marked: listed, not counted.
+    """The rows of these runs; those of a cell whose repeats differ too much are marked as not counted.
 
     A cell is a plan on one workload, cluster, worker count and set of options.
     """
@@ -117,7 +117,7 @@ def without_unsteady(measurements: Sequence[Measurement], rows: Sequence[Row]) -
 
 
 def cell_of(run: Measurement) -> Hashable:
-    """What repeats of a plan have in common, and no other run."""
+    """The properties that all repeats of a plan share, and no other run."""
     return run.workload, run.cluster, run.workers, run.plan, run.shared_conditions
 
 

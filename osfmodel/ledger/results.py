@@ -1,4 +1,4 @@
-"""What comes of holding measured runs against predictions: rows, verdicts, plans side by side, checked sources."""
+"""Results of comparing runs with predictions: rows, verdicts, plans side by side, checked sources."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from osfmodel.engine.bands import Regime, quantile
 from osfmodel.entities.measurement import DEFAULTS
 
 UNSTEADY = 0.05
-"""Repeats that differ by more, slowest over fastest, are not counted."""
+"""Repeats that differ by more than this part, slowest over fastest, are not counted."""
 
 
 TIME, MEMORY = "time", "memory"
-"""What a source compares: seconds or ratios of them, or bytes."""
+"""Quantities of a source: times or ratios of them, or bytes."""
 
 
 class Row(NamedTuple):
-    """One run held against its prediction.
+    """One run beside its prediction.
 
-    label:     what was run, for a person
+    label:     the run's name for people
     measured:  seconds per iteration, a ratio of two such times, or bytes
-    predicted: the same from the model; None where it is not predicted, and ``note`` says why
+    predicted: the same from the model; None if it is not predicted, and ``note`` gives the reason
     fitted:    whether a parameter was fitted on it, so that its error is no prediction error
-    regime:    how much is communicated over which kind of network; None where what is compared is no time
-    steady:    whether the measurement repeats well enough to judge by; where not, ``note`` says so
+    regime:    how much is communicated over which kind of network; None if the row is not a time
+    steady:    whether the measurement repeats well enough to judge by; if not, ``note`` says so
     own:       whether workload and cluster were imported from the same file as the run: its error is of
                self-consistency, not of prediction
     """
@@ -40,14 +40,14 @@ class Row(NamedTuple):
 
     @property
     def status(self) -> str:
-        """``predicted`` where its error counts; else why not: ``not predicted``, ``fitted`` or ``unsteady``."""
+        """``predicted`` if its error counts, else the reason: ``not predicted``, ``fitted`` or ``unsteady``."""
         if self.predicted is None:
             return "not predicted"
         return "fitted" if self.fitted else "predicted" if self.steady else "unsteady"
 
     @property
     def counts(self) -> bool:
-        """Whether its error is one of those that its source is judged by."""
+        """Whether the source is judged by its error."""
         return self.status == "predicted"
 
     @property
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The rows of a source, and in one sentence what was fitted on which of them."""
+    """The rows of a source, and in one sentence the parameters fitted and on which rows."""
 
     rows: tuple[Row, ...]
     fitted_on: str
@@ -68,9 +68,9 @@ class PlanRuns:
     """All repeats of one plan.
 
     measured:  median over the repeats of their medians, in seconds
-    spread:    how much the slowest repeat took longer than the fastest, as a fraction
-    predicted: seconds; None where there is no prediction, and ``note`` says why
-    steady:    whether it is to be judged by
+    spread:    how much longer the slowest repeat took than the fastest, as a fraction
+    predicted: seconds; None without a prediction, and ``note`` gives the reason
+    steady:    whether the repeats agree well enough to judge by
     """
 
     plan: str
@@ -89,7 +89,7 @@ class PlanRuns:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The plans of one workload, cluster and worker count that were run under the same conditions, the default too."""
+    """The plans, with the default, of one workload, cluster and worker count that ran under the same conditions."""
 
     workload: str
     cluster: str
@@ -99,7 +99,7 @@ class Beside:
 
     @property
     def scale(self) -> str | None:
-        """By what a replay's computation was scaled."""
+        """Factor by which a replay's computation was scaled."""
         return dict(self.conditions).get("scale")
 
     @property
@@ -108,24 +108,24 @@ class Beside:
         return next(turns for name in DEFAULTS for turns in self.turns if turns.plan == name)
 
     def measured_speed_up(self, turns: PlanRuns) -> float:
-        """How many times as fast as the default a plan was."""
+        """Measured speed-up of a plan over the default."""
         return self.default.measured / turns.measured
 
     def predicted_speed_up(self, turns: PlanRuns) -> float | None:
-        """How many times as fast as the default a plan is predicted to be; None where either is not predicted."""
+        """Predicted speed-up of a plan over the default; None if either is not predicted."""
         default = self.default.predicted
         return None if default is None or turns.predicted is None else default / turns.predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A source and how far predictions are from it. Errors are fractions, None where nothing is predicted.
+    """A source and the errors of its predictions, as fractions; None if nothing is predicted.
 
-    n:         rows that are predicted, steady, and on which nothing was fitted; the errors are over these
+    n:         predicted, steady rows on which nothing was fitted; the errors are over these
     bias:      the median signed error
-    tolerance: the median |error| that must not be exceeded, None where none is recorded
-    beside:    plans that were measured beside the default, in a file as osf run writes it
-    listed:    whether it is a source of the ledger, some of which hold runs that cannot be predicted
+    tolerance: the largest median |error| that passes, None if none is recorded
+    beside:    plans that were measured beside the default, in a file written by osf run
+    listed:    whether it is a source of the ledger; some of these hold runs that cannot be predicted
     compares:  TIME or MEMORY
     """
 
@@ -144,32 +144,32 @@ class Checked:
 
     @property
     def n(self) -> int:
-        """How many rows count."""
+        """Number of rows that count."""
         return len(self.errors)
 
     @property
     def fitted(self) -> int:
-        """Rows that a parameter was fitted on."""
+        """Number of rows that a parameter was fitted on."""
         return sum(row.fitted for row in self.rows)
 
     @property
     def own(self) -> int:
-        """Rows that count and were put together out of the figures of the very run: no predictions."""
+        """Number of rows that count but were put together from their own run's figures: no predictions."""
         return sum(row.own and row.counts for row in self.rows)
 
     @property
     def self_consistency(self) -> bool:
-        """Whether all rows that count are such, so that the errors say nothing of predictions."""
+        """Whether all rows that count are of this kind, so that the errors say nothing about predictions."""
         return 0 < self.own == self.n
 
     @property
     def unsteady(self) -> int:
-        """Rows whose measurement does not repeat well enough to count."""
+        """Number of rows whose measurement does not repeat well enough to count."""
         return sum(row.status == "unsteady" for row in self.rows)
 
     @property
     def not_predicted(self) -> int:
-        """Rows that are listed only."""
+        """Number of rows that are only listed."""
         return sum(row.predicted is None for row in self.rows)
 
     @property
@@ -189,14 +189,14 @@ class Checked:
 
     @property
     def bias(self) -> float | None:
-        """Median signed error: above 0 where predictions are too slow."""
+        """Median signed error; above 0 if predictions are too slow."""
         return quantile(self.errors, 0.5)
 
     @property
     def passed(self) -> bool:
-        """Whether something is predicted, or nothing could be, and the median |error| is within the tolerance.
+        """Whether runs were predicted, or none could be, and the median |error| is within the tolerance.
 
-        What does not repeat cannot fail, but meets no tolerance either.
+        Unsteady rows cannot fail a source, but do not meet a tolerance either.
         """
         if self.median_abs_error is None:
             return self.tolerance is None and (self.listed or self.unsteady > 0)
@@ -204,7 +204,7 @@ class Checked:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Why runs are not predicted, and how many for each reason."""
+        """Reasons why runs are not predicted, with the number of runs for each."""
         found: dict[str, int] = {}
         for row in self.rows:
             if row.predicted is None:

@@ -1,4 +1,4 @@
-"""Plans that were measured beside each other, each predicted and measured, with what it gains over the default."""
+"""Plans that were measured side by side, each with its prediction and its speed-up over the default."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from osfmodel.ledger.results import Beside, PlanRuns, Row
 
 
 def side_by_side(runs: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Beside, ...]:
-    """The groups of ``runs`` that were run alike under several plans, the default among them.
+    """The groups of ``runs`` under the same conditions but several plans, the default among them.
 
-    ``rows`` are the runs held against their predictions, in the same order.
+    ``rows`` are the runs beside their predictions, in the same order.
     """
     groups: dict[object, list[tuple[Measurement, Row]]] = {}
     for run, row in zip(runs, rows, strict=True):

@@ -1,1 +1,1 @@
-"""Looks ahead: predict, compare, what-if, sweep, tune, remedies, and how to launch what was found."""
+"""Looks ahead: predict, compare, what-if, tune, remedies, and how to launch the tuned plan."""

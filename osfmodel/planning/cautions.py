@@ -1,4 +1,4 @@
-"""What a prediction is to be taken with: error bands, extrapolation, effects that are in it and what it cannot know."""
+"""Limits of a prediction: error bands, extrapolation, the effects in it, and what it cannot know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 
 
 def effect_caveats(effects: Effects) -> tuple[str, ...]:
-    """What is said of a prediction with effects: which, and that the search for plans does not see all of them."""
+    """A caveat that names the effects in a prediction and says that the search for plans does not see all of them."""
     if not effects.active:
         return ()
     named = ", ".join(f"{name}={value:g}" for name, value in effects.active.items())
@@ -33,16 +33,16 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
 
 
 def flight_caveats(cluster: Cluster) -> tuple[str, ...]:
-    """What is said where the library keeps several collectives in flight: that no optimum is proven then."""
+    """A caveat for libraries that run several collectives at once: no optimum is proven then."""
     if cluster.in_flight == 1:
         return ()
     return (f"with {cluster.in_flight} collectives in flight at once; `optimal` is then the best found, not proven",)
 
 
 def error_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pricing) -> Band | None:
-    """How far predictions in this regime were from measured runs, wider where the price itself was not measured.
+    """The error band of this regime; wider if the price itself was not measured.
 
-    Then what the iteration takes with a price that is wrong by the model's own error is added.
+    It is then widened by the change of iteration time when prices are off by the cost model's own error.
     """
     band = band_for(regime_of(workload, timeline, pricing.cost()), bundled_bands())
     if band is None or not pricing.uncertainty:
@@ -52,19 +52,19 @@ def error_band(workload: Workload, plan: Plan, timeline: Timeline, pricing: Pric
 
 
 def require_nouns(workload: object, cluster: object) -> None:
-    """Raise UsageError, saying how to get one, for what is no Workload or no Cluster."""
+    """Raise UsageError, saying how to get one, if either is not a Workload or not a Cluster."""
     for value, noun, load in ((workload, Workload, "load_workload"), (cluster, Cluster, "load_cluster")):
         if not isinstance(value, noun):
             raise UsageError(f"{value!r} is not a {noun.__name__}: get one with osfmodel.{load}(name or path)")
 
 
 def extrapolation(plan: Plan, cost: Cost) -> tuple[str, ...]:
-    """A warning where a message is larger or smaller than what was measured."""
+    """A warning if a message is larger or smaller than any that was measured."""
     return _beyond([bucket.size for bucket in plan.buckets if bucket.density is None], cost)
 
 
 def plan_extrapolation(workload: Workload, plan: Plan, pricing: Pricing) -> tuple[str, ...]:
-    """The same for all messages of ``plan``, those of sparse buckets at the price of an all-gather."""
+    """Warnings about every message of ``plan``, those of sparse buckets at the price of an all-gather."""
     sparsity = Sparsity(workload, pricing.effects, pricing.workers)
     gathered = [sparsity.gathered_bytes(bucket) for bucket in plan.buckets if bucket.density is not None]
     notes = extrapolation(plan, pricing.cost()) + _beyond(gathered, pricing.cost("all_gather"))
@@ -91,7 +91,7 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
 
 
 def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """A warning where a fitted cluster is asked for a worker count that the fit did not see."""
+    """A warning if a fitted cluster is asked for a worker count that was not in the fit."""
     if cluster.fitted is None or workers == 1 or workers in cluster.fitted.workers:
         return ()
     fitted = ", ".join(map(str, cluster.fitted.workers))
@@ -99,11 +99,11 @@ def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
 
 
 SIZED = "record a trace with record_shapes=True, import it with --model, or use osf profile"
-"""How to have a workload whose gradients have sizes."""
+"""Ways to get a workload whose gradients have sizes."""
 
 
 def size_warnings(workload: Workload, workers: int) -> tuple[str, ...]:
-    """A warning where several workers have nothing to send, which no training is like."""
+    """A warning if several workers have nothing to send, unlike any real training."""
     if workload.gradient_bytes or workers == 1:
         return ()
     return (f"no gradient of {workload.name!r} has a size, so that nothing is sent and scaling looks perfect: {SIZED}",)

@@ -1,4 +1,4 @@
-"""From iteration time to hours, money and the knee."""
+"""Training hours, cost, and the knee of scaling, from iteration times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from osfmodel.entities.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Economics:
-    """Training on ``samples`` samples with so many workers. ``cost`` is in the currency of the price, or None."""
+    """Training on a number of samples with ``workers`` workers; ``cost`` in the currency of the price, or None."""
 
     workers: int
     hours: float
@@ -29,7 +29,7 @@ class TrainingCosts:
 
     @staticmethod
     def of(names: Sequence[str], rows: Sequence[tuple[Economics, ...]]) -> TrainingCosts:
-        """``rows`` of one worker count each, with the plans called ``names`` in this order."""
+        """Costs with knees; each of ``rows`` is for one worker count, with the plans ``names`` in this order."""
         by_plan = zip(*rows, strict=True)
         return TrainingCosts(tuple(rows), {name: knee(row) for name, row in zip(names, by_plan, strict=True)})
 
@@ -39,7 +39,7 @@ def economics(
 ) -> Economics:
     """Hours = iterations * iteration_time, with samples / (workers * batch_size) iterations (weak scaling).
 
-    Raises UsageError where the workload does not know its batch size.
+    Raises UsageError if the workload has no batch size.
     """
     if workload.batch_size is None:
         raise UsageError(f"workload {workload.name!r} does not state its batch size: give --batch-size")
@@ -49,9 +49,9 @@ def economics(
 
 
 def knee(rows: Sequence[Economics]) -> int | None:
-    """The worker count up to which each step pays: beyond, GPU-hours grow by a larger part than hours fall.
+    """The last worker count that pays: with more, GPU-hours grow by a larger part than hours fall.
 
-    For a doubling that is where it runs less than 1.5 times as fast. None where every step listed pays.
+    A doubling pays if it runs at least 1.5 times as fast. None if every count listed pays.
     """
     ordered = sorted(rows, key=lambda row: row.workers)
     for before, after in itertools.pairwise(ordered):

@@ -1,4 +1,4 @@
-"""Why a job is slow, and what each remedy would bring: diagnosis looks back, remedies look ahead."""
+"""The causes of a slow job and the gain from each remedy: diagnosis looks back, remedies look ahead."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def explain(
     workload: Workload | None = None,
     steps: Sequence[int] = (),
 ) -> Explanation:
-    """What limits a job, and what would help: of a Trace, or of the files of its ranks (or folders or tars of them).
+    """Explain why a job is slow and what would help, from a Trace or its ranks' files (or folders or tars of them).
 
-    As :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own where none are
-    given. Raises DataError for files that are no traces, too.
+    Like :func:`explain_trace`, with remedies: their workload, buckets and prices are the trace's own unless given.
+    Raises DataError also for files that are not traces.
     """
     if not isinstance(trace, Trace):
         from osfmodel.formats import load_trace

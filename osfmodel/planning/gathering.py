@@ -1,4 +1,4 @@
-"""All that a report shows, from a request: tuned, predicted, explained."""
+"""Gather the content of a report from a request: tune, predict, explain."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from osfmodel.targets.named_plans import NAMED_PLANS, STOCK_PLANS
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest:
-    """What is to be shown.
+    """A request for a report.
 
-    workers:  at which count the iteration is shown and tuned for
-    counts:   those of the curve over workers; none for some around ``workers``
+    workers:  count at which the iteration is shown and tuned
+    counts:   counts on the curve over workers; empty for some around ``workers``
     target:   the framework whose default and tuned plans are shown first
-    plans:    what is shown beside them
-    traces:   measured jobs to stand beside the predictions
-    inputs:   what was asked for, as pairs of words, to be shown
-    what_if:  what of workload and cluster was changed; the cluster has been, the workload is as profiled
+    plans:    further plans to show
+    traces:   measured jobs to show beside the predictions
+    inputs:   the user's options, as pairs of words, to be shown
+    what_if:  changes of workload and cluster; they are already made in ``cluster``, not yet in ``workload``
     """
 
     workload: Workload
@@ -48,11 +48,11 @@ class ReportRequest:
     what_if: WhatIf = WhatIf()
 
     def changed(self, workers: int) -> Workload:
-        """The workload as it is to be at so many workers."""
+        """The workload as each of ``workers`` workers computes it."""
         return self.what_if.of_workload(self.workload, workers)
 
     def compared(self, plans: Sequence[Given], workers: int) -> Comparison:
-        """``plans`` at so many workers. Raises as ``compare``."""
+        """``plans`` compared at ``workers`` workers. Raises as ``compare``."""
         comparison = compare(self.changed(workers), self.cluster, workers, plans)
         return comparison.under(self.what_if, self.what_if.alone(self.workload, workers))
 
@@ -82,7 +82,7 @@ def gather(request: ReportRequest) -> Report:
 
 
 def _traced(traces: Sequence[Trace], workload: Workload) -> tuple[list[Given], list[tuple[str, str]]]:
-    """The buckets of the first trace that has them and whose layers are those of the workload; why not of others."""
+    """The buckets of the first trace that has them for this workload, and why earlier traces gave none."""
     remarks: list[tuple[str, str]] = []
     for trace in traces:
         try:
@@ -93,7 +93,7 @@ def _traced(traces: Sequence[Trace], workload: Workload) -> tuple[list[Given], l
 
 
 def _why(traces: Sequence[Trace]) -> tuple[str, ...]:
-    """As ``osf explain`` says it; nothing for traces that do not fit together, which that command says why."""
+    """The verdict of ``osf explain`` on each trace, without traces that it cannot explain."""
     found = []
     for trace in traces:
         with suppress(OsfError):
@@ -112,7 +112,7 @@ def _of_traces(traces: Sequence[Trace]) -> list[tuple[str, str]]:
 
 
 def _measured(trace: Trace) -> list[MeasuredStep]:
-    """The usual step of the first rank that has it, and of the rank on which it is the longest, where that is another.
+    """The usual step of the first rank that has it, and of the rank on which it takes longest, if that is another.
 
     Raises DataError for a trace without a step.
     """
@@ -125,6 +125,6 @@ def _measured(trace: Trace) -> list[MeasuredStep]:
 
 
 def _longest(trace: Trace) -> float:
-    """Seconds of the longest of the usual steps, each in the mean over the ranks."""
+    """Seconds of the longest usual step, averaged over the ranks."""
     times = step_times(trace)
     return max(times[step.number] for step in usual_steps(trace))

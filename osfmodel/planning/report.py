@@ -1,4 +1,4 @@
-"""The data of a report: plans compared and tuned, measured steps, curves. Functions that make them: gathering."""
+"""The data of a report: plans compared and tuned, measured steps, curves. gathering.py makes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TUNED = "tuned"
 TRACED = "as traced"
 """The name of the plan that a trace itself shows."""
 BEST = "optimal"
-"""What is best at each worker count, beside what is tuned for one."""
+"""The name of the best plan at each worker count, beside the one tuned for a single count."""
 BELOW = 0.01
-"""By what part a measured step must be shorter than a lower bound to be said to be: steps are not all alike."""
+"""How much shorter than a lower bound a measured step must be, as a part, to be reported: steps vary."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingLine:
-    """The scaling factor of one plan at each worker count, and its iteration time in seconds."""
+    """Scaling factor and iteration time in seconds of one plan at each worker count."""
 
     name: str
     factors: tuple[float, ...]
@@ -30,10 +30,10 @@ class ScalingLine:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Workers against scaling factor (compute time / iteration time); times that is the speed-up.
+    """Scaling factor (compute time / iteration time) by worker count; times the count it is the speed-up.
 
-    bounds: what no schedule can pass under the rules of the first plan, as scaling factors
-    chosen: the worker count that the report is about
+    bounds: scaling factors that no schedule can exceed under the rules of the first plan
+    chosen: the worker count of the report
     """
 
     counts: tuple[int, ...]
@@ -44,14 +44,14 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One limit for all messages against iteration time (seconds), and what the framework does without being asked.
+    """Iteration time in seconds by one limit for all buckets, beside the framework's default.
 
     target:   the framework
     setting:  its name of the limit
     elements: whether ``caps`` count elements; bytes otherwise
-    best:     place in ``caps`` of the limit that is fastest, the largest where several are
-    default:  iteration time as the framework is by default
-    bound:    what no schedule can beat under its rules
+    best:     index in ``caps`` of the fastest limit, the largest of several
+    default:  iteration time with the framework's defaults
+    bound:    seconds that no schedule can beat under its rules
     """
 
     target: str
@@ -66,27 +66,27 @@ class Sweep:
 
     @property
     def best_cap(self) -> int:
-        """Bytes, or elements."""
+        """The fastest limit, in bytes or elements."""
         return self.caps[self.best]
 
     @property
     def best_time(self) -> float:
-        """Seconds."""
+        """Seconds with the fastest limit."""
         return self.times[self.best]
 
     @property
     def unit(self) -> tuple[str, int]:
-        """What limits are drawn in: its name, and how much it is."""
+        """The unit of limits on an axis: its name, and its size in bytes or elements."""
         return ("million elements", 10**6) if self.elements else ("MiB", MIB)
 
     def words(self, cap: int) -> str:
-        """A limit with its unit."""
+        """A limit with its unit, in words."""
         return f"{cap / 10**6:.4g} M elements" if self.elements else show_bytes(cap)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step of one rank as a trace has it; ``longest``: seconds of the longest of the usual steps of its trace."""
+    """A traced step of one rank; ``longest``: seconds of the longest usual step of its trace."""
 
     name: str
     step: Step = field(repr=False)
@@ -94,7 +94,7 @@ class MeasuredStep:
 
     @property
     def time(self) -> float:
-        """Seconds until the last of what the device did in it."""
+        """Seconds until the device has finished everything in the step."""
         step = self.step
         ends = (*(end for _, end in step.compute), *(one.end for one in step.collectives))
         return max(step.time, *(end - step.start for end in ends)) if ends else step.time
@@ -102,15 +102,15 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a report shows.
+    """The content of a report.
 
-    workload:   as profiled; that of ``comparison`` is as it was changed
-    comparison: the default first, then what tuning found, what was traced if that is known, and others
-    sweep:      over the setting that limits all messages, where the framework has one
+    workload:   as profiled; ``comparison`` has it with the what-if changes
+    comparison: the default first, then the tuned plan, the traced one if known, and others
+    sweep:      over the setting that limits all buckets, if the framework has one
     measured:   steps of traced jobs
-    why:        what limits each of these jobs, in a sentence or two, where its trace tells
-    remarks:    what could not be shown, and what else there is to be careful about, each with what it is about
-    inputs:     what was asked for, as pairs of words
+    why:        the cause that limits each of these jobs, in a sentence or two, if its trace tells
+    remarks:    things that could not be shown, and further caveats, each with its subject
+    inputs:     the user's options, as pairs of words
     """
 
     workload: Workload = field(repr=False)
@@ -125,19 +125,19 @@ class Report:
 
     @property
     def title(self) -> str:
-        """What is shown, in a line."""
+        """Workload, cluster, changes and workers in a line."""
         return f"{self.workload.name} {self.where}"
 
     @property
     def where(self) -> str:
-        """On what, with which changes, and on how many workers."""
+        """Cluster, changes and number of workers, in words."""
         comparison = self.comparison
         changed = f" with {comparison.what_if.words}" if comparison.what_if.words else ""
         return f"on {comparison.cluster.name}{changed}, {how_many(comparison.workers, 'worker')}"
 
     @property
     def default(self) -> Prediction:
-        """What the framework does without being asked."""
+        """The prediction with the framework's defaults."""
         return self.comparison.predictions[0]
 
     @property
@@ -147,17 +147,17 @@ class Report:
 
     @property
     def tuned(self) -> Prediction:
-        """What it does as tuned."""
+        """The prediction with the tuned settings."""
         return self.comparison.predictions[1]
 
     @property
     def shown(self) -> int:
-        """The place of what is shown first and measured steps are held against: as traced, where there is that."""
+        """Index of the plan that is shown first and compared with measured steps: the traced one, else the default."""
         return next((place for place, one in enumerate(self.comparison.predictions) if one.name == TRACED), 0)
 
     @property
     def verdict(self) -> str:
-        """What tuning brings, in a sentence or two: over the buckets of the trace if known, else over the default."""
+        """The gain from tuning, in a sentence or two: over the buckets of the trace if known, else over the default."""
         traced = self.comparison.predictions[self.shown]
         if traced.name != TRACED:
             return self.tuning.verdict
@@ -171,10 +171,10 @@ class Report:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """A sentence for each measured step that is faster than any can be by the prediction it is held against."""
+        """A sentence for each measured step that is shorter than the bound of the plan that it is compared with."""
         against = self.comparison.predictions[self.shown]
         limit = against.lower_bound * (1 - BELOW)
-        # Where steps differ, the one that is drawn may be fast although others, as usual as it, are not.
+        # Steps differ: the one that is drawn may be fast although other usual steps are not.
         return tuple(
             f"The measured step ({seen.name}) takes {show_time(seen.time)}, less than the lower bound of "
             f"{against.name}, {show_time(against.lower_bound)}: the job computed or communicated faster than the "
@@ -185,7 +185,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """All that there is to be careful about, each with the plans that it is about."""
+        """All caveats, each with the plans that it concerns."""
         found: dict[str, list[str]] = {}
         for prediction in self.comparison.predictions:
             for note in prediction.notes:
@@ -198,6 +198,6 @@ class Report:
 
     @property
     def sources(self) -> list[str]:
-        """The sources of the ledger that the error bands are from."""
+        """The sources of measured runs behind the error bands."""
         bands = [one.band for one in self.comparison.predictions]
         return sorted({source for band in bands if band is not None for source in band.sources})

@@ -1,7 +1,7 @@
-"""What if: a workload or a cluster as it would be with something changed. Pure functions from noun to noun.
+"""Changes to a workload or a cluster, for what-if questions. Pure functions from noun to noun.
 
-Each changes one thing and nothing else. :class:`WhatIf` holds several changes and applies them in their order: a batch
-size comes before :func:`accumulating`, which makes several of them.
+Each changes one thing. :class:`WhatIf` holds several changes and applies them in their order: a batch
+size before :func:`accumulating`, which makes several of them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class WhatIf:
     """Several changes; the defaults change nothing.
 
     bandwidth, latency: of the network, see :func:`faster_network`
-    compute:      how many times as fast the device is
-    compression:  how gradients are sent, see :func:`compressed`
+    compute:      speed of the device, as a multiple of the present one
+    compression:  the way gradients are sent, see :func:`compressed`
     accumulate:   micro-batches per iteration
     batch_size:   samples per worker and micro-batch
     global_batch: samples of all workers and micro-batches, shared evenly (strong scaling); None keeps those per worker
 
-    Raises UsageError for what cannot be.
+    Raises UsageError for impossible changes.
     """
 
     bandwidth: Change = SAME
@@ -71,7 +71,7 @@ class WhatIf:
             raise UsageError(f"--global-batch {self.global_batch}: it must be 1 or more")
 
     def of_cluster(self, cluster: Cluster) -> Cluster:
-        """``cluster`` so changed. Raises UsageError as :func:`faster_network`."""
+        """``cluster`` with the changes. Raises UsageError as :func:`faster_network`."""
         return faster_network(cluster, self.bandwidth, self.latency)
 
     def of_workload(self, workload: Workload, workers: int, also: Workload | None = None) -> Workload:
@@ -86,7 +86,7 @@ class WhatIf:
         return accumulating(compressed(faster_device(workload, self.compute), self.compression), self.accumulate)
 
     def share(self, workers: int) -> int | None:
-        """Samples per worker and micro-batch; None for those of the profile. UsageError where it is no number."""
+        """Samples per worker and micro-batch; None for the profile's. Raises UsageError if it is no whole number."""
         if self.global_batch is None:
             return self.batch_size
         parts = workers * self.accumulate
@@ -100,16 +100,16 @@ class WhatIf:
         return self.global_batch // parts
 
     def alone(self, workload: Workload, workers: int, also: Workload | None = None) -> float:
-        """What ``workers`` workers would take if they scaled perfectly: what all scaling factors are relative to.
+        """Seconds of an iteration with perfect scaling over ``workers`` workers, the base of scaling factors.
 
-        Weak scaling: the seconds of one worker alone, who accumulates as well; strong: of one worker alone with the
+        Weak scaling: the time of a single GPU that accumulates as well; strong: that of a single GPU with the
         whole global batch, divided by ``workers``.
         """
         time = self.of_workload(workload, 1, also).compute_time
         return time if self.global_batch is None else time / workers
 
     def caveats(self, workload: Workload, cluster: Cluster) -> tuple[str, ...]:
-        """What is taken for granted; ``workload`` and ``cluster`` as they are or changed."""
+        """Assumptions of the changes; ``workload`` and ``cluster`` may be the original or the changed ones."""
         idleness = idle(workload) if self.compute != 1 else ""
         said = [f"{idleness}: --compute scales the rest too"] if idleness else []
         said += [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
@@ -122,7 +122,7 @@ class WhatIf:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What is changed, JSON-ready; empty where nothing is."""
+        """The changes, JSON-ready; empty without any."""
         found: dict[str, Any] = {}
         for name, unit in (("bandwidth", "bytes_per_s"), ("latency", "s")):
             change: Change = getattr(self, name)
@@ -136,7 +136,7 @@ class WhatIf:
 
     @property
     def words(self) -> str:
-        """The same for a person, such as ``bandwidth x2, compute x1.5``; empty where nothing is changed."""
+        """The changes in words, such as ``bandwidth x2, compute x1.5``; empty without any."""
         said = [
             _changed("bandwidth", self.bandwidth, format_bandwidth),
             _changed("latency", self.latency, format_time),

@@ -1,4 +1,4 @@
-"""Callbacks that profile training in Lightning and in transformers' Trainer, and what trains under a plan in Lightning.
+"""Callbacks that profile training in Lightning and in transformers' Trainer, and a strategy for plans in Lightning.
 
 Their classes derive from those of the frameworks, which is why they are made inside functions.
 """
@@ -19,11 +19,11 @@ from osfmodel.runtime.executor import Executor, execute
 from osfmodel.runtime.profiler import Profile, profile
 
 STEPS = 20
-"""Steps with hooks after which a callback lets training go on alone."""
+"""Steps with hooks after which a callback removes them."""
 
 
 class ModelProfiler:
-    """Profiles the model it is given from ``start`` to ``stop``, which writes the workload to ``path``, if any."""
+    """A profiler of a model from ``start`` to ``stop``, which writes the workload to ``path``, if any."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
         self.path, self.options = path, {"steps": STEPS, **options}
@@ -31,7 +31,7 @@ class ModelProfiler:
         self.entered = False
 
     def start(self, model: Any) -> None:
-        """Put the hooks on. Raises UsageError where several workers train: they communicate in backward.
+        """Attach the hooks. Raises UsageError if several workers train: they communicate in backward.
 
         A training before this one that broke off without a word is stopped first; the last one when the process ends.
         """
@@ -45,17 +45,17 @@ class ModelProfiler:
         atexit.register(self.stop)
 
     def begin(self, batch: Any) -> None:
-        """The forward of a batch begins."""
+        """Note that the forward of a batch begins."""
         if self.profile is not None and self.entered:
             self.profile.begin(batch)
 
     def look(self) -> None:
-        """An iteration ended: stop where it was the last that is wanted."""
+        """Note that an iteration ended, and stop after the last one wanted."""
         if self.profile is not None and self.profile.done:
             self.stop()
 
     def stop(self) -> None:
-        """Take the hooks off, and write the file; too few steps are a warning, for training is not to fail of that."""
+        """Remove the hooks and write the file; too few steps give only a warning, so that training does not fail."""
         if self.profile is None or not self.entered:
             return
         self.entered = False
@@ -71,40 +71,40 @@ class ModelProfiler:
 def lightning_callback(path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
     """A callback for a Lightning Trainer; ``.watch.profile.workload`` after fit, and in the file ``path`` if given.
 
-    ``options`` are those of ``osfmodel.profile``; 20 steps where they do not say. Raises UsageError where Lightning is
+    ``options`` are those of ``osfmodel.profile``; 20 steps by default. Raises UsageError if Lightning is
     not installed.
     """
     base = _base(("lightning.pytorch", "pytorch_lightning"), "Callback", "lightning")
 
     class LightningProfiling(base):  # type: ignore[misc, valid-type]
-        """Begins an iteration with each training batch, since Lightning calls parts of a module, not the module."""
+        """A callback that begins an iteration with each batch, since Lightning calls parts of a module, not all."""
 
         def __init__(self) -> None:
             super().__init__()
             self.watch = ModelProfiler(path, **options)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            """Hooks on."""
+            """Attach the hooks."""
             self.watch.start(pl_module)
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            """A forward begins."""
+            """Note that a forward begins."""
             self.watch.look()
             self.watch.begin(batch)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            """Hooks off."""
+            """Remove the hooks."""
             self.watch.stop()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            """Hooks off; what was measured until then is written."""
+            """Remove the hooks, and write the measurements so far."""
             self.watch.stop()
 
     return LightningProfiling()
 
 
 def lightning_strategy(plan: Plan, **options: Any) -> Any:
-    """A strategy for a Lightning Trainer: DDPStrategy, but that the executor averages gradients, under ``plan``.
+    """A strategy for a Lightning Trainer: DDPStrategy with gradients averaged by the executor, under ``plan``.
 
     ``options`` are those of ``osfmodel.execute``; ``.executor`` is what it returned, while the model is in training.
     Gradients are waited for after backward where the Trainer clips or unscales them. ``fit`` raises what ``execute``
@@ -113,15 +113,15 @@ def lightning_strategy(plan: Plan, **options: Any) -> Any:
     base = _base(("lightning.pytorch.strategies", "pytorch_lightning.strategies"), "DDPStrategy", "lightning")
 
     class PlanStrategy(base):  # type: ignore[misc, valid-type]
-        """Ranks, samplers, reductions and checkpoints are those of DDPStrategy."""
+        """DDPStrategy without DDP: its ranks, samplers, reductions and checkpoints."""
 
         executor: Executor | None = None
 
         def configure_ddp(self) -> None:
-            """The model is not wrapped."""
+            """Leave the model unwrapped."""
 
         def setup(self, trainer: Any) -> None:
-            """Under the plan from here on, where the model is to be trained."""
+            """Put the model under the plan, if it is to be trained."""
             super().setup(trainer)
             if trainer.state.fn == "fit":
                 if len(self.optimizers) != 1:
@@ -129,17 +129,17 @@ def lightning_strategy(plan: Plan, **options: Any) -> Any:
                 self.executor = execute(self.model, self.optimizers[0], plan, **options)
 
         def block_backward_sync(self) -> Any:
-            """All micro-batches of a step but the last are in here."""
+            """A context for all micro-batches of a step but the last."""
             return nullcontext() if self.executor is None else self.executor.no_sync()
 
         def post_backward(self, closure_loss: Any) -> None:
-            """Lightning is about to look at gradients."""
+            """Wait for gradients that Lightning is about to use."""
             scaled = getattr(self.precision_plugin, "scaler", None) is not None
             if self.executor is not None and (scaled or self.lightning_module.trainer.gradient_clip_val):
                 self.executor.synchronize()
 
         def teardown(self) -> None:
-            """The model as it was found, with what it learned."""
+            """Restore the model as it was, with its trained parameters."""
             executor, self.executor = self.executor, None
             if executor is not None:
                 executor.close()
@@ -153,21 +153,21 @@ def transformers_callback(path: str | os.PathLike[str] | None = None, **options:
     base = _base(("transformers",), "TrainerCallback", "transformers")
 
     class TrainerProfiling(base):  # type: ignore[misc, valid-type]
-        """Hooks are on from the begin of training to its end."""
+        """A callback with hooks from the beginning of training to its end."""
 
         def __init__(self) -> None:
             self.watch = ModelProfiler(path, **options)
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            """Hooks on."""
+            """Attach the hooks."""
             self.watch.start(named["model"])
 
         def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            """Hooks off, once there is enough."""
+            """Remove the hooks, once there are enough steps."""
             self.watch.look()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-            """Hooks off."""
+            """Remove the hooks."""
             self.watch.stop()
 
     return TrainerProfiling()

@@ -18,11 +18,11 @@ from osfmodel.show.pictures.gantt import Bar, Gantt
 MICROSECONDS = 1e6
 NANOSECONDS = 1e9
 THREADS = 1000
-"""More than a process has, so that all have numbers of their own; Perfetto takes 0 for the number of the process."""
+"""More threads than a process has, so that thread numbers are unique; Perfetto takes 0 for the process itself."""
 
 
 def encoded(pictures: Pictures, packed: bool, version: str) -> bytes:
-    """The JSON, ``packed`` with gzip or not; the same bytes for the same pictures."""
+    """The trace as JSON, ``packed`` with gzip or not; the same bytes for the same pictures."""
     text = documents.encode(document(pictures, version)).encode()
     return gzip.compress(text, mtime=0) if packed else text
 
@@ -79,7 +79,7 @@ def _event(bar: Bar, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """The least that is not below so many nanoseconds when multiplied: Perfetto cuts off what is behind the point."""
+    """The least number of microseconds that is not rounded down: Perfetto cuts off fractions of a nanosecond."""
     found = nanoseconds / 1000
     return found if found * 1000 >= nanoseconds else math.nextafter(found, math.inf)
 
@@ -91,7 +91,7 @@ def _name(bar: Bar) -> str:
 
 
 def _args(bar: Bar) -> dict[str, Any]:
-    """What is known; times in microseconds, like the trace's own."""
+    """The known properties of a bar; times in microseconds, like the trace's own."""
     known: dict[str, Any] = {"bytes": bar.bytes, "layers": list(bar.layers) or None}
     if bar.sends:
         known["bucket"] = None if bar.bucket is None else bar.bucket + 1

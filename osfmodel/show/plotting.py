@@ -1,4 +1,4 @@
-"""What all pictures drawn with matplotlib share: figures, colours, files (the extra ``plot`` installs it)."""
+"""Figures, colours and files for everything that matplotlib draws (the extra ``plot`` installs it)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#0
 
 
 def figure_of(inches: tuple[float, float], constrained: bool = True) -> Any:
-    """An empty figure that no window shows. Raises UsageError where matplotlib is missing."""
+    """An empty figure without a window. Raises UsageError if matplotlib is missing."""
     require_matplotlib()
     import matplotlib
 
@@ -23,13 +23,13 @@ def figure_of(inches: tuple[float, float], constrained: bool = True) -> Any:
 
 
 def require_matplotlib() -> None:
-    """Raise UsageError where it is missing."""
+    """Raise UsageError if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise UsageError("pictures as files need matplotlib: python -m pip install matplotlib")
 
 
 def save(figure: Any, path: str) -> None:
-    """Write it, the same bytes for the same picture. Raises DataError where that fails."""
+    """Write the figure, the same bytes for the same picture. Raises DataError if that fails."""
     try:
         undated = {"Date": None} if path.lower().endswith(".svg") else None
         figure.savefig(path, dpi=150, bbox_inches="tight", metadata=undated)
@@ -45,6 +45,6 @@ def finish(axes: Any) -> None:
 
 
 def plain(axes: Any) -> None:
-    """Take away what is not needed around the axes."""
+    """Remove the frame lines that carry no information."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)

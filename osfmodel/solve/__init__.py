@@ -1,7 +1,7 @@
 """The search for plans: workload, pricing, rules, limits -> Solution.
 
-To add one: a module with ``solve`` and a RULE, and one line here, with ``searches`` where another plan may take the
-place of its own. Its name is at once a named plan of ``osf predict``, and tests/conformance runs over the table.
+To add one: a module with ``solve`` and a RULE, and one line here, with ``searches`` if another plan may take the
+place of its own. Its name is also a named plan of ``osf predict``, and tests/conformance runs over the table.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ SOLVERS: LateTable[PlanRule] = LateTable(
         "planned": "solve.search.planned:RULE",
     }
 )
-"""By rules of others as published, and by our own; of the latter, optimal is for what stock frameworks do."""
+"""Planning rules, published ones and our own; among these, optimal is for plans that stock frameworks can form."""

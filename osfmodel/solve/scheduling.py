@@ -1,4 +1,4 @@
-"""What has to be sent, seen by the channel: when it is there, and what is still to be done once it has arrived.
+"""Scheduling jobs for a channel: when each gradient is ready, and how much computation follows its arrival.
 
 A gradient of the next iteration's forward overlap is a job with a *tail*: the update and forward of its layer and of
 all layers towards the output. Both ready times and tails grow in ready order, so of a bucket only two numbers count:
@@ -22,7 +22,7 @@ from osfmodel.entities.workload import Workload, element_bytes
 
 
 class Chunk(NamedTuple):
-    """A bucket as the channel sees it: ``kind`` is a position in ready order; ``dtype`` is "" where any will do."""
+    """A bucket as the channel sees it: ``kind`` is a position in ready order; ``dtype`` is "" if any will do."""
 
     kind: int
     bytes: int
@@ -31,8 +31,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Parallel sequences in ready order. ``ready`` counts from where the iteration is shown (the start of forward, or
-    of backward with forward overlap), ``least`` is what computation alone takes. All times in seconds."""
+    """Parallel sequences in ready order. ``ready`` counts from the start of the timeline (the start of forward, or
+    of backward with forward overlap), ``least`` is the time of computation alone. All times in seconds."""
 
     sizes: Sequence[int]
     ready: Sequence[float]
@@ -42,12 +42,12 @@ class Jobs:
 
     @property
     def grain(self) -> int:
-        """Bytes at whose multiples messages end: whole elements of every type, where the gradients have as many."""
+        """Bytes to whose multiples messages are rounded: whole elements of every type, if the gradients have those."""
         return gcd(lcm(*map(element_bytes, self.dtypes)), *self.sizes)
 
     @staticmethod
     def of(workload: Workload, objective: Objective) -> Jobs:
-        """The gradients of ``workload`` under those rules."""
+        """The jobs for the gradients of ``workload`` under these rules."""
         gradients = workload.gradients
         start = workload.forward_time if objective.forward_overlap else 0
         tails = tails_of(workload) if objective.forward_overlap else [workload.update_time] * len(gradients)
@@ -56,7 +56,7 @@ class Jobs:
 
 
 def tails_of(workload: Workload) -> list[float]:
-    """For each gradient in ready order, forward and update of its layer and of all that follow it in forward."""
+    """Seconds of forward and update of each gradient's layer and all that follow it, in ready order."""
     total = workload.gradient_bytes
     per_byte = workload.update_time / total if total else 0
     tail: float = 0

@@ -1,7 +1,7 @@
-"""What a user can name: a framework's settings or a plan, each turned into a plan and back.
+"""Settings of frameworks and named plans, each turned into a plan and back.
 
-To add one: a module with a TARGET and one line here. Its default knobs are at once a named plan of ``osf predict``
-(but for a dialect, which has other lines for another's knobs), and tests/conformance runs over the table.
+To add one: a module with a TARGET and one line here. Its default knobs are also a named plan of ``osf predict``
+(except for a dialect, which writes another target's knobs in other lines), and tests/conformance runs over the table.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ CONFIG_TARGETS: LateTable[Target] = LateTable(
 
 @cache
 def stock_targets() -> dict[str, Target]:
-    """The targets with a rule of their own that are no executors: their defaults are named plans."""
+    """Targets of stock frameworks with a rule of their own; their defaults are named plans."""
     return {name: one for name, one in CONFIG_TARGETS.items() if not one.executes and not one.dialect_of}
 
 
 def runs_on(plan: Plan, workload: Workload) -> tuple[str, ...]:
-    """The stock frameworks that can be set to carry out exactly this plan; none means that it needs an executor."""
+    """The stock frameworks that can be set to carry out exactly this plan; empty if it needs an executor."""
     return tuple(name for name, target in stock_targets().items() if target.convert.forms(plan, workload))

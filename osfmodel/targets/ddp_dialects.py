@@ -17,7 +17,7 @@ from osfmodel.targets import ddp
 
 
 def accelerate_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
-    """Python to paste where the Accelerator is made."""
+    """Python to paste that makes the Accelerator."""
     return ddp.arguments(knobs, workload) + HANDLER + ddp.hook_beside(workload)
 
 
@@ -43,7 +43,7 @@ ACCELERATE = replace(
 
 
 def lightning_lines(knobs: ddp.DdpKnobs, workload: Workload) -> str:
-    """Python to paste where the Trainer is made."""
+    """Python to paste that makes the Trainer."""
     return ddp.arguments(knobs, workload) + STRATEGY + ddp.hook_beside(workload)
 
 

@@ -1,6 +1,6 @@
 """DeepSpeed ZeRO stages 1 and 2: ``reduce_bucket_size``, one bound in elements on what is reduced at once.
 
-What DeepSpeed does (deepspeed/runtime/zero/stage_1_and_2.py of 0.19.8, read, and run over gloo with 1 and 2 ranks):
+The rule of DeepSpeed (deepspeed/runtime/zero/stage_1_and_2.py of 0.19.8, read, and run over gloo with 1 and 2 ranks):
 with ``overlap_comm`` each gradient that is ready is copied into the bucket of its dtype; one that would bring it above
 the bound makes it be sent first, and one above the bound by itself is sent alone. Without ``overlap_comm`` stage 1
 sends after backward, in the order in which parameters are defined; that is the default. Each bucket is one all-reduce,
@@ -37,14 +37,14 @@ DEFAULT_ELEMENTS = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedKnobs:
-    """The most elements in a bucket, and whether buckets are sent during backward."""
+    """Most elements in a bucket, and whether buckets are sent during backward."""
 
     elements: int = DEFAULT_ELEMENTS
     overlap: bool = False
 
 
 def realise(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
-    """The buckets that ZeRO stage 1 forms."""
+    """The plan of the buckets that ZeRO stage 1 forms."""
     elements = in_elements(workload.gradients)
     if knobs.overlap:
         return grouped_plan(workload, bounded_layout(elements, knobs.elements))
@@ -56,7 +56,7 @@ def realise(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
 
 
 def exact(plan: Plan, workload: Workload) -> DeepSpeedKnobs:
-    """The knobs that form exactly this plan. Raises PlanError where none do."""
+    """The knobs that form exactly this plan. Raises PlanError if none do."""
     require_plain(plan, workload, "DeepSpeed")
     order = {name: position for position, name in enumerate(workload.gradients.names)}
     groups = [[order[block.layer] for block in bucket.blocks] for bucket in plan.buckets]
@@ -75,7 +75,7 @@ def _overlapping(groups: Sequence[Sequence[int]], workload: Workload) -> list[De
 
 
 def _after(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpeedKnobs]:
-    """For a plan in the order of definition: the bounds that may form it."""
+    """Bounds that may form a plan in the order of definition."""
     elements = in_elements(workload.gradients)
     sizes = [sum(elements.sizes[i] for i in group) for group in groups]
     fused = [size for group, size in zip(groups, sizes, strict=True) if len(group) > 1]
@@ -83,7 +83,7 @@ def _after(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpee
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> DeepSpeedKnobs:
-    """The bound with the earliest end of communication. Raises PlanError for a plan that needs an executor."""
+    """The bound with the earliest end of communication. Raises PlanError if the plan needs an executor."""
     require_plain(plan, workload, "DeepSpeed")
     cap = best_cap_elements(workload, pricing.cost(), AT_MOST, limits)
     if cap is None:
@@ -92,7 +92,7 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """What a prediction leaves out, and what users have seen with small bounds."""
+    """Parts that a prediction leaves out, and a warning from users about small bounds."""
     return (
         "DeepSpeed gathers the updated parameters after each step, which is not in these times and does not depend on "
         "reduce_bucket_size",
@@ -101,7 +101,7 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 
 
 def config(knobs: DeepSpeedKnobs) -> dict[str, Any]:
-    """The part of DeepSpeed's JSON; sizes in elements."""
+    """The settings in DeepSpeed's JSON; sizes in elements."""
     zero = {
         "stage": 1,
         "reduce_bucket_size": knobs.elements,
@@ -123,7 +123,7 @@ def render(knobs: DeepSpeedKnobs, workload: Workload) -> str:
 
 
 def plain(knobs: DeepSpeedKnobs, workload: Workload) -> str:
-    """The same without comments, for whoever reads plain JSON only."""
+    """The configuration without comments, for readers of plain JSON."""
     return json.dumps(config(knobs), indent=2) + "\n"
 
 

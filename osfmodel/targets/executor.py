@@ -1,6 +1,6 @@
 """An executor that carries out any plan: its knobs are the plan itself, and its configuration is a plan file.
 
-Its default is what one has without it, PyTorch DDP's default buckets, so that what it gains is gained over stock DDP.
+Its default is PyTorch DDP's default buckets, so that its gains are gains over stock DDP.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
 
 
 def realise(knobs: Plan | None, workload: Workload, pricing: Pricing) -> Plan:
-    """The plan as it is; what DDP does by default where there is none."""
+    """The plan as it is; without one, DDP's default plan."""
     return grouped_plan(workload, bucket_layout(workload.gradients, DDP_LIMITS)) if knobs is None else knobs
 
 

@@ -1,6 +1,6 @@
 """Megatron-LM's DistributedDataParallel: ``--ddp-bucket-size``, one limit in parameters.
 
-What Megatron does (megatron/core/distributed/param_and_grad_buffer.py, read, and run on the CPU with megatron-core
+The rule of Megatron (megatron/core/distributed/param_and_grad_buffer.py, read, and run on the CPU with megatron-core
 0.16.1): it walks the parameters in the reverse of the order in which they are defined, those of each dtype by
 themselves, and closes a bucket as soon as it holds at least the limit; with ``--overlap-grad-reduce`` a bucket is sent
 when all of its gradients are there. Without, everything is one bucket. The limit is max(40 M, 1 M times the workers)
@@ -24,21 +24,21 @@ from osfmodel.targets.target import Conversion, Launch, SettingsText, SizeKnob, 
 
 LEAST_DEFAULT, PER_WORKER = 40_000_000, 1_000_000
 ALIGNED = 64
-"""Elements at whose multiples tensors begin under the distributed optimizer."""
+"""Elements to whose multiples tensors are aligned under the distributed optimizer."""
 MOST_BUCKETS = 1000
-"""Up to how many ``--ddp-num-buckets`` is looked for that forms the same."""
+"""Largest ``--ddp-num-buckets`` to try for the same buckets."""
 
 
 @dataclass(frozen=True, slots=True)
 class MegatronKnobs:
-    """The least parameters in a bucket, None for Megatron's own; whether buckets are sent during backward."""
+    """Least parameters in a bucket, None for Megatron's own; and whether buckets are sent during backward."""
 
     bucket_elements: int | None = None
     overlap: bool = True
 
 
 def realise(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
-    """The buckets that Megatron forms; everything in one per dtype, after backward, where nothing overlaps."""
+    """The plan of Megatron's buckets; without overlap one bucket per dtype, after backward."""
     size = knobs.bucket_elements or max(LEAST_DEFAULT, PER_WORKER * pricing.workers)
     elements = in_elements(workload.gradients)
     groups = AT_LEAST.layout(elements, size if knobs.overlap else sum(elements.sizes) + 1)
@@ -46,7 +46,7 @@ def realise(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
 
 
 def exact(plan: Plan, workload: Workload) -> MegatronKnobs:
-    """The size that forms exactly this plan. Raises PlanError where none does."""
+    """The size that forms exactly this plan. Raises PlanError if none does."""
     require_plain(plan, workload, "Megatron")
     if not plan.buckets:
         return MegatronKnobs()
@@ -59,7 +59,7 @@ def exact(plan: Plan, workload: Workload) -> MegatronKnobs:
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> MegatronKnobs:
-    """The size with the earliest end of communication. Raises PlanError for a plan that needs an executor."""
+    """The size with the earliest end of communication. Raises PlanError if the plan needs an executor."""
     require_plain(plan, workload, "Megatron")
     cap = best_cap_elements(workload, pricing.cost(), AT_LEAST, limits)
     if cap is None:
@@ -68,7 +68,7 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """What the buckets and times take for granted."""
+    """Assumptions of the buckets and times."""
     return (
         "Megatron with --overlap-grad-reduce, gradients ready in the reverse order of definition, all-reduces: "
         "--use-distributed-optimizer scatters and gathers instead, which is not in these times",
@@ -76,18 +76,18 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 
 
 def config(knobs: MegatronKnobs) -> dict[str, Any]:
-    """Arguments of Megatron by their names; the size in parameters."""
+    """Megatron's arguments by name; the size in parameters."""
     return {"overlap_grad_reduce": knobs.overlap, "ddp_bucket_size": knobs.bucket_elements}
 
 
 def flags(knobs: MegatronKnobs) -> str:
-    """The same on a command line."""
+    """The arguments on a command line."""
     size = "" if knobs.bucket_elements is None else f" --ddp-bucket-size {knobs.bucket_elements}"
     return f"{'--overlap-grad-reduce' * knobs.overlap}{size}".strip()
 
 
 def render(knobs: MegatronKnobs, workload: Workload) -> str:
-    """The flags, and the other way to say them where there is one."""
+    """The flags, and the number of buckets that does the same, if there is one."""
     return TEMPLATE.format(
         name=workload.name,
         flags=flags(knobs),
@@ -97,14 +97,14 @@ def render(knobs: MegatronKnobs, workload: Workload) -> str:
 
 
 def aligned_layout(elements: Gradients, limit: int) -> list[list[int]]:
-    """The buckets, as positions, where each tensor begins at a multiple of ALIGNED elements."""
+    """The buckets, as positions, if each tensor begins at a multiple of ALIGNED elements."""
     closes = Closes(full=lambda end, number: end >= limit, start=lambda end: -(-end // ALIGNED) * ALIGNED)
     closed, opened = fill_by_dtype(elements, elements.sizes, closes)
     return closed + sorted(opened)
 
 
 def _by_number(knobs: MegatronKnobs, workload: Workload) -> str:
-    """The number of buckets that sets a size which forms the same ones."""
+    """The number of buckets that sets a size which forms the same ones, in words."""
     elements = in_elements(workload.gradients)
     total, wanted = sum(elements.sizes), AT_LEAST.layout(elements, knobs.bucket_elements or LEAST_DEFAULT)
     for number in range(1, min(total, MOST_BUCKETS) + 1):
@@ -114,7 +114,7 @@ def _by_number(knobs: MegatronKnobs, workload: Workload) -> str:
 
 
 def _aligned(knobs: MegatronKnobs, workload: Workload) -> str:
-    """Whether the distributed optimizer forms other buckets."""
+    """A phrase on whether the distributed optimizer forms other buckets."""
     elements, size = in_elements(workload.gradients), knobs.bucket_elements or LEAST_DEFAULT
     same = aligned_layout(elements, size) == AT_LEAST.layout(elements, size)
     return (

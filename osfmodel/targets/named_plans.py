@@ -1,4 +1,4 @@
-"""Named plans: the same names everywhere, each with the rule that makes it and what it means."""
+"""Named plans: the same names everywhere, each with its rule and its meaning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _default(target: Target) -> PlanRule:
 
 
 def named_rule(rule: PlanRule) -> PlanRule:
-    """What the name of an entry of SOLVERS stands for: where that searches, the best found under effects."""
+    """The named plan of an entry of SOLVERS; if the rule searches, the best plan found under effects."""
     if not rule.searches:
         return rule
     return rule._replace(solve=partial(plan_under_effects, planner=rule.solve))
@@ -58,11 +58,11 @@ def _table() -> dict[str, PlanRule]:
 
 NAMED_PLANS: Mapping[str, PlanRule] = _table()
 STOCK_PLANS = tuple(name for name, entry in NAMED_PLANS.items() if entry.objective.plain and not entry.on_request)
-"""Those compared by default: for what stock frameworks do, one collective at a time and a barrier before the update."""
+"""Plans compared by default, for stock frameworks: one collective at a time and a barrier before the update."""
 
 
 def _capped(name: str) -> PlanRule:
-    """``cap:25MiB`` or ``cap:best``."""
+    """The rule of ``cap:25MiB`` or ``cap:best``."""
     limit = single_cap(name)
     which = "that is best" if limit is None else f"of {show_bytes(limit)}"
 
@@ -75,11 +75,11 @@ def _capped(name: str) -> PlanRule:
 
 
 def _with_settings(name: str) -> PlanRule:
-    """``horovod:64MiB,5ms`` or ``horovod:best``."""
+    """The rule of ``horovod:64MiB,5ms`` or ``horovod:best``."""
     find, said, streams = horovod.settings_of(name)
 
     def solve(question: Question) -> Solution:
-        """Fewer channels than streams where the loop carries collectives out itself."""
+        """Horovod's plan; with fewer channels than streams if the loop itself carries collectives out."""
         settings = find(question.workload, question.pricing)
         plan = horovod.realise(settings, question.workload, question.pricing)
         kept = streams > 1 and question.objective.permits(plan.objective)
@@ -92,7 +92,7 @@ def _with_settings(name: str) -> PlanRule:
 
 
 def _by_fusion(name: str) -> PlanRule:
-    """``osf:64MiB,5ms`` or ``osf:adaptive``."""
+    """The rule of ``osf:64MiB,5ms`` or ``osf:adaptive``."""
     rule = osf_model.rule_of(name)
     return PlanRule(
         planner_of(lambda workload, pricing: rule(workload, pricing.cost())),
@@ -101,14 +101,14 @@ def _by_fusion(name: str) -> PlanRule:
 
 
 SPARSE = "sparse:"
-"""What the name of a plan begins with whose buckets are sparse: ``sparse:1%,cap:25MiB,release,mirror``."""
+"""Prefix of plans with sparse buckets: ``sparse:1%,cap:25MiB,release,mirror``."""
 FALLBACK = "fallback"
 SPARSE_OPTIONS = {
     "release": "updates as soon as buckets have arrived",
     "mirror": "what is not sent in mirror weights",
     FALLBACK: "dense where sparse does not pay",
 }
-"""What such a name may end with."""
+"""Options at the end of such a name."""
 
 
 class SparseName(NamedTuple):
@@ -120,7 +120,7 @@ class SparseName(NamedTuple):
 
 
 def sparse_name(name: str) -> SparseName | None:
-    """What a name of that family says; None for any other. Raises UsageError, or PlanError for what is no density."""
+    """The parts of a name with that prefix; None for any other. Raises UsageError, or PlanError for a bad density."""
     if not name.startswith(SPARSE):
         return None
     first, *rest = (part.strip() for part in name.removeprefix(SPARSE).split(","))
@@ -141,7 +141,7 @@ def sparse_name(name: str) -> SparseName | None:
 
 
 def _sparse(name: str) -> PlanRule:
-    """The buckets of another plan, each sparse."""
+    """The rule of another plan with every bucket sparse."""
     parts = sparse_name(name)
     if parts is None or parts.plan.startswith(SPARSE):
         raise UsageError(f"plan {name!r}: its buckets are sparse already")
@@ -169,13 +169,13 @@ def _changes_training(workload: Workload) -> tuple[str, ...]:
 
 
 class Family(NamedTuple):
-    """Plans whose names have parameters: ``read`` (name) -> plan raises UsageError; ``examples`` of names."""
+    """Plans whose names have parameters: ``read`` (name) -> rule raises UsageError; ``examples`` of names."""
 
     read: Callable[[str], PlanRule]
     examples: tuple[str, ...]
 
     def meanings(self) -> dict[str, str]:
-        """{example: what it is}."""
+        """Meaning of each example."""
         return {name: self.read(name).meaning for name in self.examples}
 
 
@@ -185,11 +185,11 @@ FAMILIES: Mapping[str, Family] = {
     osf_model.PREFIX: Family(_by_fusion, (osf_model.CONSTANT_PLAN, osf_model.ADAPTIVE_PLAN)),
     SPARSE: Family(_sparse, (f"{SPARSE}1%,{CAP}25MiB",)),
 }
-"""By what their names begin with."""
+"""Families of plans, by the prefix of their names."""
 
 
 def plans_for(objective: Objective) -> tuple[str, ...]:
-    """The named plans that make something of these rules: those made for any, and the stock ones to compare with."""
+    """The named plans for these rules: those made for any rules, and the stock ones to compare with."""
     made = [
         name
         for name, entry in NAMED_PLANS.items()
@@ -199,10 +199,10 @@ def plans_for(objective: Objective) -> tuple[str, ...]:
 
 
 def make_plan(name: str, workload: Workload, pricing: Pricing, objective: Objective | None = None) -> Plan:
-    """The named plan for ``workload``, under the rules it was made for unless others are given.
+    """The named plan for ``workload``, under its own rules unless others are given.
 
     Parameters follow a colon (FAMILIES): ``cap:25MiB``, ``horovod:64MiB,5ms``, ``osf:adaptive``,
-    ``sparse:1%,cap:25MiB``. Raises UsageError for an unknown name, PlanError where there is no such plan.
+    ``sparse:1%,cap:25MiB``. Raises UsageError for an unknown name, PlanError if there is no such plan.
     """
     rule = named_plan(name)
     rules = rule.objective if objective is None else objective
@@ -222,9 +222,9 @@ def named_plan(name: str) -> PlanRule:
 
 
 def falling_back(plan: Plan, workload: Workload, pricing: Pricing) -> Plan:
-    """``plan`` with those buckets dense that take longer sparse, computation included, were they alone.
+    """``plan`` with each bucket made dense that would take longer sparse, with its computation, if sent alone.
 
-    Where each layer is a bucket, that is the dense fallback per layer.
+    If each layer is a bucket, that is the dense fallback per layer.
     """
     sparsity, dense, gather = (
         Sparsity(workload, pricing.effects, pricing.workers),

@@ -21,20 +21,20 @@ UNPRICED = Pricing.of(FREE, workers=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """From plans to a framework's knobs and back.
+    """Convert plans to a framework's knobs and back.
 
-    The plan that we predict is always the one that the framework will really form, ``realise(project(plan))``, not
-    the solver's ideal; they differ wherever the knobs cannot say what the solver wants.
+    The plan that we predict is always the one that the framework really forms, ``realise(project(plan))``, not
+    the solver's ideal; they differ wherever the knobs cannot express what the solver wants.
 
-    default_knobs: () -> knobs                         what the framework does when nobody sets anything
-    project:  (plan, workload, pricing, limits) -> knobs  the knobs that come closest; PlanError where none can
-    realise:  (knobs, workload, pricing) -> plan       what the framework does with them
-    exact:    (plan, workload) -> knobs                those that form exactly this plan, with a clock of its own but
-                                                       for release times, else PlanError; for a ``project`` that takes
-                                                       long or gives others
+    default_knobs: () -> knobs                         the framework's defaults
+    project:  (plan, workload, pricing, limits) -> knobs  the nearest knobs; PlanError if none come near
+    realise:  (knobs, workload, pricing) -> plan       the plan that the framework forms with them
+    exact:    (plan, workload) -> knobs                those that form exactly this plan (for a framework with a clock,
+                                                       except release times), else PlanError; for a ``project`` that is
+                                                       slow or gives others
     complete: (knobs, workload, pricing, limits) -> knobs  adds what only the final choice needs
-    stated:   (conditions, workload) -> knobs          that a run states; None where it does not state them
-    unpriced: whether the default can be carried out without knowing what a message costs
+    stated:   (conditions, workload) -> knobs          those that a run states; None if it states none
+    unpriced: whether the default plan needs no prices
     """
 
     default_knobs: Callable[[], Any]
@@ -46,7 +46,7 @@ class Conversion:
     unpriced: bool = False
 
     def default(self, workload: Workload, pricing: Pricing) -> Plan:
-        """The plan that the framework forms when nobody sets anything."""
+        """The plan that the framework forms with its default settings."""
         return self.realise(self.default_knobs(), workload, pricing)
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
@@ -67,9 +67,9 @@ class SettingsText:
 
     config:  (knobs) -> JSON-ready dict
     render:  (knobs, workload) -> text   lines to paste
-    ending:  of the name of a file with these lines; "" where they are none that the framework reads
+    ending:  of the name of a file with these lines; "" if the framework reads no such file
     files:   endings of other files of the framework's own -> (knobs, workload) -> text
-    caveats: (workload) -> sentences     what a prediction for this framework takes for granted
+    caveats: (workload) -> sentences     assumptions of a prediction for this framework
     """
 
     config: Callable[[Any], dict[str, Any]]
@@ -80,21 +80,21 @@ class SettingsText:
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """Endings of files that the framework reads, or that are pasted from."""
+        """Endings of files that the framework reads, or to paste from."""
         return tuple(filter(None, (self.ending, *self.files)))
 
     def written(self, knobs: Any, workload: Workload, ending: str) -> str:
-        """The settings as they stand in a file whose name ends so."""
+        """The settings as a file with this ending has them."""
         return self.files.get(ending, self.render)(knobs, workload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a training script is started with the settings.
+    """The start of a training script with the settings.
 
-    launcher:  the program that starts the workers, in a sentence, where torchrun does not
-    arguments: (knobs) -> what is given to the script on its command line, where settings go there
-    script:    how else the script comes by the settings, in a sentence; "" where by the lines to paste
+    launcher:  the program that starts the workers, in a sentence, if not torchrun
+    arguments: (knobs) -> the script's command line arguments, if settings go there
+    script:    any other way in which the script gets the settings, in a sentence; "" for lines to paste
     """
 
     launcher: str = ""
@@ -104,12 +104,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsSearch:
-    """A search for knobs that no plan says.
+    """A search for knobs that no plan determines.
 
-    find:       (cases, limits) -> (knobs or None, remarks)  those that do best in the worst of ``cases``, and what
-                                                             there is to say of the search
-    words:      (knobs) -> text                              in a few words
-    reluctance: by how much a candidate that asks for more (changed code) must be better, relative
+    find:       (cases, limits) -> (knobs or None, remarks)  those that do best in the worst of ``cases``, and
+                                                             remarks on the search
+    words:      (knobs) -> text                              the knobs in a few words
+    reluctance: relative gain that a candidate with more demands (changed code) needs to be preferred
     """
 
     find: Callable[[Sequence[Case], Limits], tuple[Any, tuple[str, ...]]]
@@ -119,11 +119,11 @@ class SettingsSearch:
 
 @dataclass(frozen=True, slots=True)
 class SizeKnob:
-    """The one setting of a framework that limits all of its messages.
+    """The one setting of a framework that limits all of its buckets.
 
-    name:     what users set
-    knobs:    (count) -> knobs                the others as they are by default
-    best:     (workload, cost) -> count       that is known to do best, where it can be said; None where none does
+    name:     the setting's name
+    knobs:    (count) -> knobs                with all else as by default
+    best:     (workload, cost) -> count       the best value if it can be computed, else None
     elements: whether it counts elements; bytes otherwise
     """
 
@@ -140,16 +140,16 @@ class Target:
     meaning:    its default plan, in half a line
     convert:    plans to knobs and back
     text:       knobs as text
-    launch:     how a script is started with them
-    search:     for knobs that no plan says, where the framework has such
-    size:       the setting that limits all messages, where there is one
-    executor:   that carries its plans out, or whose prices it pays; None for a stock framework that has no row
+    launch:     start of a script with them
+    search:     for knobs that no plan determines, if the framework has such
+    size:       the setting that limits all buckets, if there is one
+    executor:   the one that carries out its plans, or whose prices it pays; None for a stock framework without a row
     objective:  the rules under which the framework works; an executor works under any
     executes:   whether it is an executor, which also knows several channels, cut tensors and no barrier
     live:       whether ``osf tune --live`` trains under it
     clock:      whether buckets are released by a clock of its own, so that a plan does not fix when
-    compared:   whether its default is among the plans that are compared where nobody names any
-    dialect_of: the target that does the work, where this one only has other lines for its knobs
+    compared:   whether its default is among the plans that are compared by default
+    dialect_of: the target that does the work, if this one only writes its knobs in other lines
     """
 
     meaning: str
@@ -168,21 +168,21 @@ class Target:
 
     @property
     def script(self) -> str:
-        """What train.py of a launch is and how else than by arguments it comes by the settings, in a sentence."""
+        """A sentence on train.py of a launch, and how it gets the settings if not by arguments."""
         lines = f" (-o lines{self.text.ending})" if self.text.ending else ""
         pasted = f"train.py is your script, with the lines that this command writes without --lines{lines}"
         return self.launch.script or pasted
 
 
 def whatever_it_costs(realise: Callable[[Any, Workload], Plan]) -> Callable[[Any, Workload, Pricing], Plan]:
-    """For a framework that forms the same plan at any price."""
+    """A ``realise`` that ignores prices, for a framework that forms the same plan at any price."""
     return lambda knobs, workload, pricing: realise(knobs, workload)
 
 
 def exact_or(
     exact: Callable[[Plan, Workload], Knobs], nearest: Callable[[Plan, Workload, Pricing, Limits], Knobs]
 ) -> Callable[..., Knobs]:
-    """A ``project`` that gives the knobs that form a plan exactly; where none do, the nearest ones."""
+    """A ``project`` that gives the knobs that form a plan exactly; if none do, the nearest ones."""
 
     def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Knobs:
         try:
@@ -194,7 +194,7 @@ def exact_or(
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:
-    """Raise PlanError for what no framework without an executor does: several channels, cut tensors, no barrier."""
+    """Raise PlanError for plans that need an executor: several channels, cut tensors, no barrier."""
     if not plan.plain:
         raise PlanError(
             f"{framework} runs one collective at a time, whole, before the update: this plan needs an executor"

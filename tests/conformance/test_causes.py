@@ -1,4 +1,4 @@
-"""What every cause and every remedy has to be, whatever it is: the tests run over their tables."""
+"""Rules for every cause and every remedy: the tests run over their tables."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def examples_are_formats(example, monkeypatch):
 
 
 def asked(folder, command, name, content, *words):
-    """What a command says of a file."""
+    """The result of a command on a file."""
     (folder / name).write_text(content, encoding="utf-8")
     return CliRunner().invoke(main, [command, str(folder / name), *words])
 

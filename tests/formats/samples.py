@@ -7,7 +7,7 @@ from tests.conftest import ROOT
 from tests.formats import traces
 
 DATA = Path(__file__).parent / "data"
-"""What Horovod 0.28.1 wrote with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
+"""Files of Horovod 0.28.1 with gloo: two ranks on one host, six tensors, every 5 ms; its tuner, cut short."""
 HOROVOD_FUSED, HOROVOD_UNFUSED, HOROVOD_AUTOTUNE = (
     (DATA / f"horovod-{name}").read_text(encoding="utf-8") for name in ("fused.json", "unfused.json", "autotune.csv")
 )

@@ -15,7 +15,7 @@ THREAD, BACKWARD_THREAD, COMPUTE, COMMUNICATION = 100, 101, 7, 20
 
 @dataclass(frozen=True)
 class Job:
-    """What is done.
+    """A job to trace.
 
     buckets:  elements of each gradient of each bucket, in ready order
     late:     microseconds by which a rank's forward is longer, by rank
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass
 class Expected:
-    """Of one step of one rank, microseconds since the job began: when its device did what, ``first`` its first work."""
+    """Expected intervals of one step of one rank's device, in microseconds of the job; ``first``: its first work."""
 
     start: int
     first: int = 0

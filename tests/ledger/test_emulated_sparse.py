@@ -28,7 +28,7 @@ def errors(groups, sparse, workers=None):
 
 
 def test_sparse_plans_take_as_long_as_predicted(groups):
-    """Where each host has a core; the aim over all cells was a median of 5 % and 15 % at worst."""
+    """On hosts with a core each; the aim over all cells was a median of 5 % and 15 % at worst."""
     alone, every = errors(groups, True, 2), errors(groups, True)
     assert len(alone) >= 8
     assert median(alone) <= 0.04

@@ -1,4 +1,4 @@
-"""What timelines of real Horovod say that it fused, against the policy."""
+"""Groups in timelines of real Horovod, against the policy."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_buckets_from_the_input_end_small_and_cover_all():
 
 @pytest.mark.parametrize(("runs", "faster"), [(IMAGENET, 55), (CIFAR10, 112), (NCF, 143)])
 def test_in_how_many_placements_a_larger_batch_ran_faster(runs, faster):
-    """Which no model of the same work on the same network gives; said in docs/ledger/pollux.md."""
+    """No model of the same work on the same network predicts that; docs/ledger/pollux.md says so."""
     groups = {}
     for run in runs:
         if run.workers > 1:

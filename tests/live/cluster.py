@@ -31,7 +31,7 @@ TCP = {"tcp_congestion_control": "reno", "tcp_wmem": "4096 262144 524288"}
 with large send buffers what waits before the shaper delays everything behind it by tens of milliseconds."""
 NAMED = re.compile(r"osf-(\d+)-[0-9a-f]+-\w+")
 FILES = Path("/etc/netns")
-"""Where ``ip netns exec`` finds what a host has in the place of files of ``/etc``."""
+"""Folder in which ``ip netns exec`` finds a host's own versions of files of ``/etc``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Where ranks run: a command before theirs for each rank, and what torch must know.
+    """Hosts of ranks: a command before each rank's own, and the variables for torch.
 
     ``per_host`` is how many ranks a host has (consecutive ones); ``namespaces`` are those of the hosts, by host.
     """
@@ -58,7 +58,7 @@ class Hosts:
     namespaces: tuple[str, ...] = ()
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """What torchrun would set."""
+        """The variables that torchrun would set."""
         local = {"LOCAL_RANK": rank % self.per_host, "LOCAL_WORLD_SIZE": self.per_host}
         place = {"MASTER_ADDR": self.address, "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": self.interface}
         job = {"RANK": rank, "WORLD_SIZE": len(self.prefixes), "GROUP_RANK": rank // self.per_host}
@@ -172,7 +172,7 @@ def emulated(count: int, rate: str = "1gbit", ranks_per_host: int = 1, real_time
 
 
 def _real_time() -> tuple[str, ...]:
-    """What lets a thread run as soon as it wakes; nothing where that is not allowed.
+    """The command that lets a thread run as soon as it wakes; empty if that is not permitted.
 
     A host of a real cluster has cores of its own. Here all share a few, and under the default policy a thread that
     wakes up waits for a tick of the clock (4 ms) where another is running: small collectives took eight times as long.
@@ -204,7 +204,7 @@ def _address(number: int) -> str:
 
 
 def namespaces() -> list[str]:
-    """Those of emulated clusters that exist now, of any process."""
+    """Namespaces of emulated clusters that exist now, of any process."""
     listed = _ip("netns", "list").split()
     return [word for word in listed if NAMED.fullmatch(word)]
 

@@ -1,4 +1,4 @@
-"""What ranks do in the test of docs/how-to/train-under-a-plan.md: ``torchrun -m tests.live.guiding PART``.
+"""Ranks in the test of docs/how-to/train-under-a-plan.md: ``torchrun -m tests.live.guiding PART``.
 
 Each example of the page runs as it stands, once with stand-ins that make it train under DDP, and under two plans. Each
 part prints {case: distance of the parameters from DDP's}.

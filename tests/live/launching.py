@@ -53,7 +53,7 @@ def launched(module: str, names: Sequence[str], world: int) -> list[Ended]:
 
 
 def found(module: str, names: Sequence[str], world: int = 2) -> list[Any]:
-    """What each rank of ``python -m MODULE NAME...`` found, {name: it}, where all end well."""
+    """Results of each rank of ``python -m MODULE NAME...``, {name: result}; all must end well."""
     ended = launched(module, names, world)
     assert [rank.code for rank in ended] == [0] * world, ended[0].stderr[-2000:] + ended[-1].stderr[-2000:]
     return [dict(pair for line in rank.stdout.splitlines() for pair in json.loads(line).items()) for rank in ended]

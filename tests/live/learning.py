@@ -1,4 +1,4 @@
-"""What ranks do in the test of what sparse training learns: ``python -m tests.live.learning digits``."""
+"""Ranks in the test of sparse training: ``python -m tests.live.learning digits``."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def partly_used():
 
 
 def already_wrapped():
-    """What osf run refuses: a model that communicates by itself. Where torch has none on a CPU, one of its name."""
+    """A model that communicates by itself, which osf run refuses; without one in torch on a CPU, one of that name."""
     try:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard

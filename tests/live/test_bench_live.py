@@ -38,7 +38,7 @@ main()
 
 
 def told(ended):
-    """What a person sees: lines of ours, and none of torch's."""
+    """Lines on stderr: ours, and none of torch's."""
     lines = [line for line in ended.stderr.splitlines() if line]
     assert all(line.startswith(f"osf: rank {ended.rank}: ") for line in lines), ended.stderr
     return lines

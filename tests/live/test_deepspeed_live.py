@@ -73,7 +73,7 @@ os._exit(0)  # what DeepSpeed still holds keeps gloo's threads alive, which at t
 
 
 def tuning():
-    """What osf tune says of a model."""
+    """The result of osf tune for a model."""
     return osf.tune(osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 16, "deepspeed")
 
 

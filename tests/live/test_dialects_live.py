@@ -1,4 +1,4 @@
-"""What is written for Accelerate, the Trainer and Lightning, run by them: the buckets are read from the log of DDP."""
+"""Lines for Accelerate, the Trainer and Lightning, run by them: the buckets are read from DDP's log."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore")]
 WIDTHS = [16, 32, 64, 16, 8, 128]
-"""Of five linear layers: input and output of each, even so that two ranks share without padding.
+"""Inputs and outputs of five linear layers, even so that two ranks share without padding.
 
 The fourth is inside a module that has a parameter of its own, which comes after it in forward, and so is ready first.
 """

@@ -42,14 +42,14 @@ def train(batch):
     model(batch).sum().backward()
     optimizer.step()
 """
-"""What a reader's script has before the recording."""
+"""A reader's script before the recording."""
 ENDING = "import os\ndist.barrier()\nos._exit(0)  # DDP, which holds the group, is freed only at exit: gloo may abort\n"
 LIMIT = 300
 """Seconds after which a command is killed."""
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What a command prints, which must end well."""
+    """The output of a command, which must end well."""
     found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     places = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PATH": found, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}

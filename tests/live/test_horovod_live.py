@@ -177,7 +177,7 @@ def test_a_model_trains_alike_under_every_setting(hosts, wires, tmp_path):
 
 
 def processes_in(folder):
-    """Those whose working directory it is, by id."""
+    """Ids of the processes with this working directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cwd"):
         try:

@@ -1,4 +1,4 @@
-"""What a profile says of memory: against closed forms, and against torch's own tracker, byte by byte."""
+"""Memory in a profile: against closed forms, and against torch's own tracker, byte by byte."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_line_keeps_what_can_be_written_down():
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_parts_of_a_gradient_are_steady(accumulate):
-    """What is left of the peaks grows with the batch, also where one weight is in use twice."""
+    """The rest of the peaks grows with the batch, also if one weight is used twice."""
     small, large = (
         profiled(Tower(), torch.randn(size, 16), torch.randn(size, 16), accumulate=accumulate) for size in (2, 40)
     )
@@ -268,7 +268,7 @@ def test_osf_profile_prints_the_peak(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("view", [False, True])
 def test_ddp_keeps_gradients_and_buckets_as_its_keepers_say(view):
-    """Of the last iteration, by whose memory they are in: buckets beside gradients, or around them."""
+    """In the last iteration, by owner of the memory: buckets beside gradients, or around them."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def losses() -> Any:
-    """Of trainings on one percent of the entries, and on all."""
+    """Losses of trainings on one percent of the entries, and on all."""
     one, other = found("tests.live.learning", ["digits"])
     assert one["digits"] == other["digits"]
     return one["digits"]

@@ -42,7 +42,7 @@ def tiny(tmp_path):
 
 
 def assert_consistent(folder, ended):
-    """What every session leaves, whatever it measured."""
+    """Check the files and the lines that every session leaves, whatever it measured."""
     assert [one.code for one in ended] == [0, 0], ended
     assert ended[1].stdout == ""
     assert sorted(path.name for path in folder.iterdir()) == FILES
@@ -111,7 +111,7 @@ def test_little_to_gain_is_said_before_running(tmp_path):
 
 @pytest.mark.parametrize("subject", ["tiny.json", "tests.live.models:convolutional"])
 def test_a_plan_of_the_executor_is_measured_beside(tiny, tmp_path, subject):
-    """Where it promises to be worth it, as forward overlap does on slow wires."""
+    """It is measured if it promises to be worth it, as forward overlap does on a slow network."""
     words = ["tune", subject, "--live", "found", "--cluster", "ring:50us,1Gbps", *SHORT]
     ended = ranks(words, 2, tmp_path)
     assert [one.code for one in ended] == [0, 0], ended
@@ -312,7 +312,7 @@ main()
 
 
 def test_a_rank_that_dies_while_the_wires_are_measured(tiny, tmp_path):
-    """What was measured until then is kept, and the workload."""
+    """The measurements up to then are kept, and the workload."""
     import subprocess
 
     words = [sys.executable, "-c", AT_FOURTH, "tune", "tiny.json", "--live", "found", *SHORT]

@@ -1,4 +1,4 @@
-"""What a profile says of the machine that it was measured on."""
+"""The description of the machine in a profile."""
 
 from __future__ import annotations
 

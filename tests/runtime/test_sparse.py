@@ -1,4 +1,4 @@
-"""What sparse buckets choose, keep and send, of single tensors and without a network."""
+"""Sparse buckets choose, keep and send entries: single tensors, without a network."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_messages_are_as_long_as_their_entries_and_are_read_as_written(dtype, de
 
 
 def test_places_are_wide_where_tensors_are_long():
-    """Of 2**31 elements, of which next to none is sent."""
+    """Tensors of 2**31 elements, of which next to none is sent."""
     assert Packing([(1 << 31) - 1], 1e-9, torch.float32).bytes == 3 * 8
     assert Packing([1 << 31], 1e-9, torch.float32).bytes == 3 * 12 + 4
 

@@ -1,4 +1,4 @@
-"""What each target but executors, whose file is a plan, writes for one small workload, kept as text.
+"""Texts that targets write for one small workload, kept as files; not executors, whose file is a plan.
 
 ``python -m tests.targets.golden`` writes the files anew, and with the names of other targets theirs as well; read the
 difference: a changed line is what users paste.

@@ -29,14 +29,14 @@ def tuned(cluster="v100-10gbe", workers=16, target="ddp"):
 
 
 def words(text):
-    """Those of the command, comments left out, the meeting of the batch script in its place."""
+    """Words of the command, without comments, with the batch script's meeting in its place."""
     found = shlex.split(text, comments=True)
     meeting = next((word.removeprefix("meeting=") for word in found if word.startswith("meeting=")), "")
     return [part for word in found for part in (meeting.split() if word == "$meeting" else [word])]
 
 
 def settings(found):
-    """What torchrun itself makes of its arguments, where it is installed."""
+    """Arguments as torchrun itself parses them, if it is installed."""
     run = pytest.importorskip("torch.distributed.run", reason="torch is not installed: pip install torch")
     return run.get_args_parser().parse_args(found[found.index("torchrun") + 1 :])
 

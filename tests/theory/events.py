@@ -83,7 +83,7 @@ def chosen(workload, plan, effects):
 
 
 def landed(bucket, pricing):
-    """What is done with a bucket that has arrived, and how long that takes."""
+    """Kind and seconds of the computation on a bucket that has arrived."""
     size, effects = sum(block.bytes for block in bucket.blocks), pricing.effects
     if bucket.density is None:
         return "copy", effects.copy_out * size
@@ -92,13 +92,13 @@ def landed(bucket, pricing):
 
 
 def reflected(plan, buckets, effects):
-    """What mirror weights add to the update of these buckets."""
+    """Seconds that mirror weights add to the update of these buckets."""
     sparse = [bucket for bucket in buckets if plan.mirror and bucket.density is not None]
     return effects.mirror * sum(block.bytes for bucket in sparse for block in bucket.blocks)
 
 
 def tasks_of(workload, plan, pricing, period):
-    """What one period computes, in order."""
+    """Computation of one period, in order."""
     effects, total = pricing.effects, sum(layer.gradient_bytes for layer in workload.layers)
     place = {layer.name: number for number, layer in enumerate(workload.layers)}
     completed = [min((b.layer for b in bucket.blocks), key=place.get) for bucket in plan.buckets]
@@ -142,7 +142,7 @@ def tasks_of(workload, plan, pricing, period):
 
 
 def sends_of(workload, plan, pricing, period):
-    """What one period sends, in the order of the plan, and then what the next forward needs, in its order."""
+    """Collectives of one period, in the order of the plan, and then those that the next forward needs, in its order."""
     effects, sends = pricing.effects, []
     first = "reduce_scatter" if plan.split else "all_reduce"
     for number, bucket in enumerate(plan.buckets):
@@ -209,7 +209,7 @@ class World:
                 self.base = self.now
 
     def current(self):
-        """What waits in this period."""
+        """Sends that wait in this period."""
         return [send for send in self.sends if send.key[1] == len(self.ends) and send.status == "waiting"]
 
     def eligible(self, send):

@@ -18,7 +18,7 @@ Time = Fraction | int
 
 
 class Tensor(NamedTuple):
-    """What a rank submits: when it is computed, and when it is submitted unless that is together."""
+    """A tensor of a rank: when it is computed, and when it is submitted unless that is together."""
 
     name: str
     size: int
@@ -29,7 +29,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a job runs with. ``in_step``: whether a tensor is submitted when it is computed, however late that is."""
+    """Settings of a job. ``in_step``: whether a tensor is submitted when it is computed, however late that is."""
 
     threshold: int
     cycle: Time
@@ -140,7 +140,7 @@ class Job:
         return Iteration(tuple(batches), tuple(releases), end - start, found)
 
     def submit(self, waiting: Sequence[str], start: Time) -> list[str]:
-        """What is submitted by now goes into the queues in the order of the hooks, groups with their last one's."""
+        """Put due tensors into the queues in the order of the hooks, groups with their last one's."""
         due = [name for name in waiting if start + self.submission(name, start) <= self.now]
         due.sort(key=self.hook)
         for rank in self.ranks:
@@ -203,7 +203,7 @@ class Job:
         return fused, self.agreeing(uncached=True)
 
     def agreeing(self, uncached: bool) -> Time:
-        """What a cycle takes: a bit vector where there is a cache, messages where something is not in it."""
+        """Seconds of agreement in a cycle: a bit vector with a cache, messages for tensors that are not in it."""
         bits = self.settings.negotiation if self.settings.capacity else 0
         return bits + (self.settings.miss if uncached or not self.settings.capacity else 0)
 

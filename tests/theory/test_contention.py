@@ -107,7 +107,7 @@ def test_a_fit_needs_one_alone_and_several(times):
 
 
 def test_start_up_and_transfer():
-    """Of the line that is cheapest, and of a table the least time at or below the size; together they are the price."""
+    """They are of the cheapest line, and for a table the least time at or below the size; their sum is the price."""
     lines = Pricing.of(AffineCost(((1.0, 0.1), (3.0, 0.01))))
     assert lines.split("all_reduce", 10) == (1.0, 1.0)
     assert lines.split("all_reduce", 100) == (3.0, 1.0)

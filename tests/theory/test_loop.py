@@ -230,7 +230,7 @@ def test_of_a_cache_that_is_too_small_the_rest_takes_turns():
 
 
 def test_a_hit_is_used_last_and_the_longest_unused_makes_room():
-    """Of t1 and t2 the second has the first place, so that it goes first, is then the older one, and makes room."""
+    """The second of t1 and t2 has the first place, so that it goes first, is then the older one, and makes room."""
     three = work([1] * 3)
     turns = [
         [batch for batch, _ in formed(three, GLOO, iterations, threshold=0, cache_capacity=2)]

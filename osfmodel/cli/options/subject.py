@@ -1,4 +1,4 @@
-"""WORKLOAD, --cluster and what varies them: the options that commands share, and what they ask for."""
+"""WORKLOAD, --cluster and the what-if options, which commands share."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from osfmodel.entities.workload import Workload
 from osfmodel.planning.what_if import WhatIf
 
 MOST = 2.0
-"""A fraction above this is most likely meant as percent."""
+"""Largest plausible fraction; a larger number was most likely meant as percent."""
 LARGEST_FACTOR = 1e9
 SUBJECT = ("workload_name", "cluster_name", "cost_model", "effects")
 WHAT_IF = ("bandwidth", "latency", "compute", "compression", "accumulate")
-"""Options that ask what would be if something were otherwise."""
+"""Options that change the workload or the cluster for a what-if."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a command line says of the workload and the cluster, and how they are to differ from their files."""
+    """The workload and the cluster as a command line names them, with the changes to apply."""
 
     workload_name: str
     cluster_name: str | None
@@ -43,7 +43,7 @@ class Subject:
 
     @staticmethod
     def of(params: Mapping[str, Any]) -> Subject:
-        """Out of the parameters of a command with :func:`subject_options`. Raises UsageError."""
+        """The subject from the parameters of a command with :func:`subject_options`. Raises UsageError."""
         said = {name: params[name] for name in WHAT_IF if params.get(name) is not None}
         for name, parse in (("bandwidth", parse_bandwidth), ("latency", parse_time)):
             if name in said:
@@ -56,7 +56,7 @@ class Subject:
 
 
 def subject_options(cluster_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """WORKLOAD, --cluster and their variations, the same everywhere: a command is handed them as its ``subject``."""
+    """Add WORKLOAD, --cluster and the what-if options; the command receives them as its ``subject``."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -119,7 +119,7 @@ def parse_factor(option: str, text: str) -> float:
 
 
 def parse_effects(texts: Sequence[str]) -> Effects | None:
-    """``compute-slowdown``, ``hook-time=20us`` ... as Effects; None where nothing was said. Raises UsageError."""
+    """Parse ``compute-slowdown``, ``hook-time=20us`` ... into Effects; None if there are none. Raises UsageError."""
     if not texts:
         return None
     return effects_of({name: _effect_value(text) for text in texts if (name := text.partition("=")[0]) != "none"})
@@ -145,7 +145,7 @@ def _effect_value(text: str) -> float | None:
 
 
 def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
-    """The workload as it was profiled, and the cluster with its effects and as ``subject.what_if`` changes it."""
+    """The workload as profiled, and the cluster with its effects and the changes of ``subject.what_if``."""
     workload, cluster = profiles.load_workload(subject.workload_name), load_cluster(str(subject.cluster_name))
     if subject.cost_model is not None:
         cluster = replace(cluster, cost_model=subject.cost_model)
@@ -155,7 +155,7 @@ def load_subject(subject: Subject) -> tuple[Workload, Cluster]:
 
 
 def _warn_of_no_change(cluster: Cluster, what_if: WhatIf) -> None:
-    """Say where a factor finds nothing to change: of a cluster whose times are all start-up, or none of them."""
+    """Warn of a factor that changes nothing: the cluster's times are all start-up, or have none."""
     for name in ("bandwidth", "latency"):
         change: Change = getattr(what_if, name)
         if change.value is None and change != SAME and faster_network(cluster, **{name: change}) == cluster:
@@ -163,7 +163,7 @@ def _warn_of_no_change(cluster: Cluster, what_if: WhatIf) -> None:
 
 
 def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], other: Workload | None = None) -> None:
-    """Say where times of one batch size are taken for another in proportion."""
+    """Warn if times are scaled in proportion from another batch size."""
     sizes = dict.fromkeys(what_if.share(count) for count in counts)
     others = [str(size) for size in sizes if size not in (None, workload.batch_size)]
     if workload.batch_size is None and what_if.global_batch is not None:

@@ -1,4 +1,4 @@
-"""--ddp-logging, --model and --steps: what commands that read traces are told of them, and how they read them."""
+"""--ddp-logging, --model and --steps: hints for reading traces, and the reading itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, the same everywhere: a command is handed what they say as its ``hints``, without a name."""
+    """Add the options for reading traces; the command receives them as its ``hints``, without a name."""
 
     @functools.wraps(command)
     def gathered(ddp_logging: str | None, model: str | None, steps: str | None, **others: Any) -> Any:
@@ -48,7 +48,7 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parse_steps(text: str) -> tuple[int, int]:
-    """``5..7`` or ``5`` as the first and the last. Raises UsageError."""
+    """Parse ``5..7`` or ``5`` into the first and the last step. Raises UsageError."""
     found = STEPS.fullmatch(text)
     if not found or int(found[2] or found[1]) < int(found[1]):
         raise UsageError(f"--steps {text}: give the first and the last, such as 5..7")
@@ -56,11 +56,11 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 
 def read_log(file: str) -> Text:
-    """DDP's log, which may be packed with gzip. Raises DataError where it cannot be read."""
+    """DDP's log, packed with gzip or not. Raises DataError if it cannot be read."""
     return profiles.read(Path(file), lambda content: Text(file, unpacked(content).decode(errors="replace")))
 
 
 def load_job(files: Sequence[str], hints: Hints, form: str | None = None) -> Trace:
-    """The job that the traces show, as :func:`load_trace`; warnings on stderr, a bar on a terminal while it lasts."""
+    """Load a job's traces as :func:`load_trace` does; warnings on stderr, and on a terminal a progress bar."""
     with progress_bar("reading") as progress:
         return load_trace([Path(file) for file in files], hints, warn, progress, form)

@@ -1,4 +1,4 @@
-"""What the fits of all cost models share: samples in, non-negative robust parameters, residuals and caveats out."""
+"""Fitting for all cost models: samples in, non-negative robust parameters, residuals and caveats out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ more than 11 %: what is beyond 5 % is more likely an outlier, or a shape the mod
 REWEIGHTINGS = 30
 
 Regressors: TypeAlias = Callable[[int, int], Sequence[float]]
-"""(workers, size) -> what each parameter is multiplied with."""
+"""Factors of each parameter: (workers, size) -> one regressor each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a fit found. :meth:`of` also says what was fitted.
+    """The result of a fit; :meth:`of` adds the fitted range.
 
     parameters: the fields to set on a :class:`~osfmodel.entities.cluster.Cluster`, as for ``dataclasses.replace``
     residuals:  fitted / measured - 1 of every sample, in the order given
@@ -89,7 +89,7 @@ class Fit:
 
     @property
     def summary(self) -> str:
-        """One line: how well, on how many samples, over which range."""
+        """One line on the fit: its errors, its number of samples and its range."""
         parts = [f"median residual {self.median_abs_residual:.1%}", f"worst {self.worst_abs_residual:.1%}"]
         parts.append(f"{len(self.residuals)} samples")
         if self.span is not None:
@@ -117,7 +117,7 @@ def medians(samples: Sequence[Sample]) -> dict[int, dict[int, float]]:
 
 
 def design(samples: Sequence[Sample], regressors: Regressors) -> tuple[Array, Array]:
-    """The rows of a linear model, and the times. Raises CostError for fewer samples than parameters."""
+    """The rows of a linear model, and the times. Raises CostError with fewer samples than parameters."""
     if not samples:
         raise CostError("there are no samples to fit")
     rows = np.array([regressors(sample.workers, sample.size) for sample in samples], dtype=float)
@@ -162,16 +162,16 @@ def line(samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 def line_through(table: TableCost) -> tuple[float, float]:
-    """As :func:`line`, of a table's points: what of them is start-up where the smallest message is a large one.
+    """The line of :func:`line` through a table's points: it tells start-up from transfer even if no message is small.
 
-    Times of 0, too short for who printed them, are left out; with fewer than two others both are 0.
+    Times of 0, too short to be printed, are left out; with fewer than two others both results are 0.
     """
     points = [Sample(2, size, time) for size, time in zip(table.sizes, table.times, strict=True) if size and time]
     return line(points) if len(points) > 1 else (0.0, 0.0)
 
 
 def fit_nonnegative(samples: Sequence[Sample], regressors: Regressors) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Parameters x >= 0 of the time sum_k x_k regressors(workers, size)_k that fit best, and the residuals.
+    """Parameters x >= 0 with which the time sum_k x_k regressors(workers, size)_k fits best, and the residuals.
 
     By *relative* error, because a table spans microseconds to seconds and every size matters, and robust to outliers:
     see :func:`solve_nonnegative`. Raises CostError for too few samples.

@@ -1,4 +1,4 @@
-"""Jumps of a measured table: steps that no minimum of non-negative lines can follow, told from noise and in words.
+"""Find jumps of a measured table: steps beyond noise that no minimum of non-negative lines can follow.
 
 Such a minimum T never falls with size, and its time per byte never rises. So there are two kinds of jump, protocol
 switches mostly: a *fall*, where a larger message is faster, and a *rise*, where time grows faster than bytes.
@@ -15,7 +15,7 @@ import numpy as np
 from osfmodel.entities.units import show_bytes, show_time
 
 LEAST_STEP = 0.10
-"""A smaller step is no jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
+"""Least relative step of a jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
 DEVIATIONS = 4.0
 """Standard deviations of the table's own noise that a step must exceed. With 3 or 5, 20 or 17 of the 61 tables of
 docs/reference/fits.md have jumps instead of 18 (tests/theory/test_fits.py)."""
@@ -23,7 +23,7 @@ SHOWN = 3
 
 
 class Jump(NamedTuple):
-    """From (``size``, ``time``) to (``next_size``, ``next_time``); ``excess`` is how far beyond what a line can do."""
+    """A step from (``size``, ``time``) to (``next_size``, ``next_time``); ``excess`` is its part beyond any line."""
 
     size: int
     time: float
@@ -40,7 +40,7 @@ class Jump(NamedTuple):
 def noise(times: Sequence[float]) -> float:
     """Relative standard deviation of single times, from second differences of their logarithms.
 
-    Those of independent noise have variance 6 sigma^2, and a smooth curve has next to none; the median of their
+    Differences of independent noise have variance 6 sigma^2, and a smooth curve has next to none; the median of their
     absolute values does not see a few jumps. 0 for fewer than five times.
     """
     if len(times) < 5:
@@ -52,7 +52,7 @@ def noise(times: Sequence[float]) -> float:
 def find(sizes: Sequence[int], times: Sequence[float]) -> list[Jump]:
     """The jumps of a table with increasing ``sizes``, the largest first; a run of steps the same way is one.
 
-    Times of 0, too short for who printed them, are left out.
+    Times of 0, too short to be printed, are left out.
     """
     rows = [(size, time) for size, time in zip(sizes, times, strict=True) if time > 0]
     least = max(LEAST_STEP, DEVIATIONS * noise([time for _, time in rows]))
@@ -65,7 +65,7 @@ def find(sizes: Sequence[int], times: Sequence[float]) -> list[Jump]:
 
 
 def _extend(found: list[Jump], jump: Jump) -> None:
-    """Append, or merge with the last where both go on in the same way."""
+    """Append the jump, or merge it with the last if both go the same way."""
     last = found[-1] if found else None
     if last is not None and last.next_size == jump.size and last.falls == jump.falls:
         found[-1] = Jump(*last[:2], *jump[2:4], (1 + last.excess) * (1 + jump.excess) - 1)
@@ -74,7 +74,7 @@ def _extend(found: list[Jump], jump: Jump) -> None:
 
 
 def in_words(workers: int, sizes: Sequence[int], times: Sequence[float]) -> tuple[str, ...]:
-    """A sentence for each of the largest jumps between ``workers`` workers, and one for how many more there are."""
+    """A sentence for each of the largest jumps between ``workers`` workers, and one for the number of others."""
     found = find(sizes, times)
     sentences = [_sentence(workers, jump) for jump in found[:SHOWN]]
     if len(found) > SHOWN:

@@ -1,8 +1,8 @@
-"""Fits of a minimum of K linear models, such as a library's choice among protocols.
+"""Fit a minimum of K linear models, such as a library's choice among protocols.
 
     time = min over k of  sum_j x_kj regressors_j(workers, size),   all x_kj >= 0
 
-Which samples belong to which k is not known. As in the partition method of Magnani and Boyd ("Convex
+It is not known which samples belong to which k. As in the partition method of Magnani and Boyd ("Convex
 piecewise-linear fitting", Optimization and Engineering 10, 2009): from a division of the sizes, fit each part, give
 each sample to the model that is lowest there, and again until nothing moves; every division at K - 1 of seven quantiles
 of the sizes is a start, and the smallest loss wins. Each model is non-negative, so the minimum neither falls with size
@@ -44,7 +44,7 @@ class Minimum(NamedTuple):
 
 
 def fit_minimum(samples: Sequence[Sample], regressors: Regressors, most: int = MOST_PIECES) -> Minimum:
-    """The minimum of at most ``most`` models that explains ``samples`` best. Raises CostError for too few."""
+    """The minimum of at most ``most`` models that explains ``samples`` best. Raises CostError for too few samples."""
     rows, times = design(samples, regressors)
     sizes = np.log([sample.size for sample in samples])
     best, lowest = _single(rows, times), float("inf")
@@ -74,7 +74,7 @@ def _criterion(pieces: Sequence[Array], rows: Array, times: Array) -> float:
 
 
 def _divided(rows: Array, times: Array, sizes: Array, count: int) -> list[Array]:
-    """The best of all starts that divide the sizes into ``count`` parts."""
+    """The best fit of all starts that divide the sizes into ``count`` parts."""
     cuts = np.unique(np.quantile(np.unique(sizes), np.linspace(0, 1, CUTS + 2)[1:-1]))
     best, lowest = _single(rows, times), float("inf")
     for bounds in combinations(cuts, count - 1):

@@ -1,4 +1,4 @@
 """Our own files: documents, bundled profiles, the short notation of plans."""
 
 LARGEST_FILE = 64 * 2**20
-"""Bytes that a file of ours, or a log, may have."""
+"""Largest size in bytes of a file of ours, or of a log."""

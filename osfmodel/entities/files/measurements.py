@@ -1,6 +1,6 @@
 """Files of measured runs: JSON <-> Measurement.
 
-A file holds the runs of one source, with what they share said once:
+A file holds the runs of one source, with everything that they share written once:
 
 {"schema_version": 1, "kind": "measurements", "name": "bcaffe", "source": {...}, "warm_ups": 0,
  "runs": [{"workload": .., "cluster": .., "plan": .., "workers": 8, "iteration_time_s": [..],
@@ -69,7 +69,7 @@ def decode_measurements(text: bytes) -> tuple[Measurement, ...]:
 
 
 def measurements_document(name: str, runs: Sequence[Measurement]) -> dict[str, Any]:
-    """The JSON-ready form that :func:`decode_measurements` reads. Raises DataError where the runs share no source."""
+    """The JSON-ready form that :func:`decode_measurements` reads. Raises DataError if the runs share no source."""
     shared = {(run.source, run.warm_ups) for run in runs}
     if len(shared) != 1:
         raise DataError(f"the runs of {name!r} have {len(shared)} sources or warm-ups: a file holds those of one")

@@ -1,6 +1,6 @@
-"""A CSV of measured collectives: a column of bytes and one of times, workers, and columns that tell set-ups apart.
+"""A CSV of measured collectives: columns of bytes, times and workers, and columns that distinguish set-ups.
 
-The time is the smaller of ``time_us`` and ``inplace_time_us``, or a median. Where the same worker count and size stand
+The time is the smaller of ``time_us`` and ``inplace_time_us``, or a median. If the same worker count and size stand
 in several rows, columns of words (a device, a version), then the layout over nodes, tell clusters apart; what is left
 are repeats, of which the median is taken. Rows without a worker count are left out. A table of published fits
 (``alpha_s``, ``beta_s_per_byte``) gives Hockney clusters.
@@ -21,20 +21,20 @@ TIMES = {"time_us": 1e-6, "time_us_median": 1e-6, "time_us_derived": 1e-6, "us":
          "time_ms": 1e-3, "time_s": 1.0}  # fmt: skip
 LAYOUT = ("gpus_per_node", "n_nodes", "n_racks")
 FIGURES = ("dtype", "size_label")
-"""Columns of words that do not tell set-ups apart."""
+"""Columns of words that do not distinguish set-ups."""
 
 Rows = Sequence[tuple[int, dict[str, str]]]
 
 
 def sniff(head: str) -> bool:
-    """A header with bytes and a time, or with alpha and beta."""
+    """Whether it has a header with bytes and a time, or with alpha and beta."""
     columns = columns_of(head)
     measured = pick(columns, *SIZES) is not None and pick(columns, *TIMES) is not None
     return measured or {"alpha_s", "beta_s_per_byte"} <= set(columns)
 
 
 def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster per set-up. Raises DataError for a row that is wrong."""
+    """One cluster per set-up. Raises DataError for a wrong row."""
     rows = list(text.rows())
     if not rows:
         raise DataError("has a header but no rows")
@@ -52,7 +52,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
 
 
 def _words(columns: dict[str, str]) -> list[str]:
-    """The columns whose first value is no number and that are not a figure of the table."""
+    """The columns whose first value is not a number, without FIGURES."""
     return [name for name, value in columns.items() if name not in FIGURES and not _is_number(value)]
 
 
@@ -65,7 +65,7 @@ def _is_number(value: str) -> bool:
 
 
 def _groups(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
-    """Rows by what stands in these columns, under a label for a name."""
+    """Rows grouped by their values in these columns, with a label as the group's name."""
     labels: dict[str, list[tuple[int, dict[str, str]]]] = {}
     for number, row in rows:
         labels.setdefault("-".join(row[key] for key in keys), []).append((number, row))
@@ -73,7 +73,7 @@ def _groups(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
 
 
 def _telling_apart(text: Text, rows: Rows, hints: Hints) -> list[str]:
-    """The fewest columns, words before layout, under which no worker count and size stands twice."""
+    """The fewest columns, words before layout, by which no worker count and size stands twice in a group."""
     columns = rows[0][1]
     size = pick(columns, *SIZES) or ""
     workers = pick(columns, *WORKERS)
@@ -104,7 +104,7 @@ def _table(text: Text, rows: Rows, label: str, hints: Hints) -> Cluster:
 
 
 def _seconds(text: Text, number: int, row: dict[str, str], time: str) -> float:
-    """The smaller of the times of a row. Raises DataError where it has none."""
+    """The smaller of the times of a row. Raises DataError if it has none."""
     units = {time: TIMES[time], "inplace_time_us": 1e-6}
     times = [text.number(number, row[name]) * unit for name, unit in units.items() if row.get(name, "").strip()]
     if not times:
@@ -113,7 +113,7 @@ def _seconds(text: Text, number: int, row: dict[str, str], time: str) -> float:
 
 
 def _gpus_per_node(text: Text, rows: Rows, workers: str | None) -> int | None:
-    """Where stated, or from the nodes: the most workers that one node holds."""
+    """GPUs per node, as stated or from the nodes: the most workers that one node holds."""
     number, row = rows[0]
     if "gpus_per_node" in row:
         return text.whole(number, row["gpus_per_node"]) or None

@@ -1,4 +1,4 @@
-"""Which collective an nccl-tests run is of: by its program's name, else by its columns; held against its bandwidths.
+"""The collective of an nccl-tests run: from its program's name, else its columns; checked by its bandwidths.
 
 nccl-tests prints two bandwidths, bytes over time (algbw) and the same scaled to what a link carries (busbw). Their
 ratio is a factor of the collective and the worker count n (nccl-tests, doc/PERFORMANCE.md): 2 (n-1) / n for all-reduce,
@@ -21,18 +21,18 @@ NAMES = ("all_reduce", *PARTS, *WHOLE)
 PROGRAM = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(NAMES)})_perf")
 FLAG = f"give --collective {'|'.join(COLLECTIVES)}"
 ROUNDING = 0.005
-"""Half of the last digit that nccl-tests prints of a bandwidth, in GB/s; also the relative error that is let pass."""
+"""Half of the last digit that nccl-tests prints of a bandwidth, in GB/s; also the relative error that is accepted."""
 
 
 class NamedCollective(NamedTuple):
-    """What a run says of its collective.
+    """Evidence of a run for its collective.
 
-    stated:     the name that nccl-tests itself prints; "" where it prints none
-    mentioned:  the last name on a command line before the run; "" where there is none
-    redop:      the reduction, "none" for what reduces nothing
-    root:       the column root, -1 for a collective without one; "" where there is no such column
+    stated:     the name that nccl-tests itself prints; "" if it prints none
+    mentioned:  the last name on a command line before the run; "" if there is none
+    redop:      the reduction, "none" for collectives without one
+    root:       the column root, -1 for a collective without one; "" if there is no such column
     bandwidths: (algbw, busbw) in GB/s
-    place:      where it says so, as in "line 7"
+    place:      where it was read, as in "line 7"
     """
 
     stated: str
@@ -44,7 +44,7 @@ class NamedCollective(NamedTuple):
 
 
 def collective_of(text: Text, seen: NamedCollective, workers: int, hints: Hints) -> str:
-    """The collective, one of COLLECTIVES. Raises DataError for another, for a contradiction, and in doubt."""
+    """The collective, one of COLLECTIVES. Raises DataError for others, for contradictions, and in doubt."""
     if seen.stated and hints.collective not in (None, seen.stated):
         raise DataError(f"{seen.place}: says {seen.stated}, --collective {hints.collective}: leave the option out")
     named = seen.stated or hints.collective or seen.mentioned
@@ -62,7 +62,7 @@ def collective_of(text: Text, seen: NamedCollective, workers: int, hints: Hints)
 
 
 def factor(name: str, workers: int) -> float:
-    """busbw / algbw."""
+    """The ratio busbw / algbw of a collective."""
     part = (workers - 1) / workers
     return 2 * part if name == "all_reduce" else part if name in PARTS else 1.0
 
@@ -87,13 +87,13 @@ def _by_columns(seen: NamedCollective) -> Sequence[str]:
 
 
 def _require_read(seen: NamedCollective, names: Sequence[str]) -> None:
-    """Raise DataError where none of ``names`` is a collective that gradients travel by."""
+    """Raise DataError if none of ``names`` is a collective that carries gradients."""
     if names and not set(names) & set(COLLECTIVES):
         raise DataError(f"{seen.place}: is a test of {' or '.join(names)}; read are only {', '.join(COLLECTIVES)}")
 
 
 def _largest(seen: NamedCollective) -> tuple[float, float]:
-    """The bandwidths that say most: printed with two decimals, small ones say nothing."""
+    """The most precise bandwidths: with two decimals printed, those are the largest."""
     return max(seen.bandwidths, default=(0.0, 0.0))
 
 
@@ -103,7 +103,7 @@ def _ratio(seen: NamedCollective) -> float:
 
 
 def _agrees(seen: NamedCollective, name: str, workers: int) -> bool:
-    """Whether the bandwidths may be those of ``name``, rounding considered; where there are none, yes."""
+    """Whether the bandwidths may be those of ``name`` before rounding; True without bandwidths."""
     alg, bus = _largest(seen)
     expected = factor(name, workers)
     return abs(bus - expected * alg) <= ROUNDING * (1 + expected) * (1 + alg)

@@ -1,4 +1,4 @@
-"""The text that nccl-tests prints: old and new column layouts, mpirun prefixes, interleaved log lines, several runs.
+"""The text of nccl-tests: old and new column layouts, mpirun prefixes, interleaved log lines, several runs.
 
 Times are microseconds; the smaller of out-of-place and in-place is taken, as DDP reduces in place. Each run becomes a
 table of its collective and worker count; runs of the same are repeats, of which the median is taken. Rows whose results
@@ -22,7 +22,7 @@ TABLE = re.compile(r"(?:\A|[\r\n])(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:[ \t]?)
 
 
 def sniff(head: str) -> bool:
-    """A comment line that names size, count and type."""
+    """Whether a comment line names size, count and type."""
     return TABLE.search(head) is not None
 
 
@@ -50,13 +50,13 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
 
 
 def _counted(told: Sequence[str]) -> list[str]:
-    """Each once, with how often it stands there."""
+    """Each remark once, with the number of times that it was made."""
     counts = {words: told.count(words) for words in told}
     return [words if count == 1 else f"{words} (median of {count} runs)" for words, count in counts.items()]
 
 
 def _column(run: LoggedTest, fields: Sequence[str], name: str) -> list[str]:
-    """What stands in the columns of that name, out of place and in place."""
+    """The values in the columns of that name, out of place and in place."""
     return [fields[place] for place, found in enumerate(run.names) if found == name]
 
 

@@ -1,4 +1,4 @@
-"""The JSON that nccl-tests writes with -J: config with devices, results with out_of_place and in_place times in us.
+"""The JSON of nccl-tests -J: config with devices, results with out_of_place and in_place times in us.
 
 Results that were wrong (nwrong above 0) are left out. Truth values are the strings "true" and "false" there.
 """
@@ -18,13 +18,13 @@ SIDES = ("out_of_place", "in_place")
 
 
 def sniff(head: str) -> bool:
-    """A JSON object with nccl_version, or with what a file without it begins with; not a trace, which may have both."""
+    """Whether it is a JSON object with nccl_version, or with the first keys of files without it; traces excluded."""
     other = not head.lstrip().startswith("{") or '"deviceProperties"' in head or '"traceEvents"' in head
     return not other and ('"nccl_version"' in head or ('"args"' in head and "_perf" in head))
 
 
 def read(text: Text, hints: Hints) -> list[Cluster]:
-    """One cluster with one table. Raises DataError naming the result that is wrong."""
+    """One cluster with one table. Raises DataError that names the wrong result."""
     document = parse(text)
     devices = _devices(document)
     workers = require_workers(len(devices), hints, "config.devices")
@@ -43,7 +43,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
 
 
 def _devices(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those of one communicator: of the first group, where nccl-tests split them into several."""
+    """The devices of one communicator: of the first group, if nccl-tests split them into several."""
     config = document.get("config")
     found = config.get("devices") if isinstance(config, dict) else document.get("devices")
     devices = [device for device in found if isinstance(device, dict)] if isinstance(found, list) else []
@@ -56,7 +56,7 @@ def _half(result: Any, side: str) -> dict[str, Any]:
 
 
 def _figure(value: Any) -> float:
-    """A number above 0, which may stand in quotes; 0 for anything else."""
+    """A number above 0, also in quotes; 0 for anything else."""
     try:
         number = float(value) if isinstance(value, int | float | str) else 0.0
     except (ValueError, OverflowError):
@@ -76,7 +76,7 @@ def _seen(document: dict[str, Any], results: list[Any]) -> NamedCollective:
 
 
 def _right(text: Text, place: int, result: Any) -> bool:
-    """Whether the results of the collective were right; if not, the user is told."""
+    """Whether the results of the collective were right; if not, tell the user."""
     wrong = [half["nwrong"] for half in (_half(result, side) for side in SIDES) if _figure(half.get("nwrong"))]
     if wrong:
         text.tell(f"results[{place}]: has {' and '.join(map(str, wrong))} wrong results and is left out")
@@ -84,7 +84,7 @@ def _right(text: Text, place: int, result: Any) -> bool:
 
 
 def _tell_how_it_ended(text: Text, document: dict[str, Any], points: list[Point]) -> None:
-    """What failed, and whether the test came to its end."""
+    """Tell the user what failed, and whether the test was cut off."""
     for field, value in document.items():
         if isinstance(value, dict) and str(value.get("okay")).lower() == "false":
             text.tell(f"{field}: is not okay: {value!s:.100}")

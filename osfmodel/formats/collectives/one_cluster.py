@@ -1,4 +1,4 @@
-"""Several runs or files as one cluster: which layout they share, and their tables together."""
+"""Merge several runs or files into one cluster: the layout that they share, and all their tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from osfmodel.formats.source_text import Hints, Noun, Text
 
 
 class RunLayout(NamedTuple):
-    """How the workers of a run lay on nodes; 0 where it is not said. ``place`` names the run for a person."""
+    """Layout of a run's workers on nodes; 0 if not stated. ``place`` names the run for people."""
 
     place: str
     gpus_per_node: int = 0
@@ -21,13 +21,13 @@ class RunLayout(NamedTuple):
 
 
 def layout_of(place: str, hosts: Iterable[str]) -> RunLayout:
-    """From the host of each worker: the most on one node, and how many nodes."""
+    """The layout from the host of each worker: the most workers on one node, and the number of nodes."""
     counts = Counter(hosts)
     return RunLayout(place, max(counts.values(), default=0), len(counts))
 
 
 def shared_gpus_per_node(layouts: Sequence[RunLayout]) -> int | None:
-    """The GPUs of a node; a run on one node may use fewer of them. None where no run says it.
+    """GPUs per node, shared by all runs; a run on one node may use fewer. None if no run states it.
 
     Raises DataError, naming both, where runs on several nodes have them filled differently.
     """
@@ -43,7 +43,7 @@ def shared_gpus_per_node(layouts: Sequence[RunLayout]) -> int | None:
 
 
 def told_gpus_per_node(text: Text, layouts: Sequence[RunLayout], hints: Hints) -> int | None:
-    """What the user says, who knows that pods share a node, or what the runs share."""
+    """GPUs per node from the user, who knows whether pods share a node, else from the runs."""
     if hints.gpus_per_node is None:
         return shared_gpus_per_node(layouts)
     for layout in layouts:
@@ -55,7 +55,7 @@ def told_gpus_per_node(text: Text, layouts: Sequence[RunLayout], hints: Hints) -
 
 
 def as_one_cluster(found: Sequence[tuple[str, Sequence[Noun]]], name: str) -> Cluster:
-    """The tables of several files as one cluster, with the effects of the one of most workers.
+    """One cluster with the tables of several files, and the effects of the file with most workers.
 
     ``library`` is what all of them state. Raises DataError, naming the file, for one that holds anything else than one
     cluster of tables; and, naming both, where two hold the same collective and worker count, which are rarely repeats
@@ -95,7 +95,7 @@ def _only_tables(file: str, nouns: Sequence[Noun]) -> Cluster:
 
 
 def _source_of(clusters: Sequence[Cluster]) -> Source:
-    """What each source says, once."""
+    """A source that combines the clusters' sources, each text once."""
     origins, conditions, licences = (
         "; ".join(dict.fromkeys(getattr(cluster.source, field) for cluster in clusters))
         for field in ("origin", "conditions", "licence")

@@ -13,7 +13,7 @@ COLLECTIVES = {"allreduce": "all_reduce", "reduce_scatter": "reduce_scatter", "a
 
 
 def sniff(head: str) -> bool:
-    """A comment that begins with OSU and names a collective."""
+    """Whether a comment begins with OSU and names a collective."""
     return TITLE.search(head) is not None
 
 

@@ -1,10 +1,10 @@
-"""Horovod's autotune log (HOROVOD_AUTOTUNE_LOG): the settings that its tuner tried, and what it converged to.
+"""Horovod's autotune log (HOROVOD_AUTOTUNE_LOG): the settings that its tuner tried, and its final ones.
 
 A row holds switches, the cycle time in ms, the fusion threshold in MiB (horovod/common/parameter_manager.cc), and the
 score, bytes that were reduced per microsecond: the median of five samples of HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE steps
 each. Once it has converged it repeats the best as its last row. Figures have six digits.
 
-There are no times of tensors or collectives in it, so that it becomes no noun: ``osf import`` says what it found.
+It has no times of tensors or collectives, so it becomes no noun: ``osf import`` prints its result.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from osfmodel.entities.units import MIB
 from osfmodel.formats.source_text import Hints, Text, columns_of
 
 KNOBS = ("cycle_time_ms", "tensor_fusion_threshold", "score")
-"""Columns that are figures; all others are switches."""
+"""Columns with figures; all others are switches."""
 SAMPLES = 5
 """Samples of which a row's score is the median; Horovod has no setting for it."""
 STEPS_PER_SAMPLE = 10
 WARM_UPS = 3
-"""Horovod's defaults: steps in a sample, and rows' worth of samples that pass before the first row."""
+"""Horovod's defaults: steps in a sample, and rows' worth of samples before the first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Trial:
 
     @property
     def settings(self) -> str:
-        """As the name of a plan, but for what none can say: ``horovod:32MiB,2.5ms``, without the cache ``,cache=0``."""
+        """The settings as the name of a plan (``horovod:32MiB,2.5ms``), without switches that no plan can state."""
         return PREFIX + name_of(Loop(self.threshold, self.cycle, **switched(dict(self.switches))[0]))
 
     @property
     def plan(self) -> str:
-        """The name of a plan of these settings. Raises DataError, naming it, for a switch that no plan can state."""
+        """The name of a plan with these settings. Raises DataError, naming it, for a switch that no plan can state."""
         _, strange = switched(dict(self.switches))
         if strange:
             raise DataError(f"{', '.join(strange)[:200]} is on, which the name of a plan cannot state")
@@ -53,18 +53,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Autotune:
-    """What was ``tried``, in order; ``converged`` is what Horovod kept, None where it was stopped before."""
+    """The trials ``tried``, in order; ``converged`` is Horovod's final one, None if it was stopped before."""
 
     tried: tuple[Trial, ...]
     converged: Trial | None
 
     @property
     def best(self) -> Trial:
-        """The one with the highest score, the first of several."""
+        """The trial with the highest score, the first of several."""
         return max(self.tried, key=lambda trial: trial.score)
 
     def steps(self, steps_per_sample: int = STEPS_PER_SAMPLE, warm_ups: int = WARM_UPS) -> int:
-        """Steps of training that it took, which the log does not say: they follow from the settings of the tuner.
+        """Steps of training in the log, computed from the settings of the tuner: the log has no count.
 
         At most one more for every row, where a row's last step is not part of the next.
         """
@@ -72,12 +72,12 @@ class Autotune:
 
 
 def sniff(head: str) -> bool:
-    """A header with the knobs and the score."""
+    """Whether the header has the knobs and the score."""
     return set(KNOBS) <= set(columns_of(head))
 
 
 def autotune(text: Text) -> Autotune:
-    """All rows. Raises DataError for none, and for one that is wrong."""
+    """All rows of the log. Raises DataError if there are none, or for a wrong row."""
     rows = [_trial(text, number, row) for number, row in text.rows()]
     if not rows:
         raise DataError("has a header but no rows: Horovod writes the first after some 200 steps")
@@ -95,7 +95,7 @@ def _trial(text: Text, number: int, row: dict[str, str]) -> Trial:
 
 
 def read(text: Text, hints: Hints) -> NoReturn:
-    """Raises DataError that says what the tuner found, as there is nothing to import."""
+    """Raise DataError with the tuner's result, since there is nothing to import."""
     found = autotune(text)
     kept = found.converged or found.best
     on = [name for name, value in kept.switches if value]

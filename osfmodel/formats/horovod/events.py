@@ -1,4 +1,4 @@
-"""The events of a Horovod timeline, and what each all-reduce of a tensor went through.
+"""The events of a Horovod timeline, and the stages of each tensor's all-reduce.
 
 HOROVOD_TIMELINE writes an array of Chrome trace events (horovod/common/timeline.cc), times in microseconds. A tensor
 is a "process", named by a metadata event. Its NEGOTIATE_ALLREDUCE begins when the loop of a worker found it and ends
@@ -30,13 +30,13 @@ ELEMENT_BYTES = {
     "int64": 8, "float64": 8,
 }  # fmt: skip
 PREFIX = re.compile(r"(?:DistributedOptimizer[._/]Allreduce[._/])?(?:(?:grouped_)?allreduce\.)?")
-"""What Horovod puts before the name of a tensor."""
+"""Prefix that Horovod puts before the name of a tensor."""
 AROUND = ("WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA", "QUEUE", "INIT_FUSION_BUFFER", "MEMCPY_IN_FUSION_BUFFER",
           "MEMCPY_OUT_FUSION_BUFFER", "INIT_NCCL", "ALLOCATE_OUTPUT", "ALLOCATE_SHARED_BUFFER")  # fmt: skip
 """Activities of an all-reduce that are not the collective itself."""
 LARGEST = 2**62
 WIDTHS = (512, 65_536)
-"""Characters that an event may have: most fit into the first."""
+"""Most characters of an event, tried in turn: most events fit into the first."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Activity:
 
 @dataclass(slots=True)
 class TensorWait:
-    """When the loop of a worker first ``found`` a tensor, how long it may have lain there by then, in seconds.
+    """When a worker's loop first ``found`` a tensor, and how long it may have waited by then, in seconds.
 
     ``unseen_since`` is the start of the cycle before, None where cycles are not marked; ``agreed`` is when all workers
     had it; ``ranks`` are those that the coordinator heard of, none where the response cache answered.
@@ -66,7 +66,7 @@ class TensorWait:
 
 @dataclass(slots=True)
 class TensorSpan:
-    """One all-reduce of one tensor, from the event with the number ``first`` on; ``size`` in bytes once it ended."""
+    """One all-reduce of one tensor, from event number ``first`` on; ``size`` in bytes once it ended."""
 
     name: str
     first: int
@@ -79,22 +79,22 @@ class TensorSpan:
 
     @property
     def inside(self) -> int:
-        """The number of the first event inside it."""
+        """The number of the first event inside the span."""
         return self.activities[0].first if self.activities else 0
 
     def activity(self, name: str) -> Activity | None:
-        """The first one of that name."""
+        """The first activity of that name."""
         return next((entry for entry in self.activities if entry.name == name), None)
 
     @property
     def collective(self) -> list[Activity]:
-        """The activities that are the collective itself: one, or the steps of a hierarchical one."""
+        """The activities of the collective itself: one, or the steps of a hierarchical one."""
         return [entry for entry in self.activities if entry.name not in AROUND]
 
 
 @dataclass(slots=True)
 class Cycle:
-    """One turn of the loop: when it started and when its first collective did (None: none), in seconds.
+    """One turn of the loop: its start, and that of its first collective (None: it had none), in seconds.
 
     ``idle`` where nothing was negotiated or begun; ``asked`` where ranks were asked, as the cache did not know.
     """
@@ -106,7 +106,7 @@ class Cycle:
 
 
 def entries(text: Text) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, event), the first being 1, of an array that may not be closed, or be cut off in its last event.
+    """(number, event), from 1 on, of an array that may not be closed, or be cut off in its last event.
 
     Raises DataError, with number and text, for what is no array of objects.
     """
@@ -138,7 +138,7 @@ def _after(pattern: re.Pattern[str], content: str, place: int) -> int:
 
 
 def _event(decoder: json.JSONDecoder, content: str, place: int) -> tuple[dict[str, Any] | None, int]:
-    """The object that begins at ``place``, None where there is none, and its length."""
+    """The object at ``place``, None if there is none, and its length."""
     for width in WIDTHS:
         with suppress(ValueError, RecursionError):
             event, length = decoder.raw_decode(content[place : place + width])
@@ -147,7 +147,7 @@ def _event(decoder: json.JSONDecoder, content: str, place: int) -> tuple[dict[st
 
 
 def _cut_off(content: str, place: int) -> bool:
-    """Whether the object that begins at ``place`` is still open where the file ends."""
+    """Whether the object at ``place`` is still open at the end of the file."""
     if content[place] != "{" or len(content) - place > WIDTHS[-1]:
         return False
     depth = 0
@@ -168,7 +168,7 @@ def element_bytes(text: Text, number: int, dtype: str) -> int:
 
 
 class EventReader:
-    """Takes the events one after the other: ``spans`` of all-reduces in the order in which they began, ``cycles``."""
+    """Reader of the events: ``spans`` of all-reduces in the order in which they begin, and ``cycles``."""
 
     def __init__(self, text: Text) -> None:
         self.text = replace(text, unit="event")
@@ -181,7 +181,7 @@ class EventReader:
         self._running: dict[Any, TensorSpan] = {}
 
     def record(self) -> None:
-        """All events of the text. Raises DataError with number and text for one that is wrong."""
+        """Read all events of the text. Raises DataError with number and text for a wrong event."""
         actions = {"B": self._begin, "E": self._end, "X": self._rank, "i": self._mark}
         for number, event in entries(self.text):
             kind = event.get("ph")
@@ -241,7 +241,7 @@ class EventReader:
         stack.append(name)
 
     def _found(self, time: float) -> TensorWait:
-        """Found by the cycle that runs now, at whose start the loop looked."""
+        """A tensor found by the present cycle, which looked when it started."""
         last = self.cycles[-2:]
         return TensorWait(last[-1].start if last else time, last[0].start if len(last) > 1 else None)
 

@@ -1,4 +1,4 @@
-"""The collectives in a trace: which kernels they are, what the host says of them, and how large they were.
+"""The collectives in a trace: their kernels, the host's records of them, and their sizes.
 
 On a GPU a collective is a kernel; its size stands in the kernel's own arguments, or on the host in the
 ``record_param_comms`` or ``nccl:all_reduce`` around its launch (one collective may be on the record up to four times:
@@ -30,7 +30,7 @@ KINDS = {
     "send": "send",
     "recv": "recv",
 }
-"""By what their names contain without underscores, the first that fits."""
+"""Kinds of collectives by a part of their names, without underscores; the first match counts."""
 DTYPES = {
     "float": "float32",
     "half": "float16",
@@ -52,13 +52,13 @@ REDUCED = re.compile(r"sum|prod|max|min|avg", re.IGNORECASE)
 KERNEL_DTYPE = re.compile(r"(?<![a-z0-9])(bf16|f16|f32|f64|__nv_bfloat16|hip_bfloat16|half|float|double)(?![a-z0-9])")
 BEFORE = float("-inf")
 MOST_DIMS, MOST_SIDES = 64, 100_000
-"""Dimensions of a tensor, and tensors of a list."""
+"""Most dimensions of a tensor, and most tensors of a list."""
 LONGEST_LOOK = 8
-"""Spans of the host before a launch that are looked at for one that holds it."""
+"""Spans of the host before a launch that are searched for one that contains it."""
 
 
 class Found(NamedTuple):
-    """A collective with what was found of it; times in microseconds as in the file."""
+    """A collective found in the trace; times in microseconds as in the file."""
 
     kind: str
     start: float
@@ -73,12 +73,12 @@ class Found(NamedTuple):
 
     @property
     def submitted(self) -> float:
-        """When the host submitted it; when it started, where the trace does not say."""
+        """When the host submitted it; its start, if the trace does not say."""
         return self.start if self.issued is None else self.issued
 
 
 class Size(NamedTuple):
-    """What one rank puts in, and where that is written."""
+    """Input of one rank, and where it was read."""
 
     elements: int
     dtype: str | None
@@ -86,13 +86,13 @@ class Size(NamedTuple):
 
 
 def kind_of(name: str) -> str | None:
-    """The collective that a kernel, an annotation or an argument names; None where it names none."""
+    """The collective that a kernel, an annotation or an argument names; None if it names none."""
     bare = name.lower().replace("_", "").replace("nccldevkernel", "").replace("ncclkernel", "")
     return next((kind for word, kind in KINDS.items() if word in bare), None)
 
 
 def dtype_of(written: str | None) -> str | None:
-    """As workloads name it, from ``Float``, ``c10::BFloat16`` or ``float``; None where it is not said."""
+    """The workload's name of a dtype such as ``Float``, ``c10::BFloat16`` or ``float``; None if not stated."""
     if not isinstance(written, str) or not written:
         return None
     bare = written.rpartition("::")[2].lower().replace(" ", "").replace("_", "")
@@ -100,7 +100,7 @@ def dtype_of(written: str | None) -> str | None:
 
 
 def dtype_of_kernel(name: str) -> str | None:
-    """The dtype in the name of a kernel that reduces; one that only copies names any."""
+    """The dtype in the name of a reducing kernel; a kernel that only copies may name any."""
     found = KERNEL_DTYPE.search(name.replace("_", " ")) if REDUCED.search(name) else None
     if found is None:
         return None
@@ -108,7 +108,7 @@ def dtype_of_kernel(name: str) -> str | None:
 
 
 def elements_of(dims: Any, depth: int = 3) -> int | None:
-    """Elements of all tensors in a shape of ``Input Dims``, or in a list of shapes; None where it has none."""
+    """Elements of all tensors in a shape of ``Input Dims``, or in a list of shapes; None if it has none."""
     if not isinstance(dims, list) or not dims or not depth or len(dims) > MOST_SIDES:
         return None
     if all(isinstance(side, int) and not isinstance(side, bool) and 0 <= side < LARGEST for side in dims):
@@ -119,7 +119,7 @@ def elements_of(dims: Any, depth: int = 3) -> int | None:
 
 
 def tensor_of(args: Any) -> tuple[int | None, str | None]:
-    """Elements and dtype of the first input that is a tensor or a list of them; 1 element where it is a scalar."""
+    """Elements and dtype of the first input that is a tensor or a list of them; 1 element for a scalar."""
     dims, types = args.input_dims, args.input_types
     first = dims[0] if isinstance(dims, list) and dims else None
     kind = types[0] if isinstance(types, list) and types and isinstance(types[0], str) else None
@@ -130,7 +130,7 @@ def tensor_of(args: Any) -> tuple[int | None, str | None]:
 
 
 def tensors_of(args: Any) -> tuple[int | None, str | None]:
-    """Elements of all inputs together, where all are tensors of one type, as a coalesced all-reduce has them."""
+    """Elements of all inputs together, if all are tensors of one type, as in a coalesced all-reduce."""
     dims, types = args.input_dims, args.input_types
     if not isinstance(dims, list) or not isinstance(types, list) or len(dims) != len(types) or len(dims) < 2:
         return tensor_of(args)
@@ -141,13 +141,13 @@ def tensors_of(args: Any) -> tuple[int | None, str | None]:
 
 
 def collectives(kept: Recorded) -> list[Found]:
-    """All of them in the order in which they were submitted."""
+    """All collectives in the order in which they were submitted."""
     found = _of_kernels(kept) if kept.on_device else _of_threads(kept)
     return sorted(found, key=lambda one: (one.submitted, one.start))
 
 
 class Host:
-    """What the host says of collectives, looked up by time of submission."""
+    """The host's records of collectives, looked up by time of submission."""
 
     def __init__(self, issues: Sequence[HostSpan]) -> None:
         self.spans = sorted(issues, key=lambda span: span.start)
@@ -177,7 +177,7 @@ def _of_kernels(kept: Recorded) -> list[Found]:
 def _before_the_trace(
     kernels: Sequence[HostSpan], issued: list[float | None], around: Sequence[Sequence[HostSpan]]
 ) -> None:
-    """Mark those that nothing on the record submitted, ahead of all others: they were submitted before it began."""
+    """Mark kernels without a submission on record, ahead of all others: they were submitted before it began."""
     known = [kernel.start for kernel, time in zip(kernels, issued, strict=True) if time is not None]
     for place, kernel in enumerate(kernels):
         if known and issued[place] is None and not around[place] and kernel.start < min(known):
@@ -185,7 +185,7 @@ def _before_the_trace(
 
 
 def _by_external_id(kept: Recorded, around: list[list[HostSpan]]) -> None:
-    """Where a launch is not on the record: the host's span of the same external id."""
+    """Match kernels without a recorded launch to the host's span with the same external id."""
     known = {span.args.external_id: span for span in kept.issues if span.args.external_id is not None}
     for place, kernel in enumerate(kept.kernels):
         span = known.get(kernel.args.external_id)
@@ -198,7 +198,7 @@ def _agree(span: HostSpan, kernel: HostSpan) -> bool:
 
 
 def _by_order(kept: Recorded, around: list[list[HostSpan]]) -> None:
-    """Where no launch is on the record at all: the host's annotations of a kind, if they are as many as its kernels."""
+    """Match kernels, if no launch is on record at all, to equally many annotations of their kind."""
     if any(around):
         return
     for kind in set(KINDS.values()):
@@ -234,7 +234,7 @@ def _said(told: Sequence[HostSpan], what: Callable[[Any], Any]) -> Any:
 
 
 def _kind(kernel: HostSpan, around: Sequence[HostSpan]) -> str:
-    """What arguments and annotations say before the kernel's name, which is SendRecv for an all-to-all."""
+    """The kind from arguments and annotations, before the kernel's name: an all-to-all's kernel is SendRecv."""
     named = [span.args.collective for span in (kernel, *around) if span.args.collective]
     named += [span.name for span in around if span.name != "record_param_comms"]
     kinds = [kind for kind in map(kind_of, named) if kind]
@@ -253,7 +253,7 @@ def _size(kernel: HostSpan, around: Sequence[HostSpan]) -> Size | None:
 
 
 def _of_threads(kept: Recorded) -> list[Found]:
-    """Of libraries that use threads of the host: their annotations, each with its call."""
+    """Collectives of libraries that use threads of the host: their annotations, each with its call."""
     found = []
     for kind in set(KINDS.values()):
         runs = [span for span in kept.issues if span.name.startswith(LIBRARY_THREAD) and kind_of(span.name) == kind]
@@ -263,7 +263,7 @@ def _of_threads(kept: Recorded) -> list[Found]:
 
 
 def _paired(runs: Sequence[HostSpan], calls: Sequence[HostSpan]) -> list[tuple[HostSpan, HostSpan | None]]:
-    """The k-th call with the k-th run of its size, as threads may begin in another order; of all, if sizes differ."""
+    """Each run with the k-th call of its size, since threads may start out of order; by order if sizes differ."""
     if len(calls) != len(runs):
         return [(run, None) for run in runs]
 
@@ -294,7 +294,7 @@ def _run(kind: str, run: HostSpan, call: HostSpan | None) -> Found:
 
 
 def groups(header: Mapping[str, Any]) -> dict[str, int]:
-    """Ranks in each process group, from the header."""
+    """Number of ranks in each process group, from the header."""
     told = header.get("distributedInfo")
     config = told.get("pg_config") if isinstance(told, Mapping) else None
     found = {}

@@ -1,7 +1,7 @@
-"""What is kept of a PyTorch profiler trace while its events stream by, which may be ten million.
+"""Records of a PyTorch profiler trace, kept while its events stream by; there may be ten million.
 
-Of device work and its launches a few numbers each in flat arrays; of the host only what names steps, collectives,
-gradients and backward. Times are microseconds as in the file.
+Device work and launches are a few numbers each in flat arrays; host events are kept only if they are about steps,
+collectives, gradients or backward. Times are microseconds as in the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CATEGORIES = {
     "operator": "host",
     "user_annotation": "host",
 }
-"""By category in lower case, since old traces write Kernel, Operator, Runtime. gpu_user_annotation, which repeats on
+"""Roles by category in lower case; old traces write Kernel, Operator, Runtime. gpu_user_annotation, which repeats on
 the device what a user_annotation says of the host, is left out: each collective counts once."""
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl|oneccl", re.IGNORECASE)
 LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
@@ -40,19 +40,19 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$|Torc
 """Nodes of backward, or all of it as a graph of compiled autograd, whose number has a mark before it."""
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 COPIED = "reducer::copy_bucket_to_grad"
-"""Ends the name of DDP's copy of a gradient out of its bucket."""
+"""End of the name of DDP's copy of a gradient out of its bucket."""
 WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
-"""What is on the host's record and does not compute."""
+"""Host events that do not compute."""
 DDP = "DistributedDataParallel.forward"
 NOTES = ("ProfilerStep", "Optimizer.step", DDP, "enumerate(DataLoader)")
 COMPILED = "## Call CompiledFxGraph"
 LARGEST = 2**62
 MOST_INTERVALS = 400_000
-"""Intervals of the host's operators that are held before they are united."""
+"""Intervals of the host's operators that are held before they are merged."""
 
 
 class HostSpan(NamedTuple):
-    """A piece of the host's record: ``args`` are the event's."""
+    """A span of the host's record: ``args`` are the event's."""
 
     name: str
     start: float
@@ -61,7 +61,7 @@ class HostSpan(NamedTuple):
     args: Any
 
     def holds(self, time: float) -> bool:
-        """Whether ``time`` lies in it."""
+        """Whether ``time`` lies in the span."""
         return self.start <= time <= self.end
 
 
@@ -76,11 +76,11 @@ class Columns:
         return len(self.values) // self.width
 
     def add(self, *row: float) -> None:
-        """One more row."""
+        """Add a row."""
         self.values.extend(row)
 
     def rows(self) -> np.ndarray:
-        """All of them, shape (rows, width)."""
+        """All rows, as an array of shape (rows, width)."""
         return np.array(self.values, dtype=float).reshape(-1, self.width)
 
 
@@ -91,7 +91,7 @@ class Union:
         self.columns = Columns(2)
 
     def add(self, start: float, end: float) -> None:
-        """One more interval."""
+        """Add an interval."""
         self.columns.add(start, end)
         if len(self.columns) >= MOST_INTERVALS:
             united = unite(self.columns.rows())
@@ -99,12 +99,12 @@ class Union:
             self.columns.values.extend(united.ravel())
 
     def rows(self) -> np.ndarray:
-        """Ascending and apart, shape (n, 2)."""
+        """The intervals, ascending and separate, shape (n, 2)."""
         return unite(self.columns.rows())
 
 
 def unite(rows: np.ndarray) -> np.ndarray:
-    """The union of intervals (n, 2): ascending, apart from each other."""
+    """The union of intervals (n, 2), ascending and separate."""
     rows = rows[rows[:, 1] > rows[:, 0]]
     if not len(rows):
         return rows.reshape(0, 2)
@@ -116,7 +116,7 @@ def unite(rows: np.ndarray) -> np.ndarray:
 
 
 def without(rows: np.ndarray, holes: np.ndarray) -> np.ndarray:
-    """The first union less the second, both as of ``unite``."""
+    """The first union without the second, both as returned by ``unite``."""
     if not len(rows) or not len(holes):
         return rows
     edges = np.concatenate((rows.ravel(), holes.ravel()))
@@ -130,7 +130,7 @@ def without(rows: np.ndarray, holes: np.ndarray) -> np.ndarray:
 
 @dataclass(slots=True)
 class Recorded:
-    """What was kept of one file.
+    """The records of one file.
 
     work, copies: rows (start, end, correlation, stream) of kernels that compute, and of copies and memsets
     kernels:      those of collectives; ``issues``: what the host says of collectives
@@ -177,7 +177,7 @@ def _row(event: Event) -> tuple[float, float, float, float]:
 
 
 def _number(value: int | None, missing: float = math.nan) -> float:
-    """As a float; ``missing`` for none and for what no counter reaches."""
+    """A number as a float; ``missing`` for None and for values that no counter reaches."""
     return missing if value is None or abs(value) >= LARGEST else float(value)
 
 
@@ -227,7 +227,7 @@ def _gradient(kept: Recorded, event: Event) -> None:
 
 
 def handler(cat: str, name: str) -> Handler | None:
-    """What to do with events of that category and name; None for those that do not matter."""
+    """The function that records events of that category and name; None for events that do not matter."""
     role = CATEGORIES.get(cat.lower())
     if role == "kernel":
         return _kernel if COLLECTIVE_KERNEL.search(name) else _work
@@ -251,12 +251,12 @@ def _host_handler(name: str) -> Handler | None:
 
 
 def wanted(cat: str, name: str) -> bool:
-    """Whether such events are kept of a trace in which a device computes."""
+    """Whether such events are kept if a device computes."""
     return handler(cat, name) is not None
 
 
 def wanted_of_host(cat: str, name: str) -> bool:
-    """Whether they are kept of one in which the host computes: its operators too."""
+    """Whether such events are kept if the host computes: its operators too."""
     return _computes(cat) or wanted(cat, name)
 
 
@@ -265,7 +265,7 @@ def _computes(cat: str) -> bool:
 
 
 def record(events: Iterable[Event], operators: bool = False) -> Recorded:
-    """What of the events matters, taken one by one; ``operators`` where those of the host are its computation."""
+    """Record the events that matter, one by one; ``operators``: whether the host's operators are computation."""
     kept = Recorded()
     handlers: dict[tuple[str, str], Handler | None] = {}
     for event in events:
@@ -286,13 +286,13 @@ def record(events: Iterable[Event], operators: bool = False) -> Recorded:
 
 
 def launch_times(kept: Recorded) -> Mapping[float, float]:
-    """By correlation, when the host submitted it."""
+    """When the host submitted each correlation."""
     rows = kept.launches.rows()
     return dict(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
 
 
 def launched(kept: Recorded, rows: np.ndarray) -> np.ndarray:
-    """When the call that submitted each row of work began and returned; NaN where the trace does not say."""
+    """When the call that submitted each row of work began and returned; NaN if the trace does not say."""
     launches = kept.launches.rows()
     if not len(launches):
         return np.full((len(rows), 2), np.nan)

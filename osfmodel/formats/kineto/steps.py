@@ -1,4 +1,4 @@
-"""From what was kept of one rank's trace to its steps.
+"""Make the steps of one rank from the records of its trace.
 
 Backward: from the first to the last node that autograd evaluates; where its sequence numbers climb above all before,
 another forward was differentiated: one micro-batch more. A gradient is ready when the kernels end that had been
@@ -35,7 +35,7 @@ LOADER = "enumerate(DataLoader)"
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """What the host did, sorted by start; ``starts`` are those of ``gradients``, ``hooks`` and ``copied`` rows
+    """Host activity, sorted by start; ``starts`` are those of ``gradients``, ``hooks`` and ``copied`` rows
     (start, end)."""
 
     device: DeviceActivity
@@ -51,7 +51,7 @@ class _Host:
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """The backward of the last micro-batch on the host, where forward began, and how many micro-batches there were."""
+    """The last micro-batch's backward on the host, the start of its forward, and the number of micro-batches."""
 
     start: float
     end: float
@@ -98,7 +98,7 @@ def _host(kept: Recorded, device: DeviceActivity) -> _Host:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads one step; ``bound`` is when it was on the device, microseconds."""
+    """Reader of one step; ``bound`` is its interval on the device, in microseconds."""
 
     host: _Host
     window: Window
@@ -135,7 +135,7 @@ class _Reader:
         return self._seconds((time, time))[0]
 
     def _on_device(self, start: float, end: float) -> Interval | None:
-        """When the device did what was submitted from ``start`` to before ``end``."""
+        """The interval in which the device ran work that was submitted from ``start`` to before ``end``."""
         span = self.host.device.span(start, end)
         return None if span is None else self._seconds((max(span[0], self.bound[0]), max(span[1], self.bound[0])))
 
@@ -162,7 +162,7 @@ class _Reader:
         return _Backward(float(parts[-1][0, 0]), float(parts[-1][:, 1].max()), forward, len(parts))
 
     def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Backward cut where a node of a later forward than all before is evaluated."""
+        """The parts of backward, cut before each node of a later forward than all before it."""
         known = np.flatnonzero(np.isfinite(rows[:, 2]))
         if not len(known):
             return [rows]
@@ -173,7 +173,7 @@ class _Reader:
         return np.split(rows, climbs)
 
     def _accumulated(self, rows: np.ndarray) -> int:
-        """How many gradients were accumulated in a part of backward."""
+        """Number of gradients that were accumulated in a part of backward."""
         first, last = np.searchsorted(self.host.starts, (rows[0, 0], np.nextafter(rows[-1, 0], np.inf)))
         return int(last - first)
 
@@ -188,7 +188,7 @@ class _Reader:
         return self._intervals(np.array(mine).reshape(-1, 2))
 
     def _needs(self, last: _Backward) -> Needs:
-        """What the host did with the gradients of the step, on a CPU."""
+        """Host actions of the step that need its gradients, on a CPU."""
         host = self.host
         first, end = np.searchsorted(host.starts, (last.start, math.nextafter(last.end, math.inf)))
         copies = np.searchsorted(host.copied[:, 0], (last.end, self.window.end))
@@ -213,7 +213,7 @@ class _Reader:
         )
 
     def _gradients(self, last: _Backward, found: Sequence[Found]) -> tuple[GradientReady, ...]:
-        """In the order in which the host accumulated them; ready times never decrease."""
+        """Gradients in the order in which the host accumulated them; ready times never decrease."""
         starts = self.host.starts
         first, end = np.searchsorted(starts, (last.start, math.nextafter(last.end, math.inf)))
         mine = sorted((s for s in self.host.gradients[first:end] if not _undefined(s)), key=lambda span: span.end)
@@ -227,7 +227,7 @@ class _Reader:
         )
 
     def _ready(self, returned: np.ndarray, accumulated: np.ndarray, found: Sequence[Found]) -> np.ndarray:
-        """When the device had each gradient, from when its hook returned on the host."""
+        """When the device had each gradient, given when its hook returned on the host."""
         device = self.host.device
         if device.host:
             calls = np.sort([np.inf, *(one.issued for one in found if one.issued is not None)])
@@ -238,7 +238,7 @@ class _Reader:
         return np.asarray(np.append(-np.inf, reach)[done])
 
     def _returned(self, span: HostSpan) -> float:
-        """When the node around an accumulation, and DDP's hook in it, returned."""
+        """When the node around an accumulation returned, with DDP's hook in it."""
         hooks = self.host.hooks
         place = int(np.searchsorted(hooks[:, 0], span.start, "right")) - 1
         return float(hooks[place, 1]) if place >= 0 and hooks[place, 1] >= span.end else span.end

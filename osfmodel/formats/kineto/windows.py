@@ -1,4 +1,4 @@
-"""Where the steps of one rank's trace begin and end, on the host and on the device.
+"""Start and end of each step of one rank's trace, on the host and on the device.
 
 The host says when a step begins (``ProfilerStep#N``, else the end of ``Optimizer.step``), and all that it submits from
 then on, from any thread, belongs to that step. A GPU works it off later, the more so the further its host runs ahead.
@@ -6,7 +6,7 @@ A step therefore ends on the device with the last kernel that was submitted in i
 next step computes, a collective nobody waits for, does not count), and the next begins there. The first begins where
 the host says so, if the device then was idle, which its first work shows by starting at once; else with that work, or
 where what was submitted before it ends.
-Steps so tile the time, and their mean is that of training. Where the host computes, steps are as it annotates them.
+Steps so tile the time, and their mean is that of training. If the host computes, steps are as it annotates them.
 
 A library that uses threads of the host, such as gloo, may close its note of a message late, when the thread that trains
 has already gone on with what came of it. DDP waits for its buckets in their order and copies the gradients of each
@@ -30,9 +30,9 @@ from osfmodel.formats.kineto.collectives import Found
 from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite, without
 
 AT_ONCE = 1000.0
-"""Microseconds within which a device that was idle starts what is submitted."""
+"""Microseconds within which an idle device starts submitted work."""
 WHOLE = 0.8
-"""Part of the usual work that the first step must have to count as recorded from its beginning."""
+"""Part of the usual work that the first step must have to count as fully recorded."""
 PROFILER_STEP = "ProfilerStep#"
 OPTIMIZER_STEP = "Optimizer.step"
 REMEDY = "call prof.step() after each step, with schedule(...)"
@@ -40,7 +40,7 @@ REMEDY = "call prof.step() after each step, with schedule(...)"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A step on the host, microseconds: what is submitted from ``start`` to before ``end`` is of it."""
+    """A step on the host, in microseconds: work submitted from ``start`` to before ``end`` belongs to it."""
 
     number: int
     start: float
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class DeviceActivity:
-    """What computes, sorted by when it was submitted; times in microseconds as in the file.
+    """Computation, sorted by when it was submitted; times in microseconds as in the file.
 
     rows:      (start, end), and ``submitted``, when the host submitted it: on a CPU when it starts
     busy:      their union; ``copies`` that of copies and memsets
@@ -65,18 +65,18 @@ class DeviceActivity:
     host: bool
 
     def places(self, start: float, end: float) -> slice:
-        """Of the rows that were submitted from ``start`` to before ``end``."""
+        """The rows that were submitted from ``start`` to before ``end``."""
         first, last = np.searchsorted(self.submitted, (start, end))
         return slice(int(first), int(last))
 
     def span(self, start: float, end: float) -> Interval | None:
-        """From the first to the last of what was submitted in that time; None for nothing."""
+        """From the start of the first to the end of the last row submitted in that time; None for no row."""
         rows = self.rows[self.places(start, end)]
         return (float(rows[:, 0].min()), float(rows[:, 1].max())) if len(rows) else None
 
 
 def device_of(kept: Recorded) -> DeviceActivity:
-    """Of the GPU where one worked, else of the host's threads."""
+    """Activity of the GPU if one worked, else of the host's threads."""
     if not kept.on_device:
         busy = without(kept.operators.rows(), kept.waits.rows())
         return DeviceActivity(busy, busy[:, 0], busy, np.zeros((0, 2)), busy * 0, True)
@@ -92,9 +92,9 @@ def device_of(kept: Recorded) -> DeviceActivity:
 
 
 def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
-    """Work without a launch on the record was submitted with what is before it on its stream, or before the trace.
+    """Submission times; work without a recorded launch gets that of earlier work on its stream, or none before it.
 
-    Where no launch is on the record at all, when it started.
+    If no launch is on the record at all, work counts as submitted when it started.
     """
     if not np.isfinite(submitted).any():
         return np.asarray(rows[:, 0])
@@ -108,7 +108,7 @@ def _filled(rows: np.ndarray, submitted: np.ndarray) -> np.ndarray:
 
 
 def windows_of(kept: Recorded, device: DeviceActivity) -> tuple[list[Window], str]:
-    """The steps on the host and, where they are not annotated, a sentence on how they were found."""
+    """The steps on the host and, if they are not annotated, a sentence on how they were found."""
     marked = sorted((note for note in kept.notes if note.name.startswith(PROFILER_STEP)), key=lambda n: n.start)
     updates = sorted((note for note in kept.notes if note.name.startswith(OPTIMIZER_STEP)), key=lambda n: n.start)
     if marked:
@@ -121,9 +121,9 @@ def windows_of(kept: Recorded, device: DeviceActivity) -> tuple[list[Window], st
 
 
 def _by_updates(windows: list[Window], updates: Sequence[HostSpan]) -> tuple[list[Window], str]:
-    """Windows that are micro-batches, most of them without a step of the optimizer, as steps up to each of those.
+    """Steps from windows that are micro-batches, most without an optimizer step: each ends with such a step.
 
-    What follows the last is no whole step; nor is the first, where it has fewer than most.
+    Windows after the last one are no whole step; nor is the first if it has fewer than most.
     """
     groups: list[list[Window]] = [[]]
     for window in windows:
@@ -152,7 +152,7 @@ def _whole_trace(kept: Recorded, device: DeviceActivity) -> tuple[list[Window], 
 
 
 def _by_optimizer(kept: Recorded, device: DeviceActivity, updates: Sequence[HostSpan]) -> tuple[list[Window], str]:
-    """From the end of an optimizer's step to that of the next; optimizers without backward between them are of one."""
+    """Steps from the end of one optimizer step to the next; optimizers without backward in between count as one."""
     accumulated = np.sort(np.array([span.end for span in kept.gradients]))
     ends = []
     for note, following in zip(updates, [*updates[1:], None], strict=True):
@@ -172,7 +172,7 @@ def _between(times: np.ndarray, start: float, end: float) -> bool:
 
 
 def _is_whole(windows: Sequence[Window], device: DeviceActivity) -> bool:
-    """Whether the first has about as much work as the others; on a CPU, as much time in it."""
+    """Whether the first step has about as much work as the others or, on a CPU, as much time."""
     work = [_work(device, window) for window in windows]
     return work[0] >= WHOLE * float(np.median(work[1:]))
 
@@ -185,7 +185,7 @@ def _work(device: DeviceActivity, window: Window) -> float:
 def bounds_of(
     windows: Sequence[Window], device: DeviceActivity, found: Sequence[Sequence[Found]]
 ) -> list[Interval | None]:
-    """When each step began and ended on the device, given the collectives of each; None for one without work."""
+    """Start and end of each step on the device, given the collectives of each; None for one without work."""
     if device.host:
         return [(window.start, window.end) for window in windows]
     spans = [device.span(window.start, window.end) for window in windows]
@@ -204,7 +204,7 @@ def bounds_of(
 
 
 def _first(window: Window, span: Interval, device: DeviceActivity) -> float:
-    """Where the first step begins: after the work before it, or on the host if the device was idle then."""
+    """Start of the first step: after earlier work, or on the host if the device was idle then."""
     earlier = device.rows[: device.places(window.start, window.end).start, 1]
     if len(earlier) and earlier.max() > window.start:
         return min(float(earlier.max()), span[1])
@@ -214,7 +214,7 @@ def _first(window: Window, span: Interval, device: DeviceActivity) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the host did in a step that needs its gradients, microseconds; all ascending.
+    """Host actions in a step that need its gradients, in microseconds; all ascending.
 
     backward:    from when to when it evaluated nodes of the last backward
     accumulated: when it had accumulated each gradient
@@ -230,7 +230,7 @@ class Needs:
     busy: np.ndarray
 
     def ended(self, found: Sequence[Found]) -> list[Found]:
-        """The collectives of the step in the order in which they were submitted, none of gradients ending too late."""
+        """The collectives of the step in order of submission, with late notes of ended gradients corrected."""
         ended = []
         before = reached = -math.inf
         for one in found:
@@ -243,12 +243,12 @@ class Needs:
         return ended
 
     def _updated(self, one: Found, since: float) -> float:
-        """When the wait ended, later than ``since``, after which the optimizer began, for a message in flight then."""
+        """End of the wait after ``since`` that let the optimizer begin, for a message in flight then."""
         begin = float(np.append(self.updates, math.inf)[np.searchsorted(self.updates, one.submitted)])
         return math.inf if one.end <= begin else self._went_on(min(max(since, self.backward[1]), begin), begin)
 
     def _copied(self, before: float) -> float:
-        """When the wait ended after which a message was copied, given when that before it was submitted.
+        """End of the wait after which a message was copied, given when the one before it was submitted.
 
         Of no more gradients than were there then are copies in the buckets before it.
         """
@@ -259,7 +259,7 @@ class Needs:
         return self._went_on(since, float(self.copies[place, 0]))
 
     def _went_on(self, since: float, until: float) -> float:
-        """The end of the longest pause between two times; the second where there is none."""
+        """The end of the longest pause between two times; the second time if there is no pause."""
         first, last = np.searchsorted(self.busy[:, 1], since, "right"), np.searchsorted(self.busy[:, 0], until)
         rows = np.clip(self.busy[first:last], since, until)
         starts, ends = np.append(since, rows[:, 1]), np.append(rows[:, 0], until)

@@ -1,4 +1,4 @@
-"""PipeDream's graph.txt: a node per layer with times in ms and sizes in bytes, and edges, which are passed over.
+"""PipeDream's graph.txt: a node per layer with times in ms and sizes in bytes, and edges, which are ignored.
 
     node4 -- Embedding(32320, 1024) -- forward_compute_time=0.073, backward_compute_time=6.949,
     activation_size=6291456.0, parameter_size=132382720.000        (one line)
@@ -20,11 +20,11 @@ TIMES = re.compile(
     r"([^,]+), backward_compute_time=([^,]+), activation_size=(\[[^\]]*\]|[^,]+), "
     r"parameter_size=([^, ]+)(?: -- stage_id=\d+)?"
 )
-"""What follows FIGURES. Matched apart from what stands before it, or a long line would take a square of its length."""
+"""The rest of a line after FIGURES. Matched separately, or a long line would take a square of its length."""
 
 
 def sniff(head: str) -> bool:
-    """A first line that begins with a node and states a forward_compute_time."""
+    """Whether the first line begins with a node and states a forward_compute_time."""
     first = head.lstrip().partition("\n")[0]
     return first.startswith("node") and "forward_compute_time=" in first
 

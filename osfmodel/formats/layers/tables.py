@@ -24,18 +24,18 @@ BACKWARD = tuple(f"{word}{unit}" for word in ("backward", "bwd", "backward_time"
 
 
 def sniff(head: str) -> bool:
-    """A header with a name, bytes, and a forward and a backward time."""
+    """Whether the header has a name, bytes, and a forward and a backward time."""
     columns = columns_of(head)
     return all(pick(columns, *names) is not None for names in (NAMES, BYTES, FORWARD, BACKWARD))
 
 
 def read(text: Text, hints: Hints) -> list[Workload]:
-    """One workload. Raises DataError for a row that is wrong."""
+    """One workload. Raises DataError for a wrong row."""
     return [workload_of(text, text.rows(), hints)]
 
 
 def workload_of(text: Text, rows: Iterable[tuple[int, dict[str, str]]], hints: Hints) -> Workload:
-    """The workload in (number, row) pairs. Raises DataError for none, and for one that is wrong."""
+    """The workload in (number, row) pairs. Raises DataError if there are none, or for a wrong one."""
     layers = [_layer(text, number, row) for number, row in rows]
     if not layers:
         raise DataError("has a header but no rows" if text.unit == "line" else "is an empty list")
@@ -63,7 +63,7 @@ def _layer(text: Text, number: int, row: dict[str, str]) -> Layer:
 
 
 def sniff_json(head: str) -> bool:
-    """A JSON list of objects that have a name, bytes, and a forward and a backward time."""
+    """Whether it is a JSON list of objects with a name, bytes, and a forward and a backward time."""
     start = head.lstrip()
     listed = start.startswith("[") and start[1:].lstrip().startswith("{")
     first = start.partition("}")[0]
@@ -71,7 +71,7 @@ def sniff_json(head: str) -> bool:
 
 
 def read_json(text: Text, hints: Hints) -> list[Workload]:
-    """One workload. Raises DataError that counts the entries, the first being 1."""
+    """One workload. Raises DataError that counts entries from 1."""
     entries = replace(text, unit="entry")
     return [workload_of(entries, _rows(entries, parse_list(text)), hints)]
 
@@ -84,7 +84,7 @@ def _rows(text: Text, entries: list[Any]) -> Iterator[tuple[int, dict[str, str]]
 
 
 def _cell(text: Text, number: int, value: Any) -> str:
-    """What a CSV would say."""
+    """The text of a value in a CSV file."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int | float)):
         raise text.fault(number, repr(value), "is neither text nor a number")
     return "" if value is None else str(value)

@@ -10,19 +10,19 @@ from osfmodel.entities.files import LARGEST_FILE
 
 MAGIC = b"\x1f\x8b"
 GZIP = 31
-"""zlib's number for a gzip header and the largest window."""
+"""zlib's number for a gzip header with the largest window."""
 PIECE = 2**16
-"""Most bytes that are unpacked at once."""
+"""Most bytes to unpack at once."""
 STEP = 2**14
-"""Bytes that are unpacked from: what does not fit into a piece is copied for the next."""
+"""Packed bytes to take at once: the rest that does not fit into a piece is copied for the next."""
 
 TIGHTEST, SUSPECT = 200, 2**28
-"""A file that unpacks to so many times its size, once that is so many bytes, is made to fill memory or time; traces
+"""Compression ratio and size from which a file is taken for one made to fill memory or time; traces
 reach 25 times."""
 
 
 def unpacked(content: bytes) -> bytes:
-    """What is packed in ``content``, or itself. Raises DataError for what is cut, damaged or too large."""
+    """The unpacked content, or ``content`` itself. Raises DataError if it is cut, damaged or too large."""
     if not content.startswith(MAGIC):
         return content
     steps = (content[start : start + STEP] for start in range(0, len(content), STEP))
@@ -30,7 +30,7 @@ def unpacked(content: bytes) -> bytes:
 
 
 def limited(pieces: Iterable[bytes], limit: int, why: str) -> Iterator[bytes]:
-    """``pieces`` up to ``limit`` bytes of them. Raises DataError, which ends in ``why``, where there are more."""
+    """``pieces``, up to ``limit`` bytes. Raises DataError, which ends in ``why``, if there are more."""
     room = limit
     for piece in pieces:
         room -= len(piece)
@@ -40,7 +40,7 @@ def limited(pieces: Iterable[bytes], limit: int, why: str) -> Iterator[bytes]:
 
 
 def streamed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """What is packed in ``pieces``, each of at most some 16 KiB, or they themselves.
+    """``pieces`` unpacked, each of at most some 16 KiB; unchanged if they are not packed.
 
     Several gzip files behind each other are one. Raises DataError for what is cut or damaged.
     """

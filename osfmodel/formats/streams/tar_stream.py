@@ -1,4 +1,4 @@
-"""Tar archives as a stream: each file in turn, never on disk, in memory that no archive can raise.
+"""Tar archives as a stream: each file in turn, never on disk, in memory that no archive can increase.
 
 The standard library's reader keeps every header and reads an extended header at the size that it claims; this one
 takes what archives of traces have (POSIX ustar and pax, GNU long names) and skips or refuses the rest.
@@ -19,14 +19,14 @@ USTAR = b"ustar"
 FILES, FOLDER, EXTENDED, GLOBAL, LONG_NAME, LONG_LINK = (b"0", b"\0", b"7"), b"5", b"x", b"g", b"L", b"K"
 SPECIAL = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
 SPARSE = "GNU.sparse"
-"""Begins the keys of files with holes, which are of a kind that is not read."""
+"""Prefix of the keys of sparse files, which are not supported."""
 OUTSIDE = "its name leads out of the archive"
-"""Why a file is not read whose name is absolute or has ``..``, as ``tar -P`` keeps them."""
+"""Reason for skipping a file whose name is absolute or has ``..``, as ``tar -P`` keeps them."""
 LARGEST_HEADER = 2**16
-"""Bytes that the extended header of a file may have."""
+"""Most bytes of a file's extended header."""
 MOST_ENTRIES = 20_000
 LONGEST_NAME = 200
-"""Characters of a name that are shown."""
+"""Most characters of a name to show."""
 
 
 def is_tar(start: bytes) -> bool:
@@ -36,13 +36,13 @@ def is_tar(start: bytes) -> bool:
 
 @dataclass(slots=True)
 class Bytes:
-    """A stream of bytes of which some are asked for at a time."""
+    """A stream of bytes that is taken some at a time."""
 
     pieces: Iterator[bytes]
     held: bytes = b""
 
     def take(self, count: int) -> Iterator[bytes]:
-        """The next ``count`` bytes in pieces; fewer where the stream ends."""
+        """The next ``count`` bytes in pieces; fewer if the stream ends."""
         while count and (self.held or self._more()):
             part, self.held = self.held[:count], self.held[count:]
             count -= len(part)
@@ -55,7 +55,7 @@ class Bytes:
 
 @dataclass(slots=True)
 class Body:
-    """What is in a file of an archive, of ``left`` bytes still to come. Raises DataError where the archive ends."""
+    """The content of a file in an archive, with ``left`` bytes to come. Raises DataError if the archive ends."""
 
     archive: Bytes
     name: str
@@ -71,7 +71,7 @@ class Body:
 
 @dataclass(slots=True)
 class TarHeader:
-    """What the header of a file says, and what extended headers before it said."""
+    """The header of a file, with the extended headers before it."""
 
     kind: bytes = b""
     name: bytes = b""
@@ -80,7 +80,7 @@ class TarHeader:
 
 
 def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tuple[str, Body]]:
-    """(name, content) of each regular file; what was not read of one when the next is asked for is skipped.
+    """(name, content) of each regular file; the rest of a file is skipped when the next is asked for.
 
     Links, devices and names that lead out of the archive are told of and left out. Raises DataError for an archive
     that is damaged, cut off, holds a file twice, more entries than any job has, or only files whose names lead out.
@@ -110,13 +110,13 @@ def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tupl
 
 
 def shown(name: bytes) -> str:
-    """A name of others as it may be printed: on one line, without codes for terminals, not too long."""
+    """A foreign name, safe to print: on one line, without codes for terminals, not too long."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text[-LONGEST_NAME:])
 
 
 def _unread(entry: TarHeader) -> str:
-    """Why an entry is not read; empty for files and folders."""
+    """The reason for skipping an entry; "" for files and folders."""
     parts = entry.name.split(b"/")
     if entry.kind in FILES and (b".." in parts or entry.name.startswith(b"/")):
         return OUTSIDE
@@ -126,7 +126,7 @@ def _unread(entry: TarHeader) -> str:
 
 
 def _entries(archive: Bytes) -> Iterator[TarHeader]:
-    """The entries that stand for a file, with their full names."""
+    """The entries of files, with their full names."""
     entry, number = TarHeader(), 0
     while header := _header(archive):
         number += 1
@@ -144,7 +144,7 @@ def _entries(archive: Bytes) -> Iterator[TarHeader]:
 
 
 def _header(archive: Bytes) -> bytes:
-    """The next header, nothing at the end of the archive."""
+    """The next header; empty at the end of the archive."""
     block = b"".join(archive.take(BLOCK))
     if len(block) == BLOCK and not any(block):
         return b""
@@ -170,7 +170,7 @@ def _name(header: bytes) -> bytes:
 
 
 def _number(text: bytes) -> int:
-    """A size: octal digits, or base 256 where it is large."""
+    """A size: octal digits, or base 256 if it is large."""
     if text[0] & 0x80:
         return int.from_bytes(text[1:], "big")
     try:
@@ -189,7 +189,7 @@ def _decimal(text: bytes) -> int:
 
 
 def _extended(archive: Bytes, entry: TarHeader) -> dict[str, bytes]:
-    """What an extended header says of the next file: ``path``, ``size``, and whether it is sparse."""
+    """The ``path``, ``size`` and sparse keys of an extended header, for the next file."""
     if entry.size > LARGEST_HEADER:
         raise DataError(f"is a tar archive with a header of {entry.size:,} bytes, which none has")
     content = b"".join(Body(archive, "a header", entry.size))

@@ -1,4 +1,4 @@
-"""Where traces lie: files, packed or not, archives and folders of them. Read as streams, never unpacked on disk."""
+"""Find and open traces: files, packed or not, archives and folders of them. Read as streams, never unpacked on disk."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
 
 HEAD = 65_536
 LARGEST_TRACE = 2**35
-"""Bytes of a file, unpacked."""
+"""Most bytes of a file, unpacked."""
 TOO_LARGE = "which no trace is"
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 MOST_FILES = 20_000
 MOST_TOLD = 5
-"""Files that are left out by name; of more, how many they are."""
+"""Most skipped files to report by name; only the number of the others is reported."""
 
 Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
 
 
 class ByteCounter:
-    """Counts the bytes read of all files, as they are on disk, and tells of each."""
+    """A counter of bytes read of all files, as they are on disk, that reports progress."""
 
     def __init__(self, paths: Iterable[Path], progress: Progress | None) -> None:
         self.progress, self.done = progress, 0
         self.total = sum(path.stat().st_size for path in paths if path.is_file()) if progress else 0
 
     def add(self, count: int) -> None:
-        """So many more."""
+        """Count bytes."""
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.done, self.total))
@@ -42,26 +42,26 @@ class ByteCounter:
 
 @dataclass(slots=True)
 class Skipped:
-    """Tells of the first few files that are left out, and at the end how many more there were."""
+    """Reports on the first few skipped files, and at the end the number of others."""
 
     tell: Callable[[str], None]
     count: int = 0
 
     def add(self, message: str) -> None:
-        """One more."""
+        """Report a skipped file."""
         self.count += 1
         if self.count <= MOST_TOLD:
             self.tell(message)
 
     def end(self) -> None:
-        """No more."""
+        """Report the number of others."""
         if self.count > MOST_TOLD:
             self.tell(f"and {self.count - MOST_TOLD:,} more are left out")
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What of archives and folders is wanted (``known``, by its beginning), who hears of the rest, who counts bytes."""
+    """A filter of files in archives and folders: ``known`` (beginning) says which are wanted; ``tell`` gets others."""
 
     known: Callable[[str], bool]
     tell: Callable[[str], None]
@@ -69,7 +69,7 @@ class Filter:
 
 
 def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -> Opened:
-    """(name for a person, content) of each trace in ``files``.
+    """(name for people, content) of each trace in ``files``.
 
     In folders those whose names end in one of ``endings`` or as archives do. In archives and folders those that
     ``known`` says are traces by their beginning; ``files.tell`` hears of others. Take each to its end before the next.
@@ -87,7 +87,7 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
 
 
 def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings: Sequence[str]) -> str | None:
-    """Which of ``formats``, sniffs by name, knows a file, or the first that any knows in an archive or a folder.
+    """The name in ``formats``, sniffs by name, of a file, or of the first known one in an archive or folder.
 
     None for a file that none knows. Raises DataError, with the path, for what cannot be read, and for an archive or a
     folder that holds nothing they know.
@@ -103,13 +103,13 @@ def recognised(path: Path, formats: Mapping[str, Callable[[str], bool]], endings
 
 
 def head_of(path: Path) -> bytes:
-    """What a file begins with, unpacked. Raises DataError for what cannot be read."""
+    """The beginning of a file, unpacked. Raises DataError if it cannot be read."""
     with _open(path) as file:
         return peeked(streamed(_read(file, ByteCounter((), None))), HEAD)[0]
 
 
 def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
-    """(file, whether it was found in a folder) of what a path names."""
+    """(file, whether it was found in a folder) for each file at a path."""
     if not path.is_dir():
         return [(path, False)]
     wanted = (*endings, *ARCHIVES)
@@ -125,7 +125,7 @@ def _listed(path: Path, endings: Sequence[str]) -> list[tuple[Path, bool]]:
 
 
 def _in_file(path: Path, found: bool, sifting: Filter) -> Opened:
-    """The traces in a file: itself, or those of an archive. One that was ``found`` in a folder may be none."""
+    """The traces in a file: itself, or those of an archive. One that was ``found`` in a folder may be no trace."""
     with _open(path) as file:
         start, pieces = peeked(streamed(_read(file, sifting.meter)), tar_stream.BLOCK)
         if tar_stream.is_tar(start):
@@ -159,7 +159,7 @@ def _text(content: bytes) -> str:
 
 
 def peeked(pieces: Pieces, count: int) -> tuple[bytes, Pieces]:
-    """At least the first ``count`` bytes, if there are as many, and all pieces still."""
+    """The first ``count`` bytes at least, if there are so many, and all pieces including them."""
     start = b""
     while len(start) < count and (piece := next(pieces, None)) is not None:
         start += piece
@@ -186,7 +186,7 @@ def _read(file: BinaryIO, meter: ByteCounter) -> Pieces:
 
 
 def _checked(path: Path, traces: Opened) -> Opened:
-    """The same, with the path before what is wrong with the file itself."""
+    """The traces, with the path added to errors in the file itself."""
     try:
         yield from traces
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The buckets in a trace: which gradients travelled in which all-reduce, and how long each had the network."""
+"""The buckets in a trace: the gradients of each all-reduce, and how long each all-reduce had the network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from osfmodel.entities.trace import Collective, GradientReady, Step
 
 
 def carried(step: Step) -> list[list[GradientReady]] | None:
-    """The gradients of each of the step's all-reduces, as the host submitted them; None where that does not work out.
+    """The gradients of each of the step's all-reduces, as the host submitted them; None if they do not match.
 
     An all-reduce carries what was accumulated when it was submitted and no other carries; where sizes are known, they
     must add up, which decides where some of that waited for a later bucket. Gradients may be of no message.
@@ -25,7 +25,7 @@ def carried(step: Step) -> list[list[GradientReady]] | None:
 
 
 def _by_time(step: Step) -> list[list[GradientReady]] | None:
-    """Of what the host had accumulated when it submitted each: what fills it, all where sizes are not known."""
+    """The gradients that the host had accumulated before each all-reduce and that fill it, or all without sizes."""
     left = list(step.gradients)
     found: list[list[GradientReady]] = []
     for one in step.reductions:
@@ -40,7 +40,7 @@ def _by_time(step: Step) -> list[list[GradientReady]] | None:
 
 
 def _filling(there: Sequence[GradientReady], size: int | None) -> list[GradientReady]:
-    """All, the last or the first of them, whichever have that size together; none where none have."""
+    """All, the last or the first gradients, whichever add up to ``size``; none if none do."""
     if size is None or any(gradient.elements is None for gradient in there):
         return list(there)
     before = list(accumulate((gradient.elements or 0 for gradient in there), initial=0))
@@ -53,7 +53,7 @@ def _filling(there: Sequence[GradientReady], size: int | None) -> list[GradientR
 
 
 def _by_size(step: Step) -> list[list[GradientReady]] | None:
-    """In order, as many as fill each."""
+    """Gradients in order, as many as fill each all-reduce."""
     found, place = [], 0
     for one in step.reductions:
         mine: list[GradientReady] = []
@@ -69,9 +69,9 @@ def _by_size(step: Step) -> list[list[GradientReady]] | None:
 
 
 def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: bool) -> float:
-    """When what is in it was there: its last gradient.
+    """When its content was ready: its last gradient.
 
-    Where the trace does not say which those are: when it was submitted, if the host computes, as DDP does that with the
+    If the trace does not tell its gradients: when it was submitted, if the host computes, as DDP does that with the
     last of them; else its start.
     """
     submitted = one.start if one.issued is None or not host_computes else one.issued
@@ -80,14 +80,14 @@ def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: b
 
 
 def exposed_others(step: Step) -> float:
-    """Seconds of the step in which other collectives than all-reduces of gradients were on, beside no computation."""
+    """Seconds of the step in which collectives other than gradients' all-reduces ran without computation."""
     gradients = {id(one) for one in step.reductions}
     others = [one.interval for one in step.collectives if id(one) not in gradients]
     return length(without(common(others, [(step.start, step.end)]), step.compute))
 
 
 def wire_times(collectives: Sequence[Collective]) -> list[float]:
-    """Seconds for which each had the network: those in which all ranks were in it, by how many were so at once."""
+    """Network time of each collective in seconds: while all ranks were in it, shared with others at that time."""
     spans = [(one.moved_from, one.end) for one in collectives]
     edges = sorted({edge for span in spans for edge in span})
     if not edges:

@@ -1,4 +1,4 @@
-"""The nouns in a trace of any format, and a line on what it holds."""
+"""The nouns in a trace of any format, and a line on its content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_SIZE = (
 
 
 def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequence[Noun]:
-    """The workload, what collectives took and the times of steps, as far as the trace holds them.
+    """The workload, the cluster and the measured steps, as far as the trace holds them.
 
     ``tell`` hears what is missing and how to record it; ``hints`` say what no trace does: the batch, and what few do,
     how many GPUs hosts have.
@@ -49,7 +49,7 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
 
 
 def _contradicted(trace: Trace, hints: Hints) -> list[str]:
-    """What was told that is not so by the trace."""
+    """Warnings about hints that contradict the trace."""
     said = []
     if hints.workers not in (None, trace.workers):
         said.append(f"--workers {hints.workers} is not taken: by the trace the job has {trace.workers}")
@@ -68,7 +68,7 @@ def _as_told(noun: Noun, hints: Hints) -> Noun:
 
 
 def found_in(trace: Trace) -> str:
-    """One line on it: ranks, steps, collectives and buckets of a step."""
+    """One line on a trace: ranks, steps, collectives and buckets of a step."""
     step = usual_step(trace)
     ranks = f"{len(trace.ranks)} of {trace.workers} ranks" if trace.workers else f"{len(trace.ranks)} rank"
     each = gpus_per_node(trace)
@@ -84,15 +84,15 @@ def found_in(trace: Trace) -> str:
 
 
 OFF = 0.05
-"""A step that is put together again is said to be off where it differs by a larger part."""
+"""Relative difference from which a reassembled step is reported as off."""
 
 
 OTHERS = 0.01
-"""Part of a step from which on collectives that a workload has as computation are told."""
+"""Part of a step from which collectives that a workload has as computation are reported."""
 
 
 def own_step(trace: Trace) -> float | None:
-    """Seconds of an iteration of the parts of ``trace``; None where one of them is missing."""
+    """Seconds of an iteration put together from the parts of ``trace``; None if one of them is missing."""
     try:
         workload = workload_of(trace)
         pricing = pricing_of(cluster_of(trace), trace.workers or 1)
@@ -102,12 +102,12 @@ def own_step(trace: Trace) -> float | None:
 
 
 def cautions(trace: Trace) -> tuple[str, ...]:
-    """A sentence on each reason to take what is made of ``trace`` with care, beside what it lacks (its remarks)."""
+    """A sentence on each reason to take results from ``trace`` with care, besides its remarks."""
     return *unsteady(trace), *doubts(trace), *_others(trace)
 
 
 def doubts(trace: Trace) -> tuple[str, ...]:
-    """A sentence where the parts give another step than was measured (the median), else none."""
+    """A sentence if the parts give another step time than the measured median, else none."""
     again = own_step(trace)
     measured = 0.0 if again is None else measurement_of(trace).iteration_time
     if again is None or not measured or abs(again / measured - 1) <= OFF:
@@ -119,7 +119,7 @@ def doubts(trace: Trace) -> tuple[str, ...]:
 
 
 def _others(trace: Trace) -> tuple[str, ...]:
-    """A sentence where collectives of which a workload knows nothing keep the device waiting, else none."""
+    """A sentence if collectives that a workload does not have keep the device waiting, else none."""
     step = usual_step(trace)
     other = exposed_others(step)
     if other < OTHERS * step.time:

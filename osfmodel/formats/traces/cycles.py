@@ -1,6 +1,6 @@
 """Several traces of one rank: the cycles of a profiler's schedule, which are further steps of the same job.
 
-``schedule(repeat=N)`` writes a file for each cycle. Those of a rank are of one process and follow each other in time
+``schedule(repeat=N)`` writes a file for each cycle. A rank's files are of one process and follow each other in time
 and in the numbers of their steps; two runs in one folder do not, since each counts its steps from 0. The cycles of all
 ranks are matched by order. Between them clocks of hosts drift, so that each cycle is brought to one clock by itself.
 """
@@ -19,9 +19,9 @@ REMEDY = "give the files of one run by their names, of each rank as many: a fold
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What wrote a file.
+    """The process that wrote a file.
 
-    process:   its number and its host's name, as far as the file says; empty where it does not say a number
+    process:   its number and its host's name, as far as the file says; "" if it has no number
     annotated: whether it numbered the steps itself
     """
 
@@ -30,7 +30,7 @@ class Writer:
 
 
 def places_of(files: Sequence[RankTrace], writers: Sequence[Writer]) -> list[int]:
-    """For each file the place of the process that wrote it, in the order of the files.
+    """For each file the index of the process that wrote it, in the order of the files.
 
     Files of one process do not overlap in time. Processes of one name may be several: in containers all are number 1.
     """
@@ -49,7 +49,7 @@ def places_of(files: Sequence[RankTrace], writers: Sequence[Writer]) -> list[int
 
 
 def require_different(files: Sequence[RankTrace]) -> None:
-    """Raise DataError, naming both, where two files are one trace, packed and not, say."""
+    """Raise DataError, naming both, if two files are the same trace, such as packed and unpacked."""
     seen: dict[tuple[tuple[int, float, float], ...], list[RankTrace]] = {}
     for file in files:
         alike = seen.setdefault(tuple((step.number, step.start, step.end) for step in file.steps), [])
@@ -60,7 +60,7 @@ def require_different(files: Sequence[RankTrace]) -> None:
 
 
 def cycles_of(files: Sequence[RankTrace], writers: Sequence[Writer]) -> list[list[int]]:
-    """By cycle in order of time, the places of its files, ranks ascending; one cycle where each rank has one file.
+    """Indices of the files of each cycle in order of time, ranks ascending; one cycle if each rank has one file.
 
     Raises DataError, naming both files, where two of a rank are not cycles of one run, and where the ranks do not have
     the same cycles.
@@ -91,7 +91,7 @@ def _require_following(before: RankTrace, after: RankTrace, first: Writer, secon
 
 
 def _later(before: RankTrace, after: RankTrace) -> bool:
-    """Whether the second was recorded after the first, whose last kernels may still have run when it began."""
+    """Whether the second was recorded after the first, whose last kernels may still have run at its start."""
     last = before.steps[-1]
     return after.steps[0].start >= (last.start + last.end) / 2
 
@@ -117,7 +117,7 @@ def _span(steps: Sequence[Step]) -> str:
 
 
 def continued(cycles: Sequence[Sequence[RankTrace]]) -> tuple[tuple[RankTrace, ...], list[str]]:
-    """Each rank with the steps of all its cycles, and what there is to say of it."""
+    """Each rank with the steps of all its cycles, and remarks on them."""
     ranks = tuple(
         replace(parts[0], steps=tuple(s for part in parts for s in part.steps)) for parts in zip(*cycles, strict=True)
     )

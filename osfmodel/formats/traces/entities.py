@@ -1,8 +1,8 @@
-"""The nouns in a trace: the workload, the buckets that were sent, what collectives took, and how long steps took.
+"""The nouns in a trace: the workload, the plan of its buckets, the cluster, and the measured steps.
 
 All are of the rank that the others wait for, and of its usual steps (:mod:`formats.traces.usual`), so that the parts of
 a step add up; times are medians over them. A gradient is ready for the job when the
-last rank on the record has it. What the device did is taken as it was: computation that collectives slow down is longer
+last rank on the record has it. Computation is taken as it was: if collectives slow it down, it is longer
 in the workload, and other collectives than those of gradients, which a plan cannot change, are part of its forward and
 backward.
 """
@@ -40,10 +40,10 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class TracedLayer:
-    """What becomes a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it.
+    """Data of a layer: ``ready`` is seconds since the step began, ``bucket`` the message that carries it.
 
-    ``held`` are its bytes in memory where it is cast before it is sent, as hooks do; ``dtype`` is what is sent.
-    ``grain`` is what it is where its name is made up.
+    ``held`` are its bytes in memory if it is cast before it is sent, as hooks do; ``dtype`` is the type that is sent.
+    ``grain`` is its kind if its name is made up.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TracedLayer:
 
 
 def workload_of(trace: Trace) -> Workload:
-    """What the rank that sets the pace computes, layers in the reverse of the order in which gradients are ready.
+    """The workload of the rank that sets the pace, its layers in reverse ready order.
 
     A layer for each gradient whose size is known, else for each bucket, else one for all with 0 bytes; its conditions
     say which. Forward is all before backward, the gaps in which the device idles too, spread over the layers by their
@@ -79,7 +79,7 @@ def workload_of(trace: Trace) -> Workload:
 
 
 def _computing(steps: Sequence[Step], time: float) -> float | None:
-    """The part of ``time``, that of a workload, in which the device computed; None where it is not on the record."""
+    """The part of ``time``, a workload's compute time, in which the device computed; None if not recorded."""
     return min(1.0, median(step.compute_time for step in steps) / time) or None
 
 
@@ -97,7 +97,7 @@ def _barrier(step: Step) -> float:
 
 
 def _pieces(step: Step, host_computes: bool) -> list[TracedLayer]:
-    """What of the step becomes layers, in ready order."""
+    """The future layers of the step, in ready order."""
     sizes = [one.bytes for one in step.reductions]
     messages = carried(step)
     if all(gradient.bytes is not None for gradient in step.gradients) and (messages or (step.gradients and not sizes)):
@@ -110,7 +110,7 @@ def _pieces(step: Step, host_computes: bool) -> list[TracedLayer]:
 
 
 def _pieces_of_job(trace: Trace, step: Step) -> list[TracedLayer]:
-    """The same, each ready when the last rank has it."""
+    """The future layers of the step, each ready when the last rank has its gradient."""
     mine = _pieces(step, trace.pace.host_computes)
     for rank in trace.ranks:
         for other in (one for one in rank.steps if one.number == step.number and one is not step):
@@ -122,7 +122,7 @@ def _pieces_of_job(trace: Trace, step: Step) -> list[TracedLayer]:
 
 
 def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None) -> list[TracedLayer]:
-    """One for each gradient; those that no message carries, where there are messages, have 0 bytes."""
+    """A layer for each gradient; if there are messages, gradients that none carries have 0 bytes."""
     where = {id(one): place for place, message in enumerate(messages or ()) for one in message}
     found = []
     for number, one in enumerate(step.gradients):
@@ -136,14 +136,14 @@ def _of_gradients(step: Step, messages: Sequence[Sequence[GradientReady]] | None
 
 
 def _cast(piece: TracedLayer, one: GradientReady, dtype: str | None) -> TracedLayer:
-    """As the message has it."""
+    """The layer with the size and dtype that its message has."""
     if dtype is None or one.elements is None or dtype == one.dtype:
         return piece
     return replace(piece, bytes=one.elements * element_bytes(dtype), dtype=dtype, held=one.bytes)
 
 
 def _sent_as(pieces: Sequence[TracedLayer]) -> str:
-    """``fp16`` or ``bf16`` where all that is sent is cast to it."""
+    """``fp16`` or ``bf16`` if every message is cast to it; else ""."""
     casts = {piece.dtype if piece.held is not None else "" for piece in pieces if piece.bytes}
     return CASTS.get(casts.pop(), "") if len(casts) == 1 else ""
 
@@ -151,7 +151,7 @@ def _sent_as(pieces: Sequence[TracedLayer]) -> str:
 def _of_buckets(
     step: Step, messages: Sequence[Sequence[GradientReady]] | None, host_computes: bool
 ) -> list[TracedLayer]:
-    """One for each bucket, ready with what is in it."""
+    """A layer for each bucket, ready with its content."""
     found = []
     for number, one in enumerate(step.reductions):
         ready = filled(one, messages[number] if messages else (), host_computes)
@@ -161,7 +161,7 @@ def _of_buckets(
 
 
 def _in_order(pieces: Iterable[TracedLayer]) -> list[TracedLayer]:
-    """With ready times that never decrease."""
+    """Layers in order, with ready times that never decrease."""
     found: list[TracedLayer] = []
     for piece in pieces:
         before = found[-1].ready if found else 0.0
@@ -170,7 +170,7 @@ def _in_order(pieces: Iterable[TracedLayer]) -> list[TracedLayer]:
 
 
 def _usual(rows: Sequence[list[TracedLayer]]) -> list[TracedLayer]:
-    """The median of those steps that are cut into the same pieces as most."""
+    """The median over those steps that are cut into the same pieces as most."""
     shapes = [tuple(replace(piece, ready=0.0) for piece in row) for row in rows]
     usual = Counter(shapes).most_common(1)[0][0]
     alike = [row for row, shape in zip(rows, shapes, strict=True) if shape == usual]
@@ -178,7 +178,7 @@ def _usual(rows: Sequence[list[TracedLayer]]) -> list[TracedLayer]:
 
 
 def _layers(pieces: Sequence[TracedLayer], forward: float, end: float) -> list[Layer]:
-    """From input to output; computation after the last gradient is a layer without one, at the input."""
+    """Layers from input to output; computation after the last gradient is a layer without one, at the input."""
     total = sum(piece.bytes for piece in pieces)
     layers, before = [], forward
     for piece in pieces:
@@ -219,7 +219,7 @@ def _printable(text: str) -> str:
 
 
 def plan_of(trace: Trace, workload: Workload) -> Plan:
-    """The buckets that were really sent, for the workload of the same trace.
+    """The buckets that were really sent, as a plan for the workload of the same trace.
 
     On one channel, though all-reduces may have been in flight together: :func:`cluster_of` has the time for which each
     had the network. Raises DataError where nothing was sent, or sizes are not known.
@@ -242,9 +242,9 @@ def plan_of(trace: Trace, workload: Workload) -> Plan:
 
 
 def cluster_of(trace: Trace) -> Cluster:
-    """What collectives had the network for, by bytes: means over the steps.
+    """The network time of collectives, by bytes: means over the steps.
 
-    That is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
+    It is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
     time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
     longer than a larger one (:func:`formats.traces.network.rising_means`). All-reduces of about one size are no table:
     they become a line through them and through nothing, which its conditions say. Raises DataError where no size is
@@ -283,7 +283,7 @@ def cluster_of(trace: Trace) -> Cluster:
 
 
 def gpus_per_node(trace: Trace) -> int | None:
-    """How many GPUs of each node the job used, 2 or more; None where that is not certain.
+    """GPUs of each node that the job used, 2 or more; None if that is not certain.
 
     It is where all ranks are on the record, as many of each host, and each on a GPU of another number than the others
     there: hosts of one name, or of none, would have equal numbers. Collectives of some of the ranks only may be of one
@@ -301,7 +301,7 @@ def gpus_per_node(trace: Trace) -> int | None:
 
 
 def measurement_of(trace: Trace) -> Measurement:
-    """The times of steps of the rank that sets the pace, with the plan that was sent where it is known.
+    """The step times of the rank that sets the pace, with the plan that was sent if it is known.
 
     Of all that sent what most did, of which the other nouns take the middle third.
     """

@@ -7,7 +7,7 @@ Taken from where:
 * ``k80-10gbe-ring``: a = 2(n-1) 45.25 us and b, from which B-Caffe decides what to merge (its scripts/gmwfbp.py);
 * the iteration of one node, 64 images on its 2 GPUs: 64 / (images/s) = 392 ms.
 
-Backward stays as logged (202 ms), for the log is of these runs. What is left of the 392 ms comes before it (the log has
+Backward stays as logged (202 ms), for the log is of these runs. The rest of the 392 ms comes before it (the log has
 nothing on forward, update and input). No parameter is fitted; since one node gives the compute time, its rows are.
 
 ResNet-50 has no tensor profile on a K80, and is not predicted.

@@ -1,4 +1,4 @@
-"""What several recipes do: bring a profile to measured times, and form old DDP's buckets."""
+"""Helpers of several recipes: scale a profile to measured times, and form old DDP's buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from osfmodel.entities.workload import Workload
 
 
 def with_compute_time(workload: Workload, compute_time: float) -> Workload:
-    """``workload`` with all times in proportion, so that one worker alone takes ``compute_time`` per iteration."""
+    """``workload`` with all times scaled so that a single GPU takes ``compute_time`` per iteration."""
     return workload.scaled(compute_time / workload.compute_time)
 
 

@@ -1,6 +1,6 @@
-"""Profiles of AdaptDL's other models, counted from their code: every tensor, and a share of the time for every module.
+"""Profiles of AdaptDL's other models, counted from their code: every tensor, and each module's share of the time.
 
-Nobody has published times of their layers. What a prediction needs is the bytes, which can be counted, and when each
+Nobody has published times of their layers. A prediction needs the bytes, which can be counted, and when each
 gradient is ready as a share of the compute time, which is estimated here. All are labelled ``reconstructed``; times are
 in no unit, for recipes bring them to a measured compute time.
 
@@ -22,11 +22,11 @@ from osfmodel.entities.workload import Layer, Workload
 
 FLOAT32 = 4
 SECONDS_PER_FLOP, SECONDS_PER_BYTE, SECONDS_PER_NORMALISED_BYTE = 1 / 10.5e12, 1 / 829e9, 1 / 79e9
-"""Of the FLOPs-and-bytes model fitted to ResNet-50 on a V100 (profiles/reconstruct.py); only their ratios matter."""
+"""Constants of the FLOPs-and-bytes model fitted to ResNet-50 on a V100 (profiles/reconstruct.py); only ratios count."""
 
 
 class Module(NamedTuple):
-    """name: as in the model; backward: how long its backward pass takes; shapes: of its parameters."""
+    """name: as in the model; backward: time of its backward pass; shapes: of its parameters."""
 
     name: str
     backward: float
@@ -34,7 +34,7 @@ class Module(NamedTuple):
 
 
 def workload(name: str, modules: Sequence[Module], batch: int | None, conditions: str) -> Workload:
-    """Modules from input to output. All gradients of one are ready together; forward is half of backward."""
+    """A workload of modules from input to output. Gradients of one are ready together; forward is half of backward."""
     layers = [
         Layer(f"{module.name}.{number}", time / 2, time, FLOAT32 * prod(shape))
         for module in modules
@@ -82,7 +82,7 @@ CHANNELS, FIRST_KERNEL, SECOND_KERNEL = 32, (41, 11), (21, 11)
 BANDS = (81, 41)
 """Frequencies after each of the two convolutions over a spectrogram of 161."""
 SPEECH_BATCH = 20
-"""Of the job. Larger batches read the recurrent weights less often per sample."""
+"""The job's batch size. Larger batches read the recurrent weights less often per sample."""
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,7 @@ def deepspeech2() -> Workload:
 
 
 def _product(multiplications: float, passes: int = 2) -> float:
-    """Gradients of the weight and, but for the first layer, of the input; per step of a whole batch."""
+    """Seconds for the gradients of the weight and, except in the first layer, of the input, per step and batch."""
     return passes * 2 * multiplications * SPEECH_BATCH * SECONDS_PER_FLOP
 
 

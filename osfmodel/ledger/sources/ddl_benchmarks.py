@@ -60,8 +60,8 @@ Times = Mapping[tuple[str, str, int, str], float]
 
 class Calibration(NamedTuple):
     """alone:    the workloads on one GPU
-    together: the same where the update has to wait for an all-reduce
-    launch:   seconds per tensor that it then takes longer under AdamW
+    together: the same if the update has to wait for an all-reduce
+    launch:   extra seconds per tensor that the update then takes under AdamW
     lines:    seconds per message and per byte
     """
 
@@ -82,7 +82,7 @@ def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) ->
 
 
 def calibrate(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) -> Calibration:
-    """Everything that is fitted, on the runs on one GPU and on those named in FITTED_PLANS."""
+    """Fit the parameters on the runs on one GPU and on those named in FITTED_PLANS."""
     times = {(run.workload, run.cluster, run.workers, run.plan): run.iteration_time for run in measurements}
     alone = {
         name: with_update(profiles.load_workload(name), time)
@@ -100,7 +100,7 @@ def calibrate(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS
 
 
 def with_update(workload: Workload, compute_time: float) -> Workload:
-    """``workload`` in ``compute_time`` seconds, of which the update takes what its memory traffic does."""
+    """``workload`` in ``compute_time`` seconds, of which the update takes the time of its memory traffic."""
     update = 0.0
     if workload.name in ADAMW:
         update = ADAMW_BYTES * workload.gradient_bytes / 4 / MEMORY_BANDWIDTH
@@ -132,10 +132,10 @@ def update_launch(workloads: Mapping[str, Workload], times: Times) -> float:
 
 
 def line(workload: Workload, single: float, wfbp: float, effects: Effects = NO_EFFECTS) -> AffineCost:
-    """Seconds per message and per byte that give both runs: one message of everything, and one per tensor.
+    """Seconds per message and per byte that fit both runs: everything in one message, and one message per tensor.
 
     Every start-up given to messages is taken from the bytes of the single one, so that it stays as measured; the
-    iteration with one message per tensor grows with the start-up, whose root is found. Where it is longer than
+    iteration with one message per tensor grows with the start-up, whose root is found. If it is longer than
     measured even without, there is none.
     """
     from scipy.optimize import brentq
@@ -163,7 +163,7 @@ def line(workload: Workload, single: float, wfbp: float, effects: Effects = NO_E
 
 
 def merged_plan(workload: Workload, cluster: str, workers: int) -> Plan:
-    """What the benchmark merges: its rule, its constants, and the backward times that it measures at the start."""
+    """The plan that the benchmark merges from its rule, its constants and the backward times of its own warm-up."""
     gradients = workload.gradients
     startup, per_byte = regression.linear(cost_of(load_cluster(RULES[cluster]), workers))
     ends = mg_wfbp.merge(gradients.ready_times, gradients.sizes, gradients.dtypes, startup, per_byte, LEAST)

@@ -7,7 +7,7 @@ replayed, and the bundled cluster, which ``osf bench`` measured between the same
 fitted to them. The plan is that of the buckets which DDP formed, as it logged them, what the executor was given, or
 what Horovod's loop makes of the settings that it had.
 
-A cell is a plan on one workload, cluster and set of options; its repeats took turns with the other plans. Where they
+A cell is a plan on one workload, cluster and set of options; its repeats took turns with the other plans. If they
 differ by more than 5 % the cell is listed and not counted: a rule from before the runs.
 """
 
@@ -32,7 +32,7 @@ from osfmodel.ledger.results import Row, Verdict
 def judge(
     measurements: Sequence[Measurement], change: Callable[[Pricing], Pricing] = lambda pricing: pricing
 ) -> Verdict:
-    """Predict all runs, and mark those of cells that do not repeat; ``change`` what is paid (for an ablation)."""
+    """Predict all runs, and mark those of unsteady cells; ``change`` changes prices (for an ablation)."""
     return Verdict(
         without_unsteady(measurements, [_row(run, change) for run in measurements]),
         "nothing: workloads and plans as replayed, wires as osf bench measured them before",

@@ -30,11 +30,11 @@ from osfmodel.ledger.sources.common import with_compute_time
 from osfmodel.targets.named_plans import make_plan
 
 STEP = "50us"
-"""Assumed, after the 45.25 us that B-Caffe measured for a step over 10 GbE; the runs state none. Much hangs on it: the
+"""Assumed step time, after the 45.25 us of B-Caffe's steps over 10 GbE; the runs state none. Much hangs on it: the
 median |error| is 6.3 % with 0, 8.8 % as it is and 16.3 % with 200 us (benchmarks/ablation.py, tests/ledger)."""
 ALONE = "1 node 1 GPU"
 TUNING = "autotune"
-"""The last word of the set-up while Horovod tunes itself; a run ``with autotuned params`` has what it found."""
+"""Last word of the set-up while Horovod tunes itself; a run ``with autotuned params`` used the result."""
 
 
 def judge(measurements: Sequence[Measurement], effects: Effects = NO_EFFECTS) -> Verdict:

@@ -1,4 +1,4 @@
-"""The speed-ups that MG-WFBP and ASC-WFBP publish, by replay: only ratios of iteration times are compared.
+"""The speed-ups that MG-WFBP and ASC-WFBP publish, replayed: only ratios of iteration times are compared.
 
 Taken from the papers: compute time per iteration, and the all-reduce as a + b bytes that the authors measured. Taken
 from the bundled reconstructions: tensors, in which order they are ready, and when (a FLOPs-and-bytes model fitted to a
@@ -33,7 +33,7 @@ PUBLISHED_32 = AffineCost(((4.04e-3, 8.64e-10),))
 PLOTTED_32 = AffineCost(((1.3687e-3, 1.6570e-9),))
 """One all-reduce on the same 8 nodes: comment in the authors' plot script of INFOCOM 2021. For comparison only."""
 COMPARED = {"MG-WFBP": ("mg-wfbp", ("wfbp", "single")), "ASC-WFBP": ("asc-wfbp", ("wfbp", "mg-wfbp"))}
-"""Of each paper: its method, and what it is compared with."""
+"""The method of each paper, and the methods that it is compared with."""
 FITTED_ON = "nothing: speed-ups from published compute times and all-reduce costs, with reconstructed workloads"
 
 Prices: TypeAlias = Callable[[Measurement], Cost]
@@ -45,7 +45,7 @@ def judge(measurements: Sequence[Measurement]) -> Verdict:
 
 
 def published(run: Measurement) -> Cost:
-    """The line that the authors measured: at 16 workers that of the bundled clusters."""
+    """All-reduce cost that the authors measured; at 16 workers that of the bundled clusters."""
     return PUBLISHED_32 if run.workers == 32 else cost_of(load_cluster(run.cluster), run.workers)
 
 
@@ -57,8 +57,8 @@ def speed_ups(
 ) -> list[Row]:
     """Time of the other method / time of the paper's own, published against replayed.
 
-    ``prices`` is what an all-reduce costs, ``rules`` what the planner takes it to cost: the same, unless one asks what
-    a plan made from wrong constants does.
+    ``prices`` is the true cost of an all-reduce, ``rules`` the cost that the planner assumes: the same, except to test
+    plans made from wrong constants.
     """
     groups: dict[tuple[str, ...], dict[str, Measurement]] = {}
     for run in measurements:
@@ -96,7 +96,7 @@ def replay(run: Measurement, price: Cost, rule: Cost, effects: Effects = NO_EFFE
 def as_run(workload: Workload, compute_time: float, precision: str) -> Workload:
     """``workload`` with all times scaled to ``compute_time``, and half the bytes in ``fp16``.
 
-    That is all that is known of float16: the shares of time stay those of float32.
+    Nothing more is known of float16: the shares of time stay those of float32.
     """
     whole = with_compute_time(workload, compute_time)
     return compressed(whole, FP16) if precision == FP16 else whole

@@ -37,31 +37,31 @@ EFFECTS = Effects(compute_slowdown=CITED_SLOWDOWN)
 ALONE = "1"
 """The placement of the runs on one GPU."""
 MOST_SECONDS_PER_BYTE = 1e-6
-"""1 MB/s: no network here is slower."""
+"""1 MB/s in seconds per byte: no network here is slower."""
 
 Group = Mapping[int, Measurement]
 """The runs of one placement by batch size."""
 Fitted = tuple[int, AffineCost]
-"""The batch size of the run that was fitted, and the cost that gives its time."""
+"""The batch size of the fitted run, and the cost that gives its time."""
 
 
 def judge_imagenet(measurements: Sequence[Measurement]) -> Verdict:
-    """ResNet-50: all batches of a placement but the smallest, from that one and the runs on one GPU."""
+    """Judge ResNet-50: all batches of a placement but the smallest, from that one and the runs on one GPU."""
     return judge(measurements, rebuilt(profiles.load_workload("resnet50-v100")))
 
 
 def judge_cifar10(measurements: Sequence[Measurement]) -> Verdict:
-    """ResNet-18 on images of 32 x 32, likewise."""
+    """Judge ResNet-18 on images of 32 x 32 in the same way."""
     return judge(measurements, as_built(counted.resnet18_cifar10()))
 
 
 def judge_deepspeech2(measurements: Sequence[Measurement]) -> Verdict:
-    """DeepSpeech2, likewise."""
+    """Judge DeepSpeech2 in the same way."""
     return judge(measurements, rebuilt(counted.deepspeech2()))
 
 
 def judge_ncf(measurements: Sequence[Measurement]) -> Verdict:
-    """NeuMF, likewise."""
+    """Judge NeuMF in the same way."""
     return judge(measurements, as_built(counted.ncf()))
 
 
@@ -76,7 +76,7 @@ def as_built(profile: Workload) -> Workload:
 
 
 def judge(measurements: Sequence[Measurement], buckets: Workload, effects: Effects = EFFECTS) -> Verdict:
-    """Predict from the buckets of a profile, sizes and shares of the compute time, and with ``effects``."""
+    """Predict from the buckets of a profile (sizes, shares of the compute time), with ``effects``."""
     groups = _groups(measurements)
     alone = {
         batch: with_compute_time(buckets, run.iteration_time) for batch, run in groups["placements", ALONE].items()
@@ -113,7 +113,7 @@ def _row(run: Measurement, alone: Mapping[int, Workload], fitted: Fitted, effect
 
 
 def _fitted(group: Group, alone: Mapping[int, Workload], effects: Effects) -> Fitted:
-    """The seconds per byte of a placement, on its run with the smallest batch; one GPU pays nothing."""
+    """Seconds per byte of a placement, fitted on its run with the smallest batch; none on one GPU."""
     smallest = min(group)
     run = group[smallest]
     if run.workers == 1:
@@ -122,7 +122,7 @@ def _fitted(group: Group, alone: Mapping[int, Workload], effects: Effects) -> Fi
 
 
 def seconds_per_byte(run: Measurement, workload: Workload, effects: Effects) -> float:
-    """What a byte of all-reduce must cost for ``workload`` to take as long as ``run``; 0 where it hides even then."""
+    """Seconds per byte of all-reduce with which ``workload`` takes as long as ``run``; 0 if it is slower even so."""
     from scipy.optimize import brentq
 
     plan = one_by_one(workload)
@@ -137,7 +137,7 @@ def seconds_per_byte(run: Measurement, workload: Workload, effects: Effects) -> 
 
 
 def by_bucket(workload: Workload, plan: Plan) -> Workload:
-    """One layer per bucket of a plan in ready order: ready times and sizes, all that the recursion looks at."""
+    """One layer per bucket of a plan in ready order: its ready time and size, all that the recursion needs."""
     gradients = workload.gradients
     ready = dict(zip(gradients.names, gradients.ready_times, strict=True))
     layers: list[Layer] = []

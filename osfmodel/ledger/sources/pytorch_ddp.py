@@ -37,14 +37,14 @@ from osfmodel.ledger.sources.common import from_input, with_compute_time
 
 CLUSTER = "nccl-v100-dgx1"
 FIRST_LIMIT = MIB
-"""torch 1.4: _DEFAULT_FIRST_BUCKET_BYTES."""
+"""The first limit of torch 1.4: _DEFAULT_FIRST_BUCKET_BYTES."""
 LARGE, SMALL, WITHOUT = "ddp", "ddp-1mib", "none"
 """Names of plans in the measurements."""
 LIMITS = {LARGE: 25 * MIB, SMALL: MIB, WITHOUT: 25 * MIB}
 
 
 class Calibrated(NamedTuple):
-    """A network in the compute time of its run without DDP, its plans, and what DDP costs on one GPU."""
+    """A network: the compute time of its run without DDP, its plans, and the cost of DDP on one GPU."""
 
     workload: Workload
     plans: Mapping[str, Plan]
@@ -65,7 +65,7 @@ def judge(measurements: Sequence[Measurement], off: Sequence[str] = ()) -> Verdi
 
 
 def calibrated(runs: Sequence[Measurement]) -> Calibrated:
-    """From the runs of one network on one GPU; others are not looked at."""
+    """Calibrate from the runs of one network on one GPU; other runs are ignored."""
     alone = {run.plan: run for run in runs if run.workers == 1}
     workload = with_compute_time(profiles.load_workload(runs[0].workload), alone[WITHOUT].iteration_time)
     plans = {name: from_input(workload, (FIRST_LIMIT, limit)) for name, limit in LIMITS.items()}

@@ -1,7 +1,7 @@
-"""Other lines for a tuned plan than those of its framework: SNIPPETS maps a name to its Snippet.
+"""Further lines for a tuned plan besides the framework's settings: SNIPPETS maps a name to its Snippet.
 
-To add one: a Snippet of a function (Tuning) -> text in a module here, and one line in the table. It raises UsageError,
-saying why, where it has nothing to say of this tuning. ``osf tune --lines NAME`` prints it; tests/conformance runs over
+To add one: a Snippet of a function (Tuning) -> text in a module here, and one line in the table. It raises UsageError
+with the reason if it does not apply to a tuning. ``osf tune --lines NAME`` prints it; tests/conformance runs over
 the table.
 """
 

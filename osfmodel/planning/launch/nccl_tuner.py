@@ -1,4 +1,4 @@
-"""``nccl_tuner.conf`` of NCCL's example tuner plugin: which algorithm and protocol for which message.
+"""``nccl_tuner.conf`` of NCCL's example tuner plugin: the algorithm and protocol for each message size.
 
 A line is ``collective,min,max,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff`` (NVIDIA/nccl,
 ext-tuner/example, README.md and plugin.c, read): sizes in bytes, both ends included, -1 for any. The first line that
@@ -16,13 +16,13 @@ from osfmodel.planning.launch.snippet import Snippet
 from osfmodel.planning.results import Tuning
 
 ALGORITHMS = {"ring": "ring", "tree": "tree", "NVLS": "nvls", "NVLSTree": "nvls_tree"}
-"""From the names of the cost model to those of the file; protocols are written small."""
+"""Algorithm names in the file, by the cost model's names; protocols are in lower case."""
 
 
 def write(tuning: Tuning) -> str:
-    """The file.
+    """The content of ``nccl_tuner.conf``.
 
-    Raises UsageError for a cluster of another cost model, which knows no algorithms, for several worker counts, and
+    Raises UsageError for a cluster whose cost model has no algorithms, for several worker counts, and
     for a plan that splits all-reduces.
     """
     cluster = tuning.cluster

@@ -9,7 +9,7 @@ from osfmodel.planning.results import Tuning
 
 
 class Snippet(NamedTuple):
-    """meaning: what it is for, in half a line; write: (tuning) -> the whole file."""
+    """meaning: half a line on its use; write: (tuning) -> the whole file."""
 
     meaning: str
     write: Callable[[Tuning], str]

@@ -1,4 +1,4 @@
-"""How the workers of a tuned plan are started: torchrun on each node, by hand or under Slurm."""
+"""Commands that start the workers of a tuned plan: torchrun on each node, by hand or under Slurm."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from osfmodel.planning.results import Tuning
 from osfmodel.targets import CONFIG_TARGETS
 
 PORT = 29500
-"""torchrun's own default for meeting."""
+"""torchrun's own default port for the rendezvous."""
 
 
 def torchrun(tuning: Tuning) -> str:
-    """The command for every node; on one node it needs no meeting place. Raises UsageError as :func:`places`."""
+    """The command for every node; one node alone needs no rendezvous. Raises UsageError as :func:`places`."""
     nodes, each = places(tuning)
     script = _script(tuning)
     if nodes == 1:
@@ -26,7 +26,7 @@ def torchrun(tuning: Tuning) -> str:
 
 
 def slurm(tuning: Tuning) -> str:
-    """A script for sbatch: one torchrun per node, which meet on the first. Raises UsageError as :func:`places`."""
+    """A script for sbatch: one torchrun per node; they meet on the first. Raises UsageError as :func:`places`."""
     nodes, each = places(tuning)
     head = _head(tuning, nodes, each)
     job = re.sub(r"[^\w.-]+", "-", tuning.workload.name)
@@ -34,7 +34,7 @@ def slurm(tuning: Tuning) -> str:
 
 
 def places(tuning: Tuning) -> tuple[int, int]:
-    """Nodes, and workers on each.
+    """Number of nodes, and workers on each.
 
     Raises UsageError for several worker counts, for workers that do not fill nodes evenly, and for a framework with a
     launcher of its own.
@@ -62,7 +62,7 @@ def _head(tuning: Tuning, nodes: int, each: int) -> str:
 
 
 def _script(tuning: Tuning) -> str:
-    """The training script, with the settings where they are arguments of it."""
+    """The training script, with the settings if they are its arguments."""
     return f"train.py {CONFIG_TARGETS[tuning.target].launch.arguments(tuning.knobs)}".strip()
 
 

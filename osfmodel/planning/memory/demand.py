@@ -1,4 +1,4 @@
-"""What ``osf tune --memory`` is asked for, and what it finds: see :mod:`osfmodel.planning.memory.search`."""
+"""The request and the result of ``osf tune --memory``: see :mod:`osfmodel.planning.memory.search`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 
 WORTHWHILE = 0.005
-"""Gains below half a percent are within what repeated runs differ by."""
+"""Smallest gain worth having: repeated runs differ by as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a plan is to keep within, and what it may do.
+    """The memory limit of a plan, and the means that it may use.
 
     limit:      bytes that a step may keep
-    optimizer:  a key of ``OPTIMIZERS``, in place of the one that was profiled
-    density:    the least part of a layer's elements that may be sent; None to send all, so that training computes what
-                it always did
-    batch_size: None for the one that trains fastest
-    release:    whether layers may be updated as soon as their gradients have arrived: clipping and whatever else looks
-                at all gradients before the update has to do without
-    mirror:     whether sparse buckets keep what was not sent in a mirror of the weights, instead of a residual
-    communicator: bytes that the library keeps for each communicator; these plans have one channel, and so one of them
+    optimizer:  a key of ``OPTIMIZERS``, instead of the profiled one
+    density:    the least part of a layer's elements to send; None to send all, which leaves the results of training
+                unchanged
+    batch_size: None for the fastest
+    release:    whether layers may be updated as soon as their gradients have arrived, which rules out clipping and
+                whatever else needs all gradients before the update
+    mirror:     whether sparse buckets keep unsent updates in a mirror of the weights, instead of a residual
+    communicator: bytes that the library keeps for each communicator; these plans use a single one
     """
 
     limit: int
@@ -53,10 +53,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan for one batch size, what it takes, and what it keeps.
+    """A plan for one batch size, with its iteration time and its memory.
 
-    bound: seconds that no schedule on one channel with a barrier beats at this batch size within the limit, whatever it
-           recomputes, releases and, where permitted, sends sparsely; None where that was not asked
+    bound: seconds that no schedule on one channel with a barrier beats at this batch size within the limit, even with
+           recomputing, releasing and, if permitted, sparse sending; None if not computed
     """
 
     workload: Workload = field(repr=False)
@@ -73,7 +73,7 @@ class Candidate:
 
     @property
     def iteration_time(self) -> float:
-        """Seconds."""
+        """Seconds for one iteration."""
         return self.timeline.iteration_time
 
     @property
@@ -88,17 +88,17 @@ class Candidate:
 
     @property
     def sparse(self) -> tuple[str, ...]:
-        """The layers that are sent sparsely, in the order of the buckets."""
+        """Layers that are sent sparsely, in the order of the buckets."""
         return tuple(b.layer for bucket in self.plan.buckets if bucket.density is not None for b in bucket.blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTuning:
-    """What :func:`tune_memory` found.
+    """The result of :func:`tune_memory`.
 
-    before: DDP with its defaults, its largest batch that fits, None where none does; after: the best that was found
-    largest: the largest batch that fits with everything that saves memory
-    tried:  every batch size's best
+    before: DDP's defaults at the largest batch that fits, None if none does; after: the best plan that was found
+    largest: the largest batch that fits with every means to save memory
+    tried:  the best plan of every batch size that was tried
     """
 
     workload: Workload = field(repr=False)
@@ -113,7 +113,7 @@ class MemoryTuning:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a prediction takes for granted."""
+        """Assumptions of the prediction and side effects of the plan."""
         notes = [caveat(self.demand.communicator)]
         if self.after.plan.release:
             notes.append("released gradients cannot be clipped; --no-release keeps them")
@@ -128,7 +128,7 @@ class MemoryTuning:
 
     @property
     def improvement(self) -> bool:
-        """Whether it brings so much more throughput that it is worth having."""
+        """Whether the gain in throughput is large enough to be worth having."""
         return self.gain is None or self.gain >= WORTHWHILE
 
     @property

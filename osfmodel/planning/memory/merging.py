@@ -1,7 +1,7 @@
-"""The best merging of messages where some tensors are sent sparsely, dense and sparse ones apart.
+"""The best merging of buckets if some tensors are sent sparsely; dense and sparse tensors are merged separately.
 
-A sparse tensor stands in the dynamic programme with the bytes of which an all-reduce takes as long as the all-gather of
-its entries, and is ready when it has been selected.
+In the dynamic programme a sparse tensor has the bytes of an all-reduce that takes as long as the all-gather of
+its entries, and is ready once its entries are selected.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from osfmodel.solve.solution import Limits, Question
 from osfmodel.solve.under_effects import plan_under_effects
 
 SPARSE = "_sparse"
-"""Ends the dtype of what is sent sparsely while messages are merged: it shares none with what is dense."""
+"""Suffix of a sparse tensor's dtype during merging, so that it is not merged with dense tensors."""
 
 
 def plan_chosen(workload: Workload, pricing: Pricing, choice: Retention, density: float | None, limits: Limits) -> Plan:
-    """The plan for what was chosen. Raises PlanError where the limits allow none."""
+    """The plan for a choice of what to recompute and send sparsely. Raises PlanError if the limits allow none."""
     seen = _as_merged(workload.recomputing(choice.recompute or ()), pricing, choice.sparse, density)
     question = Question(seen, pricing, limits=limits)
     plan = plan_under_effects(question, SOLVERS["optimal"].solve, limited=bool(choice.sparse)).require_plan()
@@ -37,7 +37,7 @@ def plan_chosen(workload: Workload, pricing: Pricing, choice: Retention, density
 
 
 def _as_merged(workload: Workload, pricing: Pricing, sparse: frozenset[str], density: float | None) -> Workload:
-    """``workload`` with the layers of ``sparse`` as the merging sees them."""
+    """``workload`` with the layers of ``sparse`` in the size and with the times that the merging uses."""
     if not sparse or density is None:
         return workload
     sparsity = Sparsity(workload, pricing.effects, pricing.workers)

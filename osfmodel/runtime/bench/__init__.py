@@ -1,4 +1,4 @@
-"""Measures what collectives cost between the ranks of a job: one size after the other, alone and several at once.
+"""Measure collectives between the ranks of a job: one size after the other, alone and several at once.
 
 Every sample begins with a barrier on a group of its own over CPU, and is what the slowest rank took. All decisions (how
 many repeats) rest on gathered times, so all ranks take the same.
@@ -24,19 +24,19 @@ FLOAT = 4
 """Bytes of the elements that are sent, float32."""
 WARM_UPS = 2
 LEAST = 5
-"""Repeats at each size, however long they take."""
+"""Least repeats at each size, however long they take."""
 POINT_SECONDS = 4.0
-"""At a size, so much time is spent on further repeats; a slow network gets fewer."""
+"""Seconds of further repeats at each size; a slow network gets fewer repeats."""
 SEVERAL_SECONDS = 2.0
 LEAST_SEVERAL = 3
-"""The same for several at once, which take longer."""
+"""Least repeats of several at once, which take longer."""
 FLIGHT_EVERY = 4
-"""More than two at once, on as many channels, are measured at each fourth size."""
+"""More than two at once, on as many channels, are measured at every fourth size."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRequest:
-    """What to measure: bytes, how many at once (1 included), repeats, and what computes beside collectives.
+    """The measurements to make: sizes in bytes, numbers at once (1 included), repeats, and computation beside.
 
     ``compute``: ``busy`` (a loop of matrix products), ``sleep`` (a loop of short sleeps), or ``none``.
     """
@@ -49,9 +49,9 @@ class MeasurementRequest:
 
 
 class BenchRequest(NamedTuple):
-    """What a rank was asked for; what is measured is what rank 0 was.
+    """A rank's own request; the one of rank 0 counts.
 
-    network: what the network is, in words; None for the interface of the library
+    network: the network in words; None for the interface of the library
     label:   the name of the cluster
     target:  the file to write, if any
     """
@@ -63,7 +63,7 @@ class BenchRequest(NamedTuple):
 
 
 def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:
-    """Fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
+    """Measure, and fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
     findings.threads = threads_of(job.backend)
     offered = []
     for collective in request.collectives:
@@ -91,7 +91,7 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
 
 
 def _several(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:
-    """Several at every size, in one queue where the library runs some of a queue at once, and on channels at some.
+    """Measure several collectives at once, in one queue and on channels of their own, at all sizes or at some.
 
     The queue is the process group that frameworks use; the channels are those of the executor.
     """
@@ -112,7 +112,7 @@ def _several(job: CollectiveJob, request: MeasurementRequest, findings: Findings
 
 
 def _numbered(tell: Callable[[str], None], of: int) -> Callable[[str], None]:
-    """``tell``, saying how far this is."""
+    """``tell`` with a counter: how many of ``of`` messages so far."""
     number = itertools.count(1)
     return lambda text: tell(f"{next(number)} of {of}: {text}")
 
@@ -121,14 +121,14 @@ Launch = Callable[[], list[Any]]
 
 
 def repeats(seconds: float, most: int, enough: float = POINT_SECONDS, least: int = LEAST) -> int:
-    """How often what takes so many seconds is repeated: for ``enough`` seconds, ``least`` to ``most`` times."""
+    """Number of repeats of a measurement of ``seconds``: for ``enough`` seconds, ``least`` to ``most`` times."""
     return max(min(most, int(enough / max(seconds, 1e-9))), min(least, most))
 
 
 def _sample(
     job: CollectiveJob, launch: Launch, repeat: int, seconds: float = POINT_SECONDS, least: int = LEAST
 ) -> list[tuple[float, ...]]:
-    """When each of the collectives that ``launch`` starts had ended on the slowest rank, repeat by repeat."""
+    """Ends of the collectives that ``launch`` starts, on the slowest rank, for each repeat."""
     first = _slowest(job, [_once(job, launch) for _ in range(WARM_UPS)])
     count = repeats(first[-1][-1], repeat, seconds, least)
     return _slowest(job, [_once(job, launch) for _ in range(count)])
@@ -154,7 +154,7 @@ def _once(job: CollectiveJob, launch: Launch) -> tuple[float, ...]:
 
 
 def _alone(job: CollectiveJob, launcher: Callable[..., Any], size: int) -> tuple[Launch, int]:
-    """A launch of one collective of ``size`` bytes, and how many it really sends: a whole number per rank."""
+    """A launch of one collective of ``size`` bytes, and the bytes that it really sends: a whole number per rank."""
     part = None if launcher is _all_reduce else _buffer(job, -(-size // job.workers))
     whole = _buffer(job, size if part is None else part.numel() * FLOAT * job.workers)
     return lambda: [launcher(whole, part)], whole.numel() * FLOAT
@@ -190,7 +190,7 @@ LAUNCHERS = {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_
 
 
 def _offered(job: CollectiveJob, launcher: Callable[..., Any]) -> bool:
-    """Whether this backend has that collective: the one question that torch answers by an exception."""
+    """Whether this backend has that collective: torch answers this question only by an exception."""
     try:
         launcher(_buffer(job, FLOAT * job.workers), _buffer(job, FLOAT)).wait()
     except (RuntimeError, NotImplementedError) as error:
@@ -203,14 +203,14 @@ def _offered(job: CollectiveJob, launcher: Callable[..., Any]) -> bool:
 def _together(
     job: CollectiveJob, request: MeasurementRequest, size: int, count: int, channels: Channels, findings: Findings
 ) -> None:
-    """``count`` all-reduces at once, one on each of as many channels; one alone is known already."""
+    """Measure ``count`` all-reduces at once, one on each of as many channels; one alone is known already."""
     ends = _sample(job, _launch(job, size, count, channels.all_reduce), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     times = findings.together.setdefault(size, {1: findings.tables["all_reduce"][size].time})
     times[count] = TimedSize.of([row[-1] for row in ends]).time
 
 
 def _in_one_queue(job: CollectiveJob, request: MeasurementRequest, size: int, count: int, findings: Findings) -> None:
-    """``count`` all-reduces in the default process group: when each of them had ended."""
+    """Measure the end of each of ``count`` all-reduces at once in the default process group."""
     ends = _sample(job, _launch(job, size, count, _all_reduce), request.repeat, SEVERAL_SECONDS, LEAST_SEVERAL)
     findings.queues[size] = tuple(TimedSize.of(column).time for column in zip(*ends, strict=True))
 

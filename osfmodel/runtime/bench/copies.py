@@ -1,4 +1,4 @@
-"""What DDP's own copies cost: of gradients into buckets before they are sent, and out of them after.
+"""Measure DDP's own copies: of gradients into buckets before they are sent, and out of them after.
 
 All ranks copy at once, since in training they do; those of one host share its memory. As the reducer does it: into the
 bucket by a product with 1 / ranks, which is written there, out of it by a copy (reducer.cpp).
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from osfmodel.runtime.job.collective_job import CollectiveJob
 
 TENSOR, TENSORS = 1 << 18, 64
-"""Elements of each tensor (1 MiB), and how many: together more than caches hold."""
+"""Elements of each tensor (1 MiB), and number of tensors: together more than caches hold."""
 ROUNDS = 7
 
 
@@ -27,7 +27,7 @@ class Copies(NamedTuple):
 
 
 def copying(job: CollectiveJob) -> Copies:
-    """The median over rounds of the slowest rank. Raises RuntimeError as torch does."""
+    """Measure both copies: the median over rounds of the slowest rank. Raises RuntimeError as torch does."""
     import torch
 
     gradients, views = ([torch.zeros(TENSOR, device=job.device) for _ in range(TENSORS)] for _ in range(2))
@@ -46,7 +46,7 @@ def copying(job: CollectiveJob) -> Copies:
 
 
 def slowest(job: CollectiveJob, call: Callable[[], Any]) -> float:
-    """Seconds of ``call`` on the slowest rank, all starting together; the first round is not counted."""
+    """Seconds of ``call`` on the slowest rank, started together; the first round does not count."""
     own = [_once(job, call) for _ in range(ROUNDS + 1)][1:]
     return float(median(map(max, zip(*job.gather(own), strict=True))))
 
@@ -76,7 +76,7 @@ def _once(job: CollectiveJob, call: Callable[[], Any]) -> float:
 
 
 def _finish(job: CollectiveJob) -> None:
-    """Wait for what the device was told to do, which is not of the call that follows."""
+    """Wait for the device to finish, so that earlier work is not counted with the next call."""
     if job.device.type == "cuda":
         import torch
 

@@ -1,4 +1,4 @@
-"""What was measured of collectives, and the Cluster that it makes."""
+"""Measurements of collectives, and the Cluster that is made of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from osfmodel.entities.units import show_bytes
 from osfmodel.runtime.bench.copies import Copies
 
 TRANSFER = 0.5
-"""A gain is fitted at sizes whose time is transfer for this part or more: start-ups say nothing about the network."""
+"""Least part of transfer in a time from which a gain is fitted: start-ups say nothing about the network."""
 PHASES = 2
-"""That a collective has at least: an all-reduce scatters sums and gathers them, in more steps with more ranks."""
+"""Least phases of a collective: an all-reduce scatters sums and gathers them, in more steps with more ranks."""
 OVERRULED = 0.75
-"""The part of queues that must show the same smaller number before what the library says of itself is put aside."""
+"""Part of queues that must show the same smaller number to overrule what the library says of itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSize:
-    """Median seconds of the slowest rank, the interquartile range as a part of it, and of how many repeats."""
+    """Median seconds of the slowest rank, the interquartile range as a part of it, and the number of repeats."""
 
     time: float
     spread: float
@@ -34,7 +34,7 @@ class TimedSize:
 
     @staticmethod
     def of(times: Sequence[float]) -> TimedSize:
-        """Of the times of single repeats."""
+        """The statistics of single repeats."""
         middle = median(times)
         low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (middle,) * 3
         return TimedSize(middle, (high - low) / middle if middle else 0.0, len(times))
@@ -42,16 +42,16 @@ class TimedSize:
 
 @dataclass(slots=True)
 class Findings:
-    """What is known so far; filled while measuring, so that an interruption leaves what was found.
+    """Results so far; filled while measuring, so that an interruption leaves them.
 
     tables:    collective -> bytes -> sample
-    together:  bytes -> how many at once, on as many channels -> seconds until all have ended
-    queues:    bytes -> when each of several in one queue had ended, seconds
-    threads:   collectives that a queue runs at once as the library itself says; None where it does not
-    slowdown:  by which fraction computation took longer while collectives ran; None where not measured
-    copies:    of gradients into and out of buckets; None where not measured
+    together:  bytes -> number at once, on as many channels -> seconds until all have ended
+    queues:    bytes -> seconds until each of several in one queue had ended
+    threads:   collectives that a queue runs at once, as the library says; None if it does not
+    slowdown:  fraction by which computation took longer while collectives ran; None if not measured
+    copies:    of gradients into and out of buckets; None if not measured
     sparse:    effects of sparse buckets, by name
-    left_out:  sentences on what was not measured, and why
+    left_out:  sentences on missing measurements, with reasons
     """
 
     tables: dict[str, dict[int, TimedSize]] = field(default_factory=dict)
@@ -71,24 +71,24 @@ class Findings:
 
     @property
     def in_flight(self) -> int:
-        """How many collectives one queue runs at once; as the library says where measurements do not contradict it."""
+        """Number of collectives that one queue runs at once, as the library says unless measurements contradict it."""
         return in_flight(list(self.queues.values()), self.threads) if self.queues else self.threads or 1
 
     @property
     def gain(self) -> float | None:
-        """The gain of several at once, of which the network decides; None where no size was measured that shows it."""
+        """The gain of several at once, which the network decides; None if no measured size shows it."""
         return gain(self.together)
 
     @property
     def effects(self) -> dict[str, float]:
-        """Those that were measured, by name."""
+        """The effects that were measured, by name."""
         slowdown = {} if self.slowdown is None else {"compute_slowdown": max(self.slowdown, 0.0)}
         copies = {} if self.copies is None else {"copy_in": self.copies.into, "copy_out": self.copies.out}
         return {**slowdown, **copies, **self.sparse}
 
     @property
     def doubts(self) -> list[str]:
-        """A sentence where times do not repeat well enough to be trusted."""
+        """A sentence on times that do not repeat well enough to be trusted."""
         middle, worst, size = _spreads(self)
         if middle <= WIDE:
             return []
@@ -100,7 +100,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Under which conditions: ranks, ranks per host, and words for backend and versions, network, stand-in."""
+    """Conditions of the measurement: ranks, ranks per host, backend and versions, network, and computation."""
 
     workers: int
     per_host: int
@@ -110,9 +110,9 @@ class Surroundings:
 
 
 def in_flight(queues: Sequence[Sequence[float]], said: int | None = None) -> int:
-    """How many of k equal collectives in one queue run at once, from when each of them had ended.
+    """Number of equal collectives that one queue runs at once, from the ends of each queue's collectives.
 
-    The :func:`width` that most queues show, the smallest of those that as many do. What the library itself says
+    The :func:`width` that most queues show, the smallest of those that as many do. The library's own figure
     (``said``) stands unless ``OVERRULED`` of the queues show the same smaller number. On a busy machine a queue shows
     any; a larger one only means that all had ended before we could look.
     """
@@ -125,11 +125,11 @@ def in_flight(queues: Sequence[Sequence[float]], said: int | None = None) -> int
 
 
 def width(queue: Sequence[float]) -> int:
-    """How many of the k equal collectives in a queue ran at once, by when each had ended: the best divisor of k.
+    """Number of equal collectives in a queue that ran at once, from their ends: the best divisor of their number.
 
-    With w at once they end in groups of w, each of which takes w/k of the whole. Those of a group end together where
+    With w at once they end in groups of w, each of which takes w/k of the whole. Within a group they end together where
     start-ups decide, or the network serves them evenly; where it serves phase after phase they end one after the other
-    while the last phase of the group is sent. What lies between is as good. The least squared distance decides,
+    while the last phase of the group is sent. Anything in between is as good. The least squared distance decides,
     the smaller of two numbers that are equally good.
     """
     count, ends = len(queue), sorted(queue)
@@ -147,7 +147,7 @@ def width(queue: Sequence[float]) -> int:
 
 
 def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
-    """The median over sizes of the gains fitted to each, where most of the time is transfer.
+    """The median over sizes of the gains fitted to each size whose time is mostly transfer.
 
     None where there is no such size, or several at once take no longer than one at all of them.
     """
@@ -164,7 +164,7 @@ def gain(together: Mapping[int, Mapping[int, float]]) -> float | None:
 
 
 def startup(alone: float, whole: float, count: int, speed: float) -> float:
-    """Of a collective that takes ``alone`` seconds, the start-up with which the model gives ``count`` of them theirs.
+    """Start-up of a collective of ``alone`` seconds for which the model gives ``count`` of them ``whole`` seconds.
 
     ``speed``: X(w) of the w that are in flight at once. All together take s + (T - s) count / X(w). So s = T where they
     take no longer than one, and 0 where they take as long as the network needs for all (or longer). All of T where the
@@ -175,8 +175,8 @@ def startup(alone: float, whole: float, count: int, speed: float) -> float:
 
 
 def _startups(findings: Findings, sizes: Sequence[int], collective: str) -> tuple[float, ...]:
-    """Of the all-reduces at these sizes, if several were measured at all of them: in one queue that runs some at once
-    (more of them, so noise weighs less), or else pairs in two."""
+    """Start-ups of all-reduces at these sizes, if several were measured at all: in one queue that runs some at once
+    (more of them, so noise weighs less), or else pairs on two channels."""
     if collective != "all_reduce":
         return ()
     alone, gain = findings.tables[collective], findings.gain or 1.0
@@ -198,7 +198,7 @@ def _table(findings: Findings, workers: int, collective: str) -> Table:
 
 
 def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:
-    """The measured cluster: tables of this worker count. Raises DataError where too little was measured."""
+    """The measured cluster, with tables of this worker count. Raises DataError if too little was measured."""
     if not findings.usable:
         raise DataError("nothing to write: an all-reduce at two sizes or more is needed")
     gain = findings.gain
@@ -221,12 +221,12 @@ def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Clu
 
 
 def unfinished(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:
-    """The cluster of what was found until somebody stopped it, which says so. Raises DataError as cluster_of does."""
+    """The cluster of a measurement that somebody stopped, which says so. Raises DataError as cluster_of does."""
     return cluster_of(replace(findings, left_out=[*findings.left_out, "stopped before the end"]), surroundings, name)
 
 
 def conditions(findings: Findings, surroundings: Surroundings) -> str:
-    """In words: where this was measured, what, and how well it repeats."""
+    """The conditions in words: place, extent and repeatability of the measurement."""
     counts = sorted({sample.count for rows in findings.tables.values() for sample in rows.values()})
     repeats = "..".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     spread, worst, _ = _spreads(findings)
@@ -243,7 +243,7 @@ def conditions(findings: Findings, surroundings: Surroundings) -> str:
 
 
 def _spreads(findings: Findings) -> tuple[float, float, int]:
-    """Of all samples the median spread, the widest, and the bytes where that is."""
+    """The median spread of all samples, the widest spread, and the bytes at which that was measured."""
     spreads = [(sample.spread, size) for rows in findings.tables.values() for size, sample in rows.items()]
     return median(spread for spread, _ in spreads), *max(spreads)
 
@@ -272,7 +272,7 @@ def _slowing(findings: Findings) -> str:
 
 
 def updated(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Cluster:
-    """``known`` with what ``new`` measured for its worker count in the place of what was there for that.
+    """``known`` with its figures for the worker count of ``new`` replaced by those.
 
     ``in_flight`` and ``library`` are those of ``new``, and so are ``effects``, those that were measured with it. Raises
     DataError where they cannot be one cluster.
@@ -303,7 +303,7 @@ def updated(known: Cluster, new: Cluster, effects: Mapping[str, float]) -> Clust
 
 
 def require_mergeable(known: Cluster) -> None:
-    """Raise DataError for a cluster that is not made of tables."""
+    """Raise DataError for a cluster that does not consist of tables."""
     if known.cost_model != "tabulated":
         raise DataError(
             f"{known.name!r} is priced by {known.cost_model!r}: only tabulated clusters take further tables"

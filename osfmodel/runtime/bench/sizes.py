@@ -1,4 +1,4 @@
-"""At which sizes collectives are measured: powers of two, or those that the plans of a workload send."""
+"""Sizes at which collectives are measured: powers of two, or those that the plans of a workload send."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 
 SPACING = 1.25
-"""Sizes that differ by less are measured once: a line between two neighbours is as good."""
+"""Least ratio between sizes that are both measured: between closer ones a line is as good."""
 CAPS = tuple(1 << power for power in range(20, 28))
-"""Limits on buckets, 1 to 128 MiB, whose buckets count among the sizes of a workload, beside DDP's default."""
+"""Limits on buckets, 1 to 128 MiB, whose bucket sizes are measured for a workload, besides DDP's default."""
 
 
 def powers(smallest: int, largest: int) -> tuple[int, ...]:
-    """The powers of two between these, and both ends."""
+    """The powers of two between two sizes, and both ends."""
     inside = [1 << power for power in range(63) if smallest < 1 << power < largest]
     return (smallest, *inside, largest)
 
 
 def sizes_for(workload: Workload) -> tuple[int, ...]:
-    """Tensors, buckets of DDP's default and of single caps, and the whole. Raises UsageError where nothing is sent."""
+    """Sizes of tensors, of buckets by DDP's default and single caps, and of all. Raises UsageError without any."""
     gradients = workload.gradients
     if not len(gradients):
         raise UsageError(f"{workload.name!r} has no gradients: there is nothing to measure for it")
@@ -32,9 +32,9 @@ def sizes_for(workload: Workload) -> tuple[int, ...]:
 
 
 def spread_out(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Those of ``sizes`` that are ``SPACING`` apart, the ends included, and powers of two where there is a gap.
+    """The ``sizes`` at least ``SPACING`` apart, with both ends, and powers of two in gaps.
 
-    One size gets half of it as company, for a table needs two.
+    A single size is joined by its half, since a table needs two.
     """
     *smaller, last = sorted(set(sizes))
     kept: list[int] = []

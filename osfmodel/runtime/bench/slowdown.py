@@ -1,4 +1,4 @@
-"""By how much computation slows while collectives run: a fixed loop alone, and beside continuous all-reduces."""
+"""Measure how much collectives slow computation: a fixed loop alone, and beside continuous all-reduces."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from osfmodel.runtime.job.collective_job import CollectiveJob
 
 ROUNDS = 3
 SECONDS = 0.5
-"""Each of a round's two halves lasts about that long."""
+"""Seconds of each half of a round, about."""
 EDGE = 256
-"""Rows of the matrices that are multiplied on a CPU: about a millisecond's work."""
+"""Rows of the matrices that a CPU multiplies: about a millisecond's work."""
 GPU_EDGE = 4096
 NAP = 1e-3
 
 
 def describe(job: CollectiveJob, compute: str) -> str:
-    """In words, what computes."""
+    """The computation, in words."""
     if compute == "sleep":
         return f"sleeps of {NAP * 1e3:g} ms"
     import torch
@@ -91,7 +91,7 @@ def _keep_going(job: CollectiveJob, buffer: Any, count: int, at_once: int) -> No
 
 
 def _per_unit(unit: Callable[[], None], going: Callable[[], bool]) -> float:
-    """Seconds per unit of work, done again and again while ``going``, and once at least."""
+    """Seconds per unit of work, repeated while ``going``, and done once at least."""
     begin, done = time.perf_counter(), 0
     while going() or not done:
         unit()

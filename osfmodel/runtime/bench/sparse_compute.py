@@ -1,4 +1,4 @@
-"""What sparse buckets compute: entries chosen of each gradient before they are sent, means made of those that arrive.
+"""Measure the computation of sparse buckets: choosing entries of gradients, and making means of received entries.
 
 All ranks at once, since in training they do; those of one host share its cores and its memory. Gradients are random
 numbers, others on each rank, and so many that caches do not hold them.
@@ -17,13 +17,13 @@ from osfmodel.runtime.executor.separate import Groups
 from osfmodel.runtime.job.collective_job import CollectiveJob
 
 SIZES = (1 << 8, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21)
-"""Elements of a tensor."""
+"""Elements of a tensor, at each size measured."""
 MIRRORED = 1 << 20
 DENSITIES = (0.01, 0.1)
 TOGETHER, MOST = 1 << 22, 8
-"""Elements of all tensors of one size together, and how many of these there are at most."""
+"""Elements of all tensors of one size together, and most tensors of one size."""
 OTHER = 1 << 23
-"""Elements of what is computed in between, so that caches hold nothing of a tensor when its turn comes."""
+"""Elements of a computation in between, so that caches hold nothing of a tensor when its turn comes."""
 
 FLOAT = 4
 """Bytes of an element."""
@@ -31,7 +31,7 @@ NAMES = ("select_time", "select", "select_sent", "spread_time", "spread", "sprea
 
 
 class SparseTiming(NamedTuple):
-    """Seconds of one tensor of so many bytes, of which each rank sends ``sent`` and receives ``received``."""
+    """Seconds for one tensor of so many bytes, of which each rank sends ``sent`` and receives ``received``."""
 
     size: int
     sent: int
@@ -41,7 +41,7 @@ class SparseTiming(NamedTuple):
 
 
 def selecting(job: CollectiveJob) -> dict[str, float]:
-    """The effects of sparse buckets, by name. Raises RuntimeError as torch does."""
+    """Measure the effects of sparse buckets, by name. Raises RuntimeError as torch does."""
     return {
         **fitted([_sample(job, elements, density) for elements in SIZES for density in DENSITIES]),
         "mirror": _mirroring(job),
@@ -49,7 +49,7 @@ def selecting(job: CollectiveJob) -> dict[str, float]:
 
 
 def fitted(samples: list[SparseTiming]) -> dict[str, float]:
-    """Seconds per tensor, per byte of it, and per byte sent or received, whose relative errors are least squares."""
+    """Seconds per tensor, per byte of it, and per byte sent or received, by least squares of relative errors."""
     chosen = _non_negative([(1.0, one.size, one.sent) for one in samples], [one.select for one in samples])
     spread = _non_negative([(1.0, one.size, one.received) for one in samples], [one.spread for one in samples])
     return dict(zip(NAMES, chosen + spread, strict=True))
@@ -66,7 +66,7 @@ def _non_negative(rows: list[tuple[float, ...]], times: list[float]) -> list[flo
 
 
 def _mirroring(job: CollectiveJob) -> float:
-    """Seconds per byte by which a mirror takes longer than a residual, with what it does around an update."""
+    """Seconds per byte by which a mirror takes longer than a residual, with its work around an update."""
     import torch
 
     tensors = [torch.zeros(MIRRORED, device=job.device, requires_grad=True) for _ in range(TOGETHER // MIRRORED)]
@@ -92,7 +92,7 @@ def _mirroring(job: CollectiveJob) -> float:
 
 
 def _sample(job: CollectiveJob, elements: int, density: float) -> SparseTiming:
-    """The median over rounds of the slowest rank, each tensor by itself: in training other work is done in between."""
+    """The median over rounds of the slowest rank, each tensor by itself: in training other work lies in between."""
     import torch
 
     count = min(MOST, max(2, TOGETHER // elements))

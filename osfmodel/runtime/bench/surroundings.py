@@ -1,4 +1,4 @@
-"""What a cluster file says of where it was measured: ranks, backend, versions, network."""
+"""Conditions of a measurement for the cluster file: ranks, backend, versions, network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from osfmodel.runtime.job.collective_job import CollectiveJob
 
 
 def unmet(network: str | None) -> Surroundings:
-    """What can be said before the ranks have met; ``network`` None: the interface that the library is told to use."""
+    """Conditions known before the ranks have met; ``network`` None: the interface that the library is told to use."""
     return Surroundings(2, 1, "", network or _interface(), "")
 
 
@@ -21,7 +21,7 @@ def _interface() -> str:
 
 
 def surroundings_of(job: CollectiveJob, surroundings: Surroundings) -> Surroundings:
-    """``surroundings`` with what the ranks that met are."""
+    """``surroundings`` with the properties of the ranks that met."""
     import torch
 
     versions = f"torch {torch.__version__}"

@@ -1,4 +1,4 @@
-"""What sparse buckets keep of gradients, and how what they send lies in a message.
+"""Error feedback of sparse buckets: the unsent part of gradients, and the layout of entries in a message.
 
 Of each tensor the entries of the largest magnitude are sent, each with its place; what is not sent is kept, so that it
 is sent later (error feedback).
@@ -20,7 +20,7 @@ from osfmodel.runtime.executor.separate import Groups
 
 
 class Residual:
-    """What of one gradient has not been sent, in memory of its own."""
+    """The unsent part of one gradient, in memory of its own."""
 
     def __init__(self, parameter: Any, like: Any) -> None:
         import torch
@@ -28,11 +28,11 @@ class Residual:
         self.kept = torch.zeros_like(like, device=parameter.device)
 
     def add(self, gradient: Any, scale: float) -> None:
-        """There is a gradient, of which ``scale`` is to be sent."""
+        """Add ``scale`` of a gradient to the unsent part."""
         self.kept.add_(gradient, alpha=scale)
 
     def choose(self, count: int) -> tuple[Any, Any]:
-        """The ``count`` entries of the largest magnitude, taken out, and their places in memory."""
+        """Take out the ``count`` entries of the largest magnitude; return them and their places in memory."""
         flat = flat_of(self.kept)
         places = largest(lambda part: flat[part].abs(), flat.numel(), count)
         values = flat[places]
@@ -40,19 +40,19 @@ class Residual:
         return values, places
 
     def part(self) -> None:
-        """The parameter is about to change, which does not matter."""
+        """Prepare for a change of the parameter, which needs nothing here."""
 
     def join(self) -> None:
-        """It has changed."""
+        """Follow the change of the parameter, which needs nothing here."""
 
 
 class Mirror:
-    """The same in a mirror of the weights: what they would be had all been sent, at the learning rate there is.
+    """The unsent part in a mirror of the weights, which has the values they would have if all had been sent.
 
-    What is not sent is (weights - mirror) / rate, which is there for the entries that are chosen alone. While weights
-    change it is their difference that is kept, so that what was not sent stays what it was.
+    The unsent part is (weights - mirror) / rate, computed only for the chosen entries. While weights
+    change their difference is kept, so that the unsent part stays the same.
 
-    rate: the one that it was made with
+    rate: the learning rate with which it was made
     """
 
     def __init__(self, name: str, parameter: Any, like: Any, groups: Groups) -> None:
@@ -63,7 +63,7 @@ class Mirror:
         self.rate, self._apart, self._fresh, self._version = 0.0, False, False, parameter._version
 
     def add(self, gradient: Any, scale: float) -> None:
-        """There is a gradient, of which ``scale`` is to be sent. Raises UsageError where weights were changed."""
+        """Add ``scale`` of a gradient to the unsent part. Raises UsageError if weights were changed."""
         self.join()
         self._require_unchanged()
         rate = rate_of(self.name, self.groups.of(self.name, self.parameter))
@@ -74,7 +74,7 @@ class Mirror:
         self.kept.add_(gradient, alpha=-rate * scale)
 
     def choose(self, count: int) -> tuple[Any, Any]:
-        """The ``count`` entries of the largest magnitude, taken out, and their places in memory."""
+        """Take out the ``count`` entries of the largest magnitude; return them and their places in memory."""
         weights, flat = flat_of(self.parameter.detach()), flat_of(self.kept)
         places = largest(lambda part: (weights[part] - flat[part]).abs_(), flat.numel(), count)
         values = (weights[places] - flat[places]) / self.rate
@@ -82,20 +82,20 @@ class Mirror:
         return values, places
 
     def part(self) -> None:
-        """The parameter is about to change. Raises UsageError where it was before, unannounced."""
+        """Prepare for a change of the parameter. Raises UsageError if it changed before, unannounced."""
         if not self._apart and not self._fresh:
             self._require_unchanged()
             self.kept.sub_(self.parameter.detach())
             self._apart = True
 
     def join(self) -> None:
-        """It has changed, and the mirror follows."""
+        """Make the mirror follow the changed parameter."""
         if self._apart:
             self.kept.add_(self.parameter.detach())
             self._apart, self._version = False, self.parameter._version
 
     def load(self, kept: Any, rate: float) -> None:
-        """What was saved, of the weights that the next backward finds."""
+        """Load a saved mirror, for the weights that the next backward finds."""
         self.kept.copy_(kept)
         self.rate, self._apart, self._fresh = rate, False, True
 
@@ -110,7 +110,7 @@ class Mirror:
 
 
 def follow(model: Any, optimizer: Any, mirrors: Sequence[Mirror], telling: Callable[[Any], Any]) -> list[Any]:
-    """Handles of hooks that let mirrors follow where weights change: in steps of the optimizer, if any, and loading."""
+    """Hooks that let mirrors follow changes of weights, in optimizer steps and loading; their handles."""
 
     def hook(subject: Any, chosen: Sequence[Mirror], before: str, after: str) -> list[Any]:
         def part(*_: Any) -> None:
@@ -133,7 +133,7 @@ def follow(model: Any, optimizer: Any, mirrors: Sequence[Mirror], telling: Calla
 
 
 def rate_of(name: str, group: dict[str, Any]) -> float:
-    """The learning rate of a group. Raises UsageError for 0, by which nothing can be mirrored."""
+    """The learning rate of a group. Raises UsageError for 0, with which no mirror works."""
     rate = float(group["lr"])
     if not rate > 0:
         raise UsageError(
@@ -144,7 +144,7 @@ def rate_of(name: str, group: dict[str, Any]) -> float:
 
 
 def require_mirrored(optimizer: Any, parameters: Mapping[str, Any]) -> None:
-    """Raise UsageError where these, which sparse buckets carry, cannot be mirrored."""
+    """Raise UsageError if parameters in sparse buckets cannot be mirrored."""
     import torch
 
     if type(optimizer) is not torch.optim.SGD and not getattr(type(optimizer), "mirrored", False):
@@ -160,12 +160,12 @@ def require_mirrored(optimizer: Any, parameters: Mapping[str, Any]) -> None:
 
 
 def flat_of(tensor: Any) -> Any:
-    """Its elements as they lie in memory, without gaps."""
+    """A tensor's elements in their order in memory, without gaps."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 class Packing:
-    """How the chosen entries of a bucket's tensors lie in the message of one rank.
+    """The layout of a bucket's chosen entries in the message of one rank.
 
     sizes:  elements of each tensor
     counts: entries that are sent of each
@@ -201,7 +201,7 @@ class Packing:
         return result
 
     def faults(self, whole: Any) -> Iterator[tuple[int, int]]:
-        """(rank, number of the tensor) wherever something was sent that is no finite number."""
+        """(rank, number of the tensor) wherever an entry is not a finite number."""
         if bool(self._section(whole, self._types[0]).isfinite().all()):
             return
         for number in range(len(self.counts)):
@@ -210,11 +210,11 @@ class Packing:
                     yield rank, number
 
     def _rows(self, whole: Any, number: int) -> list[Any]:
-        """Values and places of a tensor, a row for each rank."""
+        """Values and places of a tensor, one row for each rank."""
         first, last = self._ends[number] - self.counts[number], self._ends[number]
         return [self._section(whole, kind)[:, first:last] for kind in self._types]
 
     def _section(self, whole: Any, kind: Any) -> Any:
-        """All values, or all places, a row for each rank."""
+        """All values, or all places, one row for each rank."""
         first, last = self._sections[kind]
         return whole.view(-1, self.bytes)[:, first:last].view(kind)

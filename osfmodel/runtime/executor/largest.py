@@ -1,6 +1,6 @@
-"""Where the entries of the largest magnitude are, found in pieces that caches hold.
+"""Find the places of the entries of largest magnitude, in pieces that caches hold.
 
-A sample says below which threshold most of a large tensor lies. What is not below it is gathered piece by piece and
+A sample says below which threshold most of a large tensor lies. The rest is gathered piece by piece and
 searched alone, so that the time is in proportion to the elements, several times as short as a search of all, and no
 memory is needed for as many numbers again.
 """
@@ -11,19 +11,19 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 PIECE = 1 << 17
-"""Elements that are looked at together."""
+"""Elements in one piece."""
 SAMPLE, LEAST_STEP = 1 << 11, 8
-"""Elements of a sample, and of how many each must be one for a sample to be taken."""
+"""Elements of a sample, and least ratio of all elements to these for taking a sample."""
 MARGIN = 4
-"""Standard deviations by which the threshold is set lower than the sample has it."""
+"""Standard deviations by which the threshold is set lower than the sample suggests."""
 Magnitudes: TypeAlias = Callable[[slice], Any]
-"""Those of a part of the elements."""
+"""A function that returns the magnitudes of some of the elements."""
 
 
 def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
-    """Places of the ``count`` largest of so many elements.
+    """Places of the ``count`` largest of ``elements`` elements.
 
-    What is no number counts as infinite, so that it does not stay hidden.
+    NaN counts as infinite, so that it does not stay hidden.
     """
     import torch
 
@@ -37,7 +37,7 @@ def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
 
 
 def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any, Any]:
-    """Places and magnitudes of ``count`` elements or more, the largest among them; no places for all."""
+    """Places and magnitudes of ``count`` elements or more, the largest among them; no places if they are all."""
     step = (elements // SAMPLE) | 1  # odd, so that a sample meets all places of small kernels
     if step >= LEAST_STEP:
         sample = _numbers(magnitudes(slice(None, None, step)))
@@ -54,7 +54,7 @@ def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any,
 
 
 def _filled(places: Any, found: Any, count: int) -> tuple[Any, Any]:
-    """All that is not 0, and zeros up to ``count``, of which there are enough among the first so many elements."""
+    """All elements that are not 0, and zeros up to ``count``; the first elements hold enough of them."""
     import torch
 
     zero = torch.ones(count, dtype=torch.bool, device=places.device)
@@ -64,9 +64,9 @@ def _filled(places: Any, found: Any, count: int) -> tuple[Any, Any]:
 
 
 def _gathered(magnitudes: Magnitudes, elements: int, threshold: Any) -> tuple[Any, Any]:
-    """Places and magnitudes of all that reach the threshold, or of some, more than half of all, where most do.
+    """Places and magnitudes of all that reach the threshold, or of more than half of all if most do.
 
-    Where that is 0, of all above it, since a gradient of which little is there (an embedding's) is 0 nearly everywhere.
+    With a threshold of 0, of all above it, since a sparse gradient (an embedding's) is 0 nearly everywhere.
     """
     import torch
 
@@ -82,7 +82,7 @@ def _gathered(magnitudes: Magnitudes, elements: int, threshold: Any) -> tuple[An
 
 
 def rank_of(expected: float) -> int:
-    """How many of a sample are taken where so many belong to the largest, so that hardly ever fewer are found."""
+    """Entries to take from a sample, if ``expected`` are among the largest, so that hardly ever too few are found."""
     return int(expected + MARGIN * (expected**0.5 + 1))
 
 
@@ -94,5 +94,5 @@ def _beyond(magnitudes: Magnitudes, first: int, threshold: Any) -> tuple[Any, An
 
 
 def _numbers(magnitudes: Any) -> Any:
-    """Infinity in the place of what is no number."""
+    """Magnitudes with infinity instead of NaN."""
     return magnitudes.nan_to_num_(nan=float("inf"), posinf=float("inf"))

@@ -1,4 +1,4 @@
-"""What sparse buckets have not sent, as a checkpoint of one rank holds it."""
+"""The unsent parts of sparse buckets, for a checkpoint of one rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from osfmodel.runtime.executor.messages import Gradient
 
 
 def state_of(gradients: Sequence[Gradient], rank: int, world: int) -> dict[str, Any]:
-    """{} where nothing is sparse; else whose it is, and {parameter: tensor}, which are those in use, not copies."""
+    """Owner and {parameter: tensor}, with the tensors in use, not copies; {} without sparse buckets."""
     kept = {gradient.name: gradient.unsent for gradient in gradients if gradient.unsent is not None}
     if not kept:
         return {}
@@ -23,7 +23,7 @@ def state_of(gradients: Sequence[Gradient], rank: int, world: int) -> dict[str, 
 
 
 def load_state(state: Mapping[str, Any], gradients: Sequence[Gradient], rank: int, world: int) -> None:
-    """Go on from what :func:`state_of` gave. Raises UsageError, and changes nothing, where that is of another run."""
+    """Restore the result of :func:`state_of`. Raises UsageError, and changes nothing, if it is of another run."""
     own = state_of(gradients, rank, world)
     for key in ("form", "rank", "world"):
         if state.get(key) != own.get(key):

@@ -1,4 +1,4 @@
-"""Turns under Horovod: each in a process of its own on every rank, since Horovod reads its settings when it starts.
+"""Turns under Horovod: each in a process of its own on every rank, since Horovod reads its settings at its start.
 
 The ranks have met over torch, as for any run, and stay in touch that way. For each turn rank 0 starts Horovod's
 rendezvous server, and every rank a process of ``runtime.horovod.process`` with its settings in the environment.
@@ -28,11 +28,11 @@ from osfmodel.runtime.job.ranks import Place, Watchdog
 STARTING = 30.0
 """Seconds that a process of Horovod's may take to start, beyond the patience for everything else."""
 KEPT = 4000
-"""Characters of what a failed process wrote that are looked through for the reason."""
+"""Characters of a failed process's output that are searched for the reason."""
 
 
 def require_horovod(command: str) -> None:
-    """Raise UsageError where Horovod with PyTorch is not installed."""
+    """Raise UsageError if Horovod with PyTorch is not installed."""
     if find_spec("horovod") is None:
         raise UsageError(
             f"{command} --executor horovod needs Horovod built for this PyTorch: docs/how-to/check-horovod.md says how"
@@ -41,7 +41,7 @@ def require_horovod(command: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HorovodTurns:
-    """Where turns are run: this rank, and what it may wait for.
+    """Environment of turns: this rank, and its time limits.
 
     limit: seconds for each collective of Horovod's over gloo
     """
@@ -51,7 +51,7 @@ class HorovodTurns:
     watch: Watchdog
 
     def run(self, loop: Loop, task: Mapping[str, Any], extra: Mapping[str, str | None] | None = None) -> Any:
-        """What ``task`` gives on this rank under these settings.
+        """The result of ``task`` on this rank under these settings.
 
         Raises JobError on every rank where one failed, or the OsfError that one raised, and UsageError where the ranks
         are not spread evenly. ``extra``: further variables of Horovod's environment, None for one to be left out.
@@ -67,7 +67,7 @@ class HorovodTurns:
         return result
 
     def each(self, value: Any) -> list[Any]:
-        """What every rank has, on every rank."""
+        """The value of every rank, on every rank."""
         import torch.distributed as dist
 
         found: list[Any] = [None] * self.place.world
@@ -94,7 +94,7 @@ class HorovodTurns:
                 server.stop()
 
     def _meeting(self, port: int) -> dict[str, str]:
-        """What horovodrun would set."""
+        """The variables that horovodrun would set."""
         place = self.place
         host, hosts = place.rank // place.per_host, -(-place.world // place.per_host)
         words: dict[str, Any] = {
@@ -117,7 +117,7 @@ class HorovodTurns:
         return {f"HOROVOD_{name}": str(value) for name, value in words.items()}
 
     def _process(self, settings: Mapping[str, str], task: Mapping[str, Any]) -> tuple[Any, Failure | None]:
-        """What it says came of the task, or why nothing did."""
+        """The result of the task in a process, or the reason for its failure."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
         command = [sys.executable, "-m", "osfmodel.runtime.horovod.process"]
         with tempfile.TemporaryFile("w+") as heard:
@@ -148,16 +148,16 @@ class HorovodTurns:
 
 
 class Failure(NamedTuple):
-    """Why a process did not do its task; ``kind`` is the class of ``entities.errors`` that it raised, if it did."""
+    """The reason why a process failed; ``kind`` is the class of ``entities.errors`` that it raised, if any."""
 
     said: str
     kind: str | None = None
 
 
 def error_of(failed: Sequence[tuple[int, Failure]], doing: str) -> OsfError:
-    """What the failures of these ranks mean for all of them.
+    """The error to raise on all ranks for the failures of these.
 
-    Where one raised an error of ours that is it: the others' Horovod only failed because that rank was gone.
+    If one raised an error of ours, it is that one: the others' Horovod only failed because that rank was gone.
     """
     rank, (said, kind) = next((entry for entry in failed if entry[1].kind), failed[0])
     found = getattr(errors, kind or "", JobError)
@@ -166,7 +166,7 @@ def error_of(failed: Sequence[tuple[int, Failure]], doing: str) -> OsfError:
 
 
 def require_even(places: Sequence[tuple[int, int]]) -> None:
-    """Raise UsageError unless these (local rank, ranks on its host) of all ranks are of hosts with as many each.
+    """Raise UsageError unless all hosts have equally many ranks; ``places``: (local rank, ranks on its host).
 
     With one rank on a host its local rank does not matter: a launcher that does not tell of hosts gives the rank.
     """
@@ -182,7 +182,7 @@ def require_even(places: Sequence[tuple[int, int]]) -> None:
 
 
 def _reason(written: str, status: int) -> str:
-    """The line of what a process wrote that says most of why it ended."""
+    """The line of a process's output that best explains its end."""
     lines = [line.strip() for line in written[-KEPT:].splitlines() if line.strip()]
     telling = [line for line in lines if "what():" in line or "Error" in line]
     return (telling or lines or [f"the process ended with status {status}"])[-1][:300]

@@ -21,17 +21,17 @@ from osfmodel.runtime.bench import FLOAT, WARM_UPS, repeats
 from osfmodel.runtime.training.replayed_model import await_handles
 
 BESIDE = 4
-"""Messages that are queued behind the first where the time of one is to be told from that of its negotiation."""
+"""Messages that are queued behind the first, to tell the time of one from that of its negotiation."""
 PIECES = 8
-"""Tensors that a fused message is made of where its copies are measured."""
+"""Tensors in a fused message when its copies are measured."""
 IDLE = 1.0
-"""Seconds in which the loop is left to run without anything to do."""
+"""Seconds in which the loop runs without anything to do."""
 
 Tell = Callable[..., None]
 
 
 def main() -> None:
-    """Do what the first line of the standard input says."""
+    """Carry out the first line of the standard input."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a model prints is not an answer
 
@@ -69,7 +69,7 @@ def train(
     warm_ups: int,
     iterations: int,
 ) -> dict[str, Any]:
-    """Seconds of each iteration, and the losses: ``warm_ups`` first, which are in the losses only."""
+    """Seconds of each iteration, and the losses, which include those of ``warm_ups`` iterations before."""
     import torch
 
     compression = subject.get("compression")
@@ -111,7 +111,7 @@ def _subject(name: str, variation: Sequence[Any] | None, workload: str | None, d
 
 
 def _meet(hvd: Any) -> None:
-    """Wait for all ranks, by an all-reduce that its loop remembers."""
+    """Wait for all ranks, by an all-reduce that Horovod's response cache keeps."""
     import torch
 
     handle = hvd.allreduce_async_(torch.zeros(1), name="osf.meet")
@@ -127,7 +127,7 @@ def exchange(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[di
 
 
 def copies(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict[str, Any]]:
-    """Seconds of a message of one tensor, and of one as large that is fused; to be run with a large threshold."""
+    """Seconds of a message of one tensor, and of an equally large fused one; to be run with a large threshold."""
     return [
         _in_turns(hvd, tell, size, repeat, alone=_tensors(1, size), fused=_tensors(PIECES, size // PIECES))
         for size in sizes
@@ -135,7 +135,7 @@ def copies(hvd: Any, tell: Tell, sizes: Sequence[int], repeat: int) -> list[dict
 
 
 def _in_turns(hvd: Any, tell: Tell, size: int, repeat: int, **kinds: Sequence[Any]) -> dict[str, Any]:
-    """Seconds of each kind of submission, one after the other, ``repeat`` times or as often as time allows."""
+    """Seconds of each kind of submission, in turn, ``repeat`` times or as often as time allows."""
 
     def once(kind: str) -> float:
         spent = _once(hvd, kinds[kind])
@@ -155,7 +155,7 @@ def _least(hvd: Any, count: int) -> int:
 
 
 def idle(hvd: Any, tell: Tell) -> None:
-    """Nothing, while the timeline notes each cycle."""
+    """Do nothing, while the timeline notes each cycle."""
     _meet(hvd)
     time.sleep(IDLE)
 

@@ -1,4 +1,4 @@
-"""``osf run --executor horovod``: trains for real under one setting of Horovod after the other, and measures it."""
+"""``osf run --executor horovod``: train for real under one setting of Horovod after the other, and measure it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ NOTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is run.
+    """A series of turns.
 
-    subject:  what a turn is told of the model: its name, scale, profile and device, and how it compresses gradients
+    subject:  the model for a turn: its name, scale, profile and device, and its compression of gradients
     workload: its profile
     names:    of workload and cluster, as the file of measurements says them
     loops:    the settings, by label
@@ -56,14 +56,14 @@ class Series:
 
 
 def require_installed(command: str) -> None:
-    """Raise UsageError where Horovod with PyTorch is not installed."""
+    """Raise UsageError if Horovod with PyTorch is not installed."""
     require_horovod(command)
 
 
 def run(
     asked: RunRequest, settings: TrainingSettings, place: Place, voice: Voice, watch: Watchdog
 ) -> list[Measurement]:
-    """Run everything in turns under Horovod; rank 0 keeps a file of what is finished. Raises as :func:`run_all`."""
+    """Run all turns under Horovod; rank 0 keeps a file of finished ones. Raises as :func:`run_all`."""
     require_agreement(repr((asked, settings)))
     workload = asked.variation.of(profiles.load_workload(asked.workload or asked.subject))
     workload = compressed(workload, asked.compression or NONE)
@@ -99,7 +99,7 @@ def _series(asked: RunRequest, settings: TrainingSettings, workload: Workload, l
 
 
 def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing: Pricing) -> Loop:
-    """The settings that a plan's name asks for: its own (``horovod:64MiB,5ms``), or those of a plan's groups.
+    """The settings for a plan's name: its own (``horovod:64MiB,5ms``), or those of a plan's groups.
 
     Raises PlanError for a plan that Horovod cannot carry out.
     """
@@ -111,7 +111,7 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
 
 
 def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
-    """Every setting in every repeat; rank 0 keeps a file of what is finished. Raises JobError as ``HorovodTurns.run``.
+    """Run every setting in every repeat; rank 0 keeps a file of finished ones. Raises JobError as ``HorovodTurns.run``.
 
     With ``verify`` each run says how far its losses are from the default's, over all iterations and ranks.
     """
@@ -149,7 +149,7 @@ def _task(series: Series, loop: Loop, iterations: int) -> dict[str, Any]:
 
 
 def _note(series: Series, turns: HorovodTurns, folder: Path, tell: Callable[[str], None]) -> None:
-    """One more turn of each, with Horovod's timeline, which takes a core of rank 0 for itself."""
+    """Run one more turn of each with Horovod's timeline, which takes a core of rank 0 for itself."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (label, loop) in enumerate(series.loops.items()):
         turns.watch.beat(f"while the timeline of plan {label!r} was written")
@@ -174,7 +174,7 @@ def _measurement(series: Series, turns: HorovodTurns, label: str, turn: tuple[in
 
 
 def conditions(series: Series, turns: HorovodTurns, loop: Loop) -> dict[str, str]:
-    """Under what a turn is measured, in words; ``settings`` and ``sent`` say what of."""
+    """Conditions of a turn, in words; ``settings`` and ``sent`` are its plan."""
     from importlib.metadata import version
 
     import torch

@@ -1,1 +1,1 @@
-"""Processes that train or measure together: ranks, and one job of collectives."""
+"""Processes that train or measure together: their meeting, their ends, and their collectives."""

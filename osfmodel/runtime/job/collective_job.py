@@ -18,7 +18,7 @@ class CollectiveJob:
     device:   where tensors live
     limit:    seconds that a collective may take
     control:  a process group over CPU, beside the one that is measured, for barriers and results
-    beat:     is called at every barrier and gathering: something goes on
+    beat:     is called at every barrier and gathering, as a sign of progress
     """
 
     rank: int
@@ -38,7 +38,7 @@ class CollectiveJob:
         dist.barrier(group=self.control)
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank has, on every rank."""
+        """The value of every rank, on every rank."""
         import torch.distributed as dist
 
         self.beat()
@@ -48,7 +48,7 @@ class CollectiveJob:
 
 
 def job_of(place: Place, limit: float, control: Any, beat: Callable[[], None]) -> CollectiveJob:
-    """The job of a rank that has met the others; ``limit``, ``control`` and ``beat`` as in Job."""
+    """The job of a rank that has met the others; ``limit``, ``control`` and ``beat`` as in CollectiveJob."""
     import torch
 
     device = torch.device(place.device)
@@ -56,7 +56,7 @@ def job_of(place: Place, limit: float, control: Any, beat: Callable[[], None]) -
 
 
 def threads_of(backend: str) -> int | None:
-    """Collectives of the process group that run at once: gloo's worker threads, where this torch says; NCCL has one
+    """Collectives of the process group that run at once: gloo's worker threads, if this torch says; NCCL has one
     stream per communicator."""
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Several processes that run together: how they meet, and how each of them ends when something goes wrong.
+"""Several processes that run together: how they meet, and how each ends if something goes wrong.
 
 Every wait is bounded: torch is given a time limit for meeting and for every collective, and a watching thread ends the
 process where that limit does not (a main thread that sits in a collective sees no signal). Each rank saves what there
@@ -25,23 +25,23 @@ from osfmodel.entities.errors import JobError, OsfError, StoppedError, UsageErro
 from osfmodel.entities.units import show_time
 
 GRACE = 3.0
-"""Seconds that the main thread has to end by itself after a signal, and a thread to save what there is."""
+"""Seconds for the main thread to end by itself after a signal, and for a thread to save results."""
 MARGIN = 10.0
-"""Seconds without progress, beyond torch's own time limit, that end a rank."""
+"""Seconds without progress, beyond torch's own time limit, after which a rank is ended."""
 TICK = 0.2
-"""Seconds between two looks of the watching thread."""
+"""Seconds between two checks of the watching thread."""
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 PARENT = os.getppid()
-"""Who started this process, as early as can be: loading torch takes seconds, in which torchrun may end."""
+"""The process that started this one, noted early: loading torch takes seconds, in which torchrun may end."""
 LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl", "socket", "store")
-"""What torch's messages say where it is the others that are missing, in lower case."""
+"""Words of torch's messages, in lower case, if it is the other ranks that are missing."""
 
 
 Made = TypeVar("Made")
 
 
 class Voice(NamedTuple):
-    """How rank 0 speaks meanwhile: of progress (heard on a terminal), and in lines that are always to be heard."""
+    """Rank 0's output: progress (only on a terminal), and lines that are always printed."""
 
     progress: Callable[[str], None]
     line: Callable[[str], None]
@@ -49,9 +49,9 @@ class Voice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One process among ``world``: which it is, which device it computes on, and over what it talks to the others.
+    """One process among ``world``: its rank, its device, and its backend.
 
-    ``per_host``: ranks on this host; ``local_rank``: which of them it is
+    ``per_host``: ranks on this host; ``local_rank``: its number among them
     """
 
     rank: int
@@ -63,9 +63,9 @@ class Place:
     device: str = "cpu"
 
     def on(self, backend: str | None) -> Place:
-        """This place with a backend, and the device that goes with it. None: nccl where there is a GPU, else gloo.
+        """This place with a backend, and the device that goes with it. None: nccl with a GPU, else gloo.
 
-        Raises UsageError where PyTorch, or this host, has no such thing.
+        Raises UsageError if PyTorch, or this host, lacks the backend.
         """
         import torch
 
@@ -85,14 +85,14 @@ class Place:
 
 
 def require_torch(command: str) -> None:
-    """Raise UsageError where PyTorch is not installed; where it is, keep it from logging what it raises as well."""
+    """Raise UsageError if PyTorch is not installed; if it is, keep it from logging what it raises as well."""
     if find_spec("torch") is None:
         raise UsageError(f"{command} needs PyTorch: pip install 'osfmodel[torch]'")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # pages of stack; what matters is raised, and said here
 
 
 def place_of(environment: Mapping[str, str], command: str, least: int = 1) -> Place:
-    """The place that a launcher gave us, before it is known ``on`` what. Does without PyTorch.
+    """The place that a launcher gave us, still without backend and device. Needs no PyTorch.
 
     Raises UsageError where the launcher's variables are missing or contradict each other, or there are fewer than
     ``least`` ranks.
@@ -121,7 +121,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 
 def _gpus() -> int:
-    """GPUs of this host that NCCL can use."""
+    """Number of GPUs of this host that NCCL can use."""
     import torch
 
     usable = torch.cuda.is_available() and torch.distributed.is_nccl_available()
@@ -144,7 +144,7 @@ def join(place: Place, limit: float) -> None:
 
 
 def not_met(place: Place, limit: float, error: Exception | None = None) -> JobError:
-    """What it means that meeting failed with ``error``, or did not end."""
+    """The error for a meeting that failed with ``error``, or did not end."""
     text = str(error)
     if "EADDRINUSE" in text or "ddress already in use" in text:
         return JobError(f"the port of {place.address} is in use: choose another (torchrun --master-port, MASTER_PORT)")
@@ -162,7 +162,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def group(limit: float) -> Any:
-    """A process group of all ranks over CPU, each collective of which takes ``limit`` seconds at most."""
+    """A process group of all ranks over CPU, with at most ``limit`` seconds for each collective."""
     from datetime import timedelta
 
     import torch.distributed as dist
@@ -171,7 +171,7 @@ def group(limit: float) -> Any:
 
 
 def require_agreement(what: str) -> None:
-    """Raise UsageError unless every rank was asked for the same."""
+    """Raise UsageError unless every rank had the same request."""
     import torch.distributed as dist
 
     found: list[Any] = [None] * dist.get_world_size()
@@ -182,7 +182,7 @@ def require_agreement(what: str) -> None:
 
 
 def explained(error: Exception, doing: str) -> JobError:
-    """What torch or a model raised meanwhile, as a line that says whose fault it was."""
+    """The error for an exception of torch or a model: a line that says whose fault it was."""
     text = f"{type(error).__name__} {error}".lower()
     if any(sign in text for sign in LOST):
         return JobError(f"lost another worker {doing}: it ended or stopped answering ({_first_line(error)})")
@@ -190,7 +190,7 @@ def explained(error: Exception, doing: str) -> JobError:
 
 
 def end_now(rank: int, message: str, code: int) -> NoReturn:
-    """Say what happened in one line and end this process, without tearing anything down."""
+    """Print one line about the error and end this process, without tearing anything down."""
     with suppress(Exception):  # closed, or nobody reads it
         sys.stdout.flush()
     with suppress(OSError):
@@ -200,7 +200,7 @@ def end_now(rank: int, message: str, code: int) -> NoReturn:
 
 
 class Watchdog:
-    """A thread that bounds every wait: ``with Watch(rank, patience) as watch: watch.beat("doing this")``.
+    """A thread that bounds every wait: ``with Watchdog(...) as watch: watch.beat("doing this")``.
 
     Between two beats at most ``patience`` seconds may pass. SIGINT and SIGTERM raise StoppedError in the main thread;
     if that does not end the process soon, the watching thread does. Whichever of them ends the process calls ``saving``
@@ -243,14 +243,14 @@ class Watchdog:
         self._ear.close()
 
     def beat(self, doing: str) -> None:
-        """Something went on: ``doing`` says in which words a failure from now on is told."""
+        """Note progress: ``doing`` describes the next step in error messages."""
         if doing != self.doing:
             self.telling(doing)
         self.doing, self.last = doing, time.monotonic()
 
     @contextmanager
     def allowing(self, seconds: float, stuck: Exception | None = None) -> Iterator[None]:
-        """Another patience meanwhile, and ``stuck`` as what is said where it ends."""
+        """Allow another patience inside, and raise ``stuck`` when it ends."""
         before, self.patience, self.stuck = self.patience, seconds, stuck
         try:
             yield
@@ -259,7 +259,7 @@ class Watchdog:
             self.patience, self.stuck = before, None
 
     def end(self, message: str, code: int) -> NoReturn:
-        """Save what there is, say what happened and end this process."""
+        """Save the results, say what happened and end this process."""
         self._interrupted = True  # torchrun sends SIGTERM when another rank failed, which must not break off the saving
         if self._ending.acquire(timeout=GRACE):  # never let go: who comes second waits for the end, but not for ever
             with suppress(Exception):
@@ -306,7 +306,7 @@ def no_listener(doing: str) -> None:
 
 
 def together(place: Place, limit: float, work: Callable[[Watchdog], Made]) -> Made:
-    """Meet, do ``work``, part. A rank that fails from here on ends at once, with a line that says which it is.
+    """Meet, do ``work``, part. A rank that fails from here on ends at once, with a line that names it.
 
     ``limit``: seconds for meeting and for each collective. Whatever torch or a model raises is told as having come up
     in what the watch was last told.

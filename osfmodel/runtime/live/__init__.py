@@ -1,6 +1,6 @@
-"""From nothing to a plan that was measured: profile, measure the network, solve, run the default and the tuned plan.
+"""From nothing to a measured plan: profile, measure the network, solve, run the default and the tuned plan.
 
-What is found is in a folder as soon as it is known, each file whole. Files and decisions are rank 0's; what the others
+Results are in a folder as soon as they are known, each file whole. Files and decisions are rank 0's; what the others
 need of them is sent to them.
 """
 
@@ -48,7 +48,7 @@ WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (
 )  # fmt: skip
 PARTIAL = "cluster.partial.json"
 LITTLE = 0.01
-"""A predicted gain below this part of the default's time is called little before anything runs."""
+"""Predicted gain, as a part of the default's time, below which a note says that there is little to gain."""
 KEPT = """\
 # {verdict}
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -62,13 +62,13 @@ import osfmodel as osf
 executor = osf.execute(model, optimizer, osf.load_plan("plan.json"))  # the model itself, without DDP
 """
 RULES = (Objective(2), Objective(1, forward_overlap=True), Objective(2, forward_overlap=True))
-"""What the executor can do and DDP cannot, of which the fastest as predicted is measured."""
+"""Rules that the executor keeps and DDP cannot; the fastest of their plans, as predicted, is measured."""
 
 
 class Live(NamedTuple):
-    """What came of it: predicted, measured, and the lines to paste for what is recommended.
+    """The result: predicted and measured times, and the lines to paste for the recommended plan.
 
-    ``executed`` is the prediction for the executor's plan, where one was measured.
+    ``executed`` is the prediction for the executor's plan, if one was measured.
     """
 
     tuning: Tuning
@@ -80,7 +80,7 @@ class Live(NamedTuple):
 def tune_live(
     asked: TuneRequest, settings: TrainingSettings, place: Place, voice: Voice, watch: Watchdog
 ) -> Live | None:
-    """All steps, on every rank of a job that has met; what came of it on rank 0, None on the others.
+    """Take all steps, on every rank of a job that has met; the result is on rank 0, None on the others.
 
     Raises OsfError, on every rank.
     """
@@ -98,7 +98,7 @@ def tune_live(
 
 
 def _require_usable(here: Session) -> None:
-    """Everything that can be said before something is measured; rank 0 makes the folder."""
+    """Check everything that can be checked before a measurement; rank 0 makes the folder."""
 
     def make() -> None:
         try:
@@ -114,7 +114,7 @@ def _require_usable(here: Session) -> None:
 
 
 def _workload(here: Session) -> Workload:
-    """The workload before it is scaled: the one given, or rank 0's of a model that all ranks profile at once."""
+    """The workload before scaling: the one given, or rank 0's of a model that all ranks profile at once."""
     asked = here.asked
     given = asked.workload or (None if asked.real else asked.subject)
     if given is None:
@@ -129,7 +129,7 @@ def _workload(here: Session) -> Workload:
 
 
 def _start_over(here: Session, workload: Workload) -> None:
-    """What an earlier session found does not go with what this one finds."""
+    """Remove files of an earlier session, which do not fit the results of this one."""
     if not workload.gradients:
         raise UsageError(f"{workload.name!r} has no gradients: there is nothing to tune")
     clusters = () if here.asked.cluster else (CLUSTER, PARTIAL)
@@ -191,14 +191,14 @@ def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
 
 
 class Planned(NamedTuple):
-    """What rank 0 recommends from prices alone: DDP's plan, and the executor's where it promises to be worth it."""
+    """Recommendations of rank 0 from prices alone: DDP's plan, and the executor's if it seems worth it."""
 
     tuning: Tuning
     executed: Tuning | None
 
 
 def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
-    """On every rank what rank 0 plans."""
+    """Rank 0's plans, on every rank."""
 
     def make() -> Planned:
         stated = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
@@ -219,7 +219,7 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
 
 
 def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned: Planned) -> list[Carried]:
-    """What is run in each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
+    """The plans of each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
     default = Carried("ddp", realise(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
@@ -239,7 +239,7 @@ def _keep_executed(here: Session, plan: Plan) -> None:
 
 
 def _announce(here: Session, tuning: Tuning) -> None:
-    """What is predicted, before anything runs."""
+    """Announce the prediction, before anything runs."""
     (outcome,) = tuning.outcomes
     for note in tuning.warnings:
         here.voice.line(f"warning: {note}")
@@ -253,7 +253,7 @@ def _announce(here: Session, tuning: Tuning) -> None:
 
 
 def _runs(here: Session, settings: TrainingSettings, subject: TrainingSubject, plans: Sequence[Carried]) -> list[Ran]:
-    """Train under the plans in turn; rank 0 keeps a file of what is finished."""
+    """Train under the plans in turn; rank 0 keeps a file of finished turns."""
     place, asked = here.place, here.asked
     here.watch.patience += 2 * subject.workload.compute_time
     first = training.first_of(
@@ -279,7 +279,7 @@ def _subject(here: Session, workload: Workload) -> TrainingSubject:
 
 
 def _second(run: Measurement) -> Measurement:
-    """The default's second turn of a repeat, told apart from its first."""
+    """The default's second turn of a repeat, marked to tell it from the first."""
     stated = dict(run.conditions)
     return replace(run, conditions=tuple({**stated, "repeat": f"{stated['repeat']} again"}.items()))
 
@@ -300,7 +300,7 @@ def _kept(here: Session, planned: Planned, runs: Sequence[Ran]) -> Live:
 
 
 def choice_of(runs: Sequence[Ran]) -> Choice:
-    """What the turns say: of each repeat the default, the tuned plan, perhaps the executor's, and the default again."""
+    """The choice among the turns: in each repeat default, tuned plan, perhaps the executor's, and default again."""
     from statistics import median
 
     def times(chosen: Iterable[Ran]) -> list[float]:

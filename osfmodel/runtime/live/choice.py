@@ -1,4 +1,4 @@
-"""Which of the plans that were measured beside the default is to be recommended."""
+"""Choose which of the measured plans to recommend."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from osfmodel.planning.results import WORTHWHILE
 class Choice:
     """The default, DDP's tuned plan, and the default again, in turn: seconds per iteration of each repeat.
 
-    ``deviation`` says how the buckets that DDP formed differ from the tuned plan; nothing where they do not.
-    ``executed`` are the turns of the executor's plan, between the last two, where there is one.
+    ``deviation`` says how the buckets that DDP formed differ from the tuned plan; "" if they do not.
+    ``executed`` are the turns of the executor's plan, between the last two, if there is one.
     """
 
     default: Sequence[float]
@@ -35,12 +35,12 @@ class Choice:
 
     @property
     def gain(self) -> float:
-        """Part of the default's time that the tuned plan saved; below 0 where it was slower."""
+        """Part of the default's time that the tuned plan saved; below 0 if it was slower."""
         return 1 - self.tuned_time / self.default_time
 
     @property
     def noise(self) -> float:
-        """By how much the default differs from itself: in its two turns of a repeat, the median over repeats, or in
+        """Relative difference of the default from itself: in its two turns of a repeat, the median over repeats, or in
         the medians of its first and its second turns, whichever is more; 0.5 % at least.
         """
         apart = median(abs(one / other - 1) for one, other in zip(self.default, self.again, strict=True))
@@ -53,17 +53,17 @@ class Choice:
 
     @property
     def stock_time(self) -> float:
-        """Of what is recommended for DDP: the tuned plan or the default."""
+        """Time of the plan recommended for DDP: the tuned plan or the default."""
         return self.tuned_time if self.take_tuned else self.default_time
 
     @property
     def executed_time(self) -> float:
-        """Median over the turns of the executor's plan, of which there must be some."""
+        """Median over the turns of the executor's plan; there must be some."""
         return median(self.executed)
 
     @property
     def take_executor(self) -> bool:
-        """Whether its plan was faster than what is recommended for DDP by more than the noise."""
+        """Whether its plan was faster than the one recommended for DDP by more than the noise."""
         return bool(self.executed) and 1 - self.executed_time / self.stock_time > self.noise
 
     @property
@@ -88,7 +88,7 @@ class Choice:
 
     @property
     def _stock_verdict(self) -> str:
-        """Of DDP's plans."""
+        """The verdict on DDP's plans."""
         saved = f"measured {self.gain:.1%} less time"
         if self.take_tuned:
             return f"Take the tuned plan: it {saved}, beyond the noise of {self.noise:.1%}."

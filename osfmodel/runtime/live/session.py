@@ -13,21 +13,21 @@ from osfmodel.runtime.training.factories import is_factory
 from osfmodel.solve.solution import Limits
 
 PLANNING = 1800.0
-"""Seconds that the other ranks wait for a decision of rank 0: large models are planned for minutes."""
+"""Seconds that the other ranks wait for a decision of rank 0: planning large models takes minutes."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """What is to be tuned, and where to keep what is found.
+    """A request to tune, with the folder for results.
 
     subject:  a workload, which is replayed, or PACKAGE.MODULE:FACTORY
-    cluster:  prices that are known already; None: measure them
-    workload: the profile of the model that is known already; None: measure it
+    cluster:  known prices; None: measure them
+    workload: known profile of the model; None: measure it
     scale:    replay computation so many times as slow
     limit:    seconds for each collective
-    executor: whether a plan of the executor is to be considered
+    executor: whether to consider a plan of the executor
     """
 
     subject: str
@@ -47,10 +47,10 @@ class TuneRequest:
 
 @dataclass(slots=True)
 class Session:
-    """One rank of a session: what is asked, who this is, and the groups over which rank 0 tells what it decided.
+    """One rank of a session: its request, its place, and the groups over which rank 0 tells its decisions.
 
-    control: bounded as every collective; planning: for what takes rank 0 long
-    kept:    the files that are there
+    control: bounded as every collective; planning: for long steps of rank 0
+    kept:    the files that exist
     """
 
     asked: TuneRequest
@@ -71,7 +71,7 @@ class Session:
         return Path(self.asked.folder) / name
 
     def decided(self, make: Callable[[], Made], doing: str, planning: bool = False) -> Made:
-        """What rank 0 makes, on every rank; where that fails, its error on every rank. ``planning``: it takes long."""
+        """The result of ``make`` on rank 0, on every rank; or its error, on every rank. ``planning``: it takes long."""
         import torch.distributed as dist
 
         self.watch.beat(doing)
@@ -86,7 +86,7 @@ class Session:
         return made
 
     def keep(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file on rank 0, and let every later failure say that it is there."""
+        """Write a file on rank 0, and mention it in every later failure."""
         write(self.path(name))
         if name not in self.kept:
             self.kept.append(name)

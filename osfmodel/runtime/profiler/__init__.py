@@ -20,7 +20,7 @@ from osfmodel.runtime.profiler.segments import blocks, segments_of
 from osfmodel.runtime.profiler.steps import IterationMemory, ProfiledIteration, Tensor, alike, layers_of, middle
 
 WARM_UP = 5
-"""Iterations that are not counted: allocators, autotuners and caches settle in the first few."""
+"""Iterations that do not count: allocators, autotuners and caches settle in the first few."""
 
 
 def profile(
@@ -45,7 +45,7 @@ def profile(
 
 
 def with_memory(workload: Workload, memory: IterationMemory) -> Workload:
-    """The same with what is not said layer by layer."""
+    """The workload with the memory that does not belong to single layers."""
     segments = segments_of(workload.layers, memory.kept)
     return replace(
         workload,
@@ -57,7 +57,7 @@ def with_memory(workload: Workload, memory: IterationMemory) -> Workload:
 
 
 class Profile:
-    """Measured iterations of a model, and the workload they make."""
+    """Measured iterations of a model, and their workload."""
 
     def __init__(self, model: Any, wanted: Wanted, tensors: Mapping[str, Any] | None = None) -> None:
         self.model = _plain(model)
@@ -87,17 +87,17 @@ class Profile:
         self.leaving.close()
 
     def begin(self, batch: Any = None) -> None:
-        """Say that the forward of an iteration begins, in loops that do not call the model itself but its parts."""
+        """Mark the start of an iteration's forward, in loops that do not call the model itself but its parts."""
         self.explicit = True
         self._begin(batch)
 
     def step(self) -> None:
-        """Say that an iteration is over. Not needed where a ``torch.optim`` optimizer of the model makes a step."""
+        """Mark the end of an iteration. Not needed if a ``torch.optim`` optimizer of the model makes a step."""
         self.recorder.step()
 
     @property
     def done(self) -> bool:
-        """Whether as many steps as wanted were measured; more are not."""
+        """Whether all steps wanted were measured; no more are."""
         return self.recorder.done
 
     @property
@@ -108,7 +108,7 @@ class Profile:
 
     @property
     def workload(self) -> Workload:
-        """Medians over the steps measured. Raises DataError where there were too few."""
+        """Medians over the steps measured. Raises DataError if there were too few."""
         finding = self._finding()
         steps = finding.counted
         memory = self.allocations.memory
@@ -121,7 +121,7 @@ class Profile:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence where the layers do not add up to the step without hooks, and where steps do not repeat."""
+        """A sentence if the layers do not add up to the step without hooks, or if steps do not repeat."""
         return doubts(self._finding())
 
     def _finding(self) -> Finding:
@@ -167,7 +167,7 @@ def _sound(wanted: Wanted, model: Any) -> Wanted:
 
 
 def first_size(batch: Any) -> int | None:
-    """Samples in a batch: the first dimension of the first tensor in it; None where there is no tensor."""
+    """Samples in a batch: the first dimension of the first tensor in it; None if it has no tensor."""
     if hasattr(batch, "shape"):
         return int(batch.shape[0]) if len(batch.shape) else None
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
@@ -175,12 +175,12 @@ def first_size(batch: Any) -> int | None:
 
 
 WATCHING: list[IterationRecorder] = []
-"""Who hears of backward; while there is somebody, torch.autograd.backward is ours."""
+"""Recorders to tell of backward; while there are any, torch.autograd.backward is replaced."""
 
 
 @contextmanager
 def _watched_backward(recorder: IterationRecorder) -> Iterator[None]:
-    """torch.autograd.backward, which every ``loss.backward()`` calls, marked at its begin and its end.
+    """A context in which torch.autograd.backward, called by every ``loss.backward()``, marks its start and end.
 
     There is one patch however many profiles are under way, since they may end in any order.
     """
@@ -213,7 +213,7 @@ def _marked(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(model: Any) -> Any:
-    """The module itself, out of DataParallel's and DDP's wrappers. Raises UsageError for what cannot be profiled."""
+    """The module inside DataParallel's and DDP's wrappers. Raises UsageError if it cannot be profiled."""
     import torch
 
     kind = type(model).__name__
@@ -232,7 +232,7 @@ def _plain(model: Any) -> Any:
 
 
 def _subject(model: Any, extra: Mapping[str, Any]) -> tuple[HookedModules, dict[str, Tensor]]:
-    """What to hook, and what is known of each tensor. A shared tensor belongs to the first module that has it."""
+    """The modules and tensors to hook, and data of each tensor. A shared tensor belongs to its first module."""
     found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     known = {id(tensor) for tensor in found.values()}
     found |= {name: tensor for name, tensor in extra.items() if tensor.requires_grad and id(tensor) not in known}

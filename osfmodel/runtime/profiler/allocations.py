@@ -1,4 +1,4 @@
-"""What lives in memory during one iteration: every storage that PyTorch makes and drops, seen as it happens."""
+"""Record the memory of one iteration: every storage that PyTorch makes and drops, as it happens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from osfmodel.runtime.profiler.steps import INPUT, LOSS, IterationMemory, Peak
 
 GRAIN = 512
-"""Bytes to whose multiples PyTorch rounds allocations on a GPU."""
+"""Bytes to a multiple of which PyTorch rounds allocations on a GPU."""
 BEFORE, UPDATE = "(before)", "(update)"
-"""Intervals that are no layer's: what is over when one begins, and from the end of backward on."""
+"""Intervals outside layers: the time before one begins, and from the end of backward on."""
 
 
 class Held(NamedTuple):
-    """A storage that is alive. ``number`` tells it from all others; ``apart`` ones are no activations."""
+    """A storage that is alive. ``number`` identifies it; ``apart`` ones are not activations."""
 
     number: int
     size: int
@@ -25,7 +25,7 @@ class Held(NamedTuple):
 
 
 class Storages:
-    """The storages alive, each once, and how many bytes of them are neither parameters, gradients, buffers nor state.
+    """The storages alive, each once, and the bytes of those that are not parameters, gradients, buffers or state.
 
     Storages seen first where an operator reads them were there before: they count from the beginning on (``before``).
 
@@ -45,13 +45,13 @@ class Storages:
         self.level = self.before = self.numbers = 0
 
     def keep_apart(self, tensors: Iterable[Any]) -> int:
-        """Count these no longer as activations; the bytes of their storages."""
+        """Stop counting these tensors as activations; return the bytes of their storages."""
         held = [one for tensor in tensors if (one := self.of(tensor, apart=True))]
         self.steady.update(one.number for one in held)
         return sum({one.number: one.size for one in held}.values())
 
     def of(self, tensor: Any, apart: bool = False, made: bool = False) -> Held | None:
-        """The storage of a tensor; None where it has none that is seen. ``made`` just now, where it is new."""
+        """The storage of a tensor; None if it has none that is seen. ``made``: it is new if not seen before."""
         try:
             storage = tensor.untyped_storage()
             size = -(-storage.nbytes() // GRAIN) * GRAIN if self.cuda else storage.nbytes()
@@ -85,13 +85,13 @@ class Storages:
             self.level += size
 
     def read(self, tensors: Sequence[Any]) -> float:
-        """An operator reads these: how many elements there are in their storages, 0 unless all are steady."""
+        """Elements in the storages that an operator reads, 0 unless all are steady."""
         held = [(one, tensor) for tensor in tensors if (one := self.of(tensor))]
         steady = all(one.number in self.steady for one, _ in held)
         return sum(one.size / tensor.element_size() for one, tensor in held) if steady else 0
 
     def make(self, tensors: Iterable[Any], read: float) -> None:
-        """It made these, or changed them; what has no more elements than the steady ones it read is steady itself."""
+        """Note tensors that an operator made or changed; they are steady if they have no more elements than it read."""
         for tensor in tensors:
             before = self.numbers
             held = self.of(tensor, made=True)
@@ -99,17 +99,17 @@ class Storages:
                 self.steady.add(held.number)
 
     def add(self, parts: Sequence[Any], sums: Sequence[Any]) -> None:
-        """Tensors were added up, which is what becomes of the gradients of a tensor that is in use twice."""
+        """Note a sum of tensors: the gradients of a tensor that is used twice are added up."""
         if len({part.shape for part in parts}) == 1:
             numbers = [held.number for part in parts if (held := self.of(part))]
             self.sums += [(held.number, numbers) for one in sums if (held := self.of(one))]
 
     def spike(self, size: int) -> None:
-        """Scratch inside one operator."""
+        """Note scratch inside one operator."""
         self.log += ((0, size), (0, -size))
 
     def peaks(self, marks: Sequence[tuple[str, int]]) -> dict[str, Peak]:
-        """The highest level by interval. ``marks`` are names, and how long the log was when their intervals ended."""
+        """The highest level by interval. ``marks``: names of intervals, and the length of the log at their ends."""
         for number, parts in reversed(self.sums):
             self.steady.update(parts if number in self.steady else ())
         found: dict[str, Peak] = {}
@@ -126,7 +126,7 @@ class Storages:
 
 
 class Allocations:
-    """Watches one iteration of a model, from ``begin`` to ``end``; then ``memory`` is what was found.
+    """A record of one iteration of a model, from ``begin`` to ``end``; ``memory`` is the result.
 
     ``tensors`` are those that are trained, ``blocks`` the modules that could be computed again, both by name.
     """
@@ -145,7 +145,7 @@ class Allocations:
         self.staying = self.level = 0
 
     def begin(self, optimizers: Sequence[Any]) -> None:
-        """An iteration begins, or its next micro-batch. Nothing is noted where a mode of others sees the operators."""
+        """Begin an iteration, or its next micro-batch. Nothing is recorded if a foreign mode sees the operators."""
         from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
         if self.mode is None:
@@ -159,11 +159,11 @@ class Allocations:
         self._mark(BEFORE)
 
     def _mark(self, name: str) -> None:
-        """An interval ends here."""
+        """End an interval."""
         self.marks.append((name, len(self.storages.log)))
 
     def _know(self, optimizers: Sequence[Any]) -> None:
-        """What is there before and stays."""
+        """Register the storages that exist before and stay."""
         trained = list(self.tensors.values())
         self.storages.keep_apart(tensor.grad for tensor in trained if tensor.grad is not None)
         self.staying = self.storages.keep_apart([*self.model.parameters(), *self.model.buffers(), *trained])
@@ -191,7 +191,7 @@ class Allocations:
         self.kept.setdefault(name, []).append(self.storages.level - level - sum(made.values()))
 
     def _ready(self, name: str, tensor: Any) -> None:
-        """What was computed as scratch is a gradient from here on, or was added to one that was there before."""
+        """Handle a gradient: its storage was scratch so far, or was added to an older one."""
         if self.mode is not None:
             self._mark(name)
             if tensor.grad is not None:
@@ -199,24 +199,24 @@ class Allocations:
                 self._mark(BEFORE)
 
     def backward_begins(self) -> None:
-        """All until here was forward."""
+        """Mark the end of forward."""
         if self.mode is not None and not self.in_backward:
             self._mark(LOSS)
             self.in_backward = True
 
     def backward_ended(self) -> None:
-        """All from here on is the update."""
+        """Mark the beginning of the update."""
         if self.mode is not None:
             self._mark(INPUT)
             self.level = self.storages.level
 
     def updated(self) -> None:
-        """An optimizer made its step."""
+        """Note that an optimizer made its step."""
         if self.mode is not None:
             self._mark(UPDATE)
 
     def end(self) -> None:
-        """The iteration is over, or given up."""
+        """End the iteration, or give it up."""
         if self.mode is None:
             return
         self.mode.__exit__(None, None, None)
@@ -238,14 +238,14 @@ class Allocations:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """The tensors in what a module returned."""
+    """The tensors in a module's result."""
     from torch.utils._pytree import tree_leaves
 
     return [leaf for leaf in tree_leaves(value) if hasattr(leaf, "untyped_storage")]
 
 
 def _watching(storages: Storages) -> Any:
-    """A mode that tells ``storages`` of what operators read and make."""
+    """A torch dispatch mode that tells ``storages`` what operators read and make."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

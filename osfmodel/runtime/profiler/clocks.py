@@ -10,14 +10,14 @@ from osfmodel.entities.errors import UsageError
 
 
 class Mark(NamedTuple):
-    """A moment on the host's clock, in seconds, and the event that the device passes there, if it has its own time."""
+    """A moment on the host's clock, in seconds, and the event that the device passes then, if it has its own time."""
 
     host: float
     event: Any = None
 
 
 def clock_of(device: Any) -> Callable[[], Mark]:
-    """What makes marks for work on ``device``. Raises UsageError for devices whose time cannot be read."""
+    """A function that makes marks for work on ``device``. Raises UsageError for devices without a readable clock."""
     if device.type == "cpu":
         return lambda: Mark(time.perf_counter())
     if device.type != "cuda":
@@ -41,7 +41,7 @@ def settle(device: Any) -> None:
 
 
 def seconds(start: Mark, end: Mark) -> float:
-    """Between two marks, on the device's own clock where it has one; events must have passed."""
+    """Seconds between two marks, on the device's own clock if it has one; events must have passed."""
     if start.event is None or end.event is None:
         return end.host - start.host
     return float(start.event.elapsed_time(end.event)) / 1e3

@@ -1,4 +1,4 @@
-"""Under which conditions a profile was measured, in words, and how far it can be trusted."""
+"""Conditions under which a profile was measured, in words, and its reliability."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.steps import UNEVEN, ProfiledIteration, Tensor, middle, spread, uneven
 
 AGREEMENT = 0.03
-"""By how much the layers may differ from the step without hooks before it is called a disagreement."""
+"""Relative difference between the layers and the step without hooks that counts as a disagreement."""
 
 
 class Wanted(NamedTuple):
-    """What was asked for."""
+    """The request for a profile."""
 
     name: str
     batch_size: int | None
@@ -29,7 +29,7 @@ class Wanted(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What was found: all steps, those of them that the layers come from, and what they ran on."""
+    """The measurement: all steps, those that the layers come from, and the device."""
 
     steps: Sequence[ProfiledIteration]
     counted: Sequence[ProfiledIteration]
@@ -54,7 +54,7 @@ class Finding(NamedTuple):
 
 
 def agreement(finding: Finding) -> str:
-    """A sentence where the layers add up to something else than the step without hooks; empty where they agree."""
+    """A sentence if the layers do not add up to the step without hooks; "" if they do."""
     if not finding.bare or abs(finding.difference) <= AGREEMENT:
         return ""
     with_hooks, bare = show_time(middle(finding.totals)), show_time(middle(finding.bare))
@@ -74,14 +74,14 @@ def doubts(finding: Finding) -> list[str]:
 
 
 def conditions(wanted: Wanted, finding: Finding) -> str:
-    """One line for the source of the workload."""
+    """One line on the conditions for the source of the workload."""
     parts = [machine(finding.device), wanted.remark, _optimizer(finding), *_policy(wanted, finding)]
     parts += [_hooks(finding), agreement(finding), *_left_out(finding)]
     return "; ".join(part for part in parts if part)
 
 
 def machine(device: Any) -> str:
-    """What computed: the GPU and its precision settings, or the processor and its threads; versions."""
+    """The hardware: the GPU and its precision settings, or the processor and its threads; versions."""
     import torch
 
     if device.type != "cuda":
@@ -97,7 +97,7 @@ def machine(device: Any) -> str:
 
 
 def other_threads(workload: Workload, device: str) -> str:
-    """A sentence where a profile from a CPU was measured with another number of threads than we have on ours."""
+    """A sentence if a profile from a CPU was measured with another number of threads than we have on ours."""
     import torch
 
     found = re.search(r"\bCPU\b.*?, (\d+) threads, torch ", workload.source.conditions)
@@ -111,7 +111,7 @@ def other_threads(workload: Workload, device: str) -> str:
 
 
 def processor() -> str:
-    """The name of the CPU, as far as the system tells it."""
+    """The name of the CPU, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -121,7 +121,7 @@ def processor() -> str:
 
 
 def driver(device: Any) -> str:
-    """Driver and clocks of a GPU as nvidia-smi finds them; empty where it cannot be asked."""
+    """Driver and clocks of a GPU from nvidia-smi; "" if it cannot be asked."""
     import torch
 
     asked = "driver_version,clocks.sm,clocks.max.sm,clocks.mem"

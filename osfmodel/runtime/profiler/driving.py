@@ -1,4 +1,4 @@
-"""Training steps of our own around a model, to profile it: one workload per batch size, and time against batch."""
+"""Train steps of our own around a model, to profile it: one workload per batch size, and time by batch size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 class Driving(NamedTuple):
-    """How training is driven: ``autocast`` computes in ``dtype`` but keeps parameters and gradients as they are."""
+    """Settings of the training: ``autocast`` computes in ``dtype`` but keeps parameters and gradients as they are."""
 
     steps: int = 20
     warm_up: int = WARM_UP
@@ -30,7 +30,7 @@ class Driving(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A workload, what there is to say about it, and whether its steps were cut short."""
+    """A workload, remarks about it, and whether its steps were cut short."""
 
     workload: Workload
     warnings: tuple[str, ...]
@@ -40,9 +40,9 @@ class Measured(NamedTuple):
 def measure(
     name: str, make: Maker, batch_size: int | None, driving: Driving, tell: Callable[[int, int], None]
 ) -> Measured:
-    """Profile one training. ``tell`` is called with the iteration and how many there are.
+    """Profile one training. ``tell`` is called with the number of the iteration and of all iterations.
 
-    Interrupted (Ctrl-C) after the first steps it makes a profile of those there are. Raises UsageError for a device
+    Interrupted (Ctrl-C) after the first steps it makes a profile of the steps so far. Raises UsageError for a device
     that is not here, DataError for a model that does not train.
     """
     training = placed(make(batch_size), driving)
@@ -141,14 +141,14 @@ def placed(training: Training, driving: Driving) -> Training:
 
 
 def default_device() -> str:
-    """Where to compute if nobody says: on the GPU, if there is one."""
+    """The GPU, if there is one, else the CPU."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def device_of(text: str) -> Any:
-    """A device by name. Raises UsageError for one that there is not."""
+    """A device by name. Raises UsageError for an unknown one."""
     import torch
 
     try:
@@ -176,7 +176,7 @@ def _remark(driving: Driving, batch: Any) -> str:
 
 
 class BatchFit(NamedTuple):
-    """Seconds of forward and backward against samples, by least squares."""
+    """Seconds of forward and backward as a line over samples, by least squares."""
 
     fixed: float
     per_sample: float
@@ -194,7 +194,7 @@ class BatchFit(NamedTuple):
 
 
 def batch_fit(workloads: Sequence[Workload]) -> BatchFit | None:
-    """How forward and backward grow with the batch; None for fewer than two batch sizes."""
+    """The growth of forward and backward with the batch; None for fewer than two batch sizes."""
     import numpy as np
 
     points = {w.batch_size: w.forward_time + w.backward_time for w in workloads if w.batch_size is not None}
@@ -207,5 +207,5 @@ def batch_fit(workloads: Sequence[Workload]) -> BatchFit | None:
 
 
 def with_fit(workload: Workload, fit: BatchFit) -> Workload:
-    """The workload, its conditions saying how time grows with the batch."""
+    """The workload with the growth of its time with the batch in its conditions."""
     return replace(workload, source=replace(workload.source, conditions=f"{workload.source.conditions}; {fit}"))

@@ -1,4 +1,4 @@
-"""Hooks on a model and what they note, iteration by iteration."""
+"""Hooks on a model, and their notes by iteration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from osfmodel.runtime.profiler.clocks import Mark, seconds
 from osfmodel.runtime.profiler.steps import LOSS, ProfiledIteration, Ready
 
 MEMORY = 1
-"""Which iteration is watched for what lives in memory, counted from 0: in the first, optimizers have no state yet."""
+"""Number, from 0, of the iteration whose memory is recorded: in the first, optimizers have no state yet."""
 
 
 class HookedModules(NamedTuple):
-    """What gets hooks: modules that own tensors, by name, and the trainable tensors, by name."""
+    """Targets of hooks: modules that own tensors, by name, and the trainable tensors, by name."""
 
     modules: Mapping[str, Any]
     tensors: Mapping[str, Any]
@@ -39,9 +39,9 @@ class Iteration:
 
 
 class IterationRecorder:
-    """Notes iterations: after ``warm_up`` of them, by turns without and with hooks, until ``steps`` had hooks.
+    """A recorder of iterations: after ``warm_up`` of them, by turns without and with hooks, until ``steps`` had hooks.
 
-    ``steps`` None goes on until ``finish``. One of the warm-ups, where there are two or more, is watched by
+    ``steps`` None goes on until ``finish``. If there are two warm-ups or more, one is watched by
     ``allocations``.
     """
 
@@ -65,11 +65,11 @@ class IterationRecorder:
 
     @property
     def done(self) -> bool:
-        """Whether as many steps as wanted were noted."""
+        """Whether as many steps as wanted were recorded."""
         return self.wanted is not None and self.hooked_steps >= self.wanted
 
     def begin(self) -> None:
-        """A forward begins: of a new iteration where the last had its update, of its next micro-batch, or a part."""
+        """Begin a forward: of a new iteration if the last had its update, of its next micro-batch, or of a part."""
         if self.current is not None and self.current.end is not None:
             self.close()
         if self.done:
@@ -83,7 +83,7 @@ class IterationRecorder:
             self.current = Iteration(self.current.hooked, self.clock(), micro_batches=micro_batches)
 
     def _attached(self) -> Iteration:
-        """Put hooks on or take them off, then start the clock."""
+        """Attach or remove hooks, then start the clock."""
         number = self.seen - self.warm_up
         hooked = number % 2 == 1 or (self.seen == 0 and self.warm_up > 0)  # the very first counts activations
         if hooked != bool(self.handles):
@@ -122,14 +122,14 @@ class IterationRecorder:
             self.current.ready.append((name, self.clock()))
 
     def forward_ended(self) -> None:
-        """The model returned."""
+        """Note that the model returned."""
         if self.current is not None and self.current.backward_start is None:
             self.current.forward_end = self.clock()
         self._keep_saved(LOSS)
         self.watching.close()
 
     def backward_begins(self) -> None:
-        """The outermost call of backward begins."""
+        """Note that the outermost call of backward begins."""
         self.depth += 1
         if self.current is not None and self.depth == 1 and self.current.backward_start is None:
             self._keep_saved(LOSS)
@@ -138,14 +138,14 @@ class IterationRecorder:
             self.current.backward_start = self.clock()
 
     def backward_ended(self) -> None:
-        """It returned."""
+        """Note that the outermost call of backward returned."""
         self.depth -= 1
         if self.current is not None and self.depth == 0:
             self.current.backward_end = self.clock()
             self.allocations.backward_ended()
 
     def updated(self, optimizer: Any) -> None:
-        """An optimizer made its step."""
+        """Note that an optimizer made its step."""
         now = self.current
         if now is not None and (now.backward_end is not None or now.ready):
             now.end = self.clock()
@@ -154,7 +154,7 @@ class IterationRecorder:
             self.optimizers[id(optimizer)] = optimizer
 
     def step(self) -> None:
-        """The iteration is over, with or without an update."""
+        """End the iteration, with or without an update."""
         now = self.current
         if now is not None and (now.end or now.backward_end or now.ready):
             now.end = now.end or now.backward_end or now.ready[-1][1]
@@ -174,7 +174,7 @@ class IterationRecorder:
             self._detach()
 
     def finish(self) -> None:
-        """Take everything off."""
+        """Remove all hooks."""
         if self.current is not None and self.current.end is not None:
             self.close()
         self.allocations.end()
@@ -182,7 +182,7 @@ class IterationRecorder:
         self._detach()
 
     def _watch_activations(self) -> None:
-        """Count what autograd keeps during this one forward, a warm-up, each storage once and no parameter."""
+        """Count what autograd keeps during this one forward, a warm-up; each storage once, without parameters."""
         import torch
 
         known = {tensor.untyped_storage().data_ptr() for tensor in self.subject.tensors.values()}

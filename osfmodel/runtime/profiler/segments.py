@@ -1,4 +1,4 @@
-"""Which parts of a model can be computed again in backward: its blocks, found by how modules are nested."""
+"""Find the parts of a model that can be recomputed in backward: its blocks, by how modules are nested."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from osfmodel.entities.workload import Layer, Segment
 
 PAIR = 2
-"""Modules with tensors of their own, such as a convolution and its norm, that make no block where there are others."""
+"""Modules with tensors, such as a convolution and its norm, that form no block if the model has larger ones."""
 
 
 def blocks(model: Any) -> dict[str, Any]:
-    """The outermost modules, by name, that hold no list of blocks and have two or more modules with tensors in them.
+    """The outermost modules, by name, that contain two or more modules with tensors but no list of blocks.
 
-    The layers of a transformer, the bottlenecks of a ResNet. What is a list of blocks, or has one in it, is no block
-    itself, but its blocks are.
+    Examples are the layers of a transformer and the bottlenecks of a ResNet. A list of blocks, or a module with one, is
+    not a block itself, but its blocks are.
     """
     return dict(_blocks(model, ""))
 
@@ -29,12 +29,12 @@ def _blocks(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _owners(module: Any) -> int:
-    """Modules in it, or itself, with tensors of their own."""
+    """Number of modules in it, with itself, that own tensors."""
     return sum(any(True for _ in inner.parameters(recurse=False)) for inner in module.modules())
 
 
 def _lists(module: Any) -> bool:
-    """Whether there are two blocks in a row somewhere in it."""
+    """Whether it contains two blocks in a row."""
     from torch.nn import ModuleDict, ModuleList, Sequential
 
     rows = [inner for inner in module.modules() if isinstance(inner, ModuleDict | ModuleList | Sequential)]
@@ -42,7 +42,7 @@ def _lists(module: Any) -> bool:
 
 
 def segments_of(layers: Sequence[Layer], kept: Mapping[str, int]) -> tuple[Segment, ...]:
-    """The blocks whose layers stand together, in the order of the layers. ``kept`` are bytes by block."""
+    """The blocks whose layers are consecutive, in the order of the layers. ``kept``: bytes by block."""
     found = []
     for block, size in kept.items():
         places = [place for place, layer in enumerate(layers) if layer.name.startswith(f"{block}.")]

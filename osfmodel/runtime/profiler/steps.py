@@ -16,7 +16,7 @@ from osfmodel.entities.workload import Layer
 INPUT, LOSS = "(input)", "(loss)"
 """Layers without parameters: backward after the last gradient; forward after the last module that has tensors."""
 UNEVEN = 1.5
-"""Steps longer than this many medians are counted as outliers; they stay in, for medians do not mind a few."""
+"""Steps longer than this many medians count as outliers; they are kept, since a few do not change medians."""
 
 
 class Tensor(NamedTuple):
@@ -28,7 +28,7 @@ class Tensor(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A gradient was accumulated: when, and when the host came by (the same on a CPU)."""
+    """A gradient was accumulated: the time, and the time on the host (the same on a CPU)."""
 
     name: str
     time: float
@@ -36,14 +36,14 @@ class Ready(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """The most bytes alive at once in an interval, and how many of them there are whatever the batch."""
+    """The most bytes alive at once in an interval, and those of them that do not depend on the batch."""
 
     bytes: int
     steady: int
 
 
 class IterationMemory(NamedTuple):
-    """Bytes that one iteration held: by layer the peaks, by module what it kept; None for what is not known."""
+    """Bytes that one iteration held: peaks by layer, kept activations by module; None if not known."""
 
     peaks: Mapping[str, Peak]
     kept: Mapping[str, int]
@@ -53,7 +53,7 @@ class IterationMemory(NamedTuple):
 
 
 class ProfiledIteration(NamedTuple):
-    """One iteration. ``ends`` are the calls of modules as they ended; ``total`` is the end of the update.
+    """One iteration. ``ends``: ends of the modules' calls, in order; ``total``: the end of the update.
 
     Steps without hooks have neither ``ends`` nor ``ready``.
     """
@@ -68,12 +68,12 @@ class ProfiledIteration(NamedTuple):
 
     @property
     def order(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Which modules and which gradients came, in order."""
+        """Modules and gradients in the order in which they came."""
         return tuple(name for name, _ in self.ends), tuple(ready.name for ready in self.ready)
 
 
 def alike(steps: Sequence[ProfiledIteration]) -> list[ProfiledIteration]:
-    """The hooked steps of the commonest order: only of these can medians be taken tensor by tensor."""
+    """The hooked steps of the commonest order: only for these can medians be taken tensor by tensor."""
     hooked = [step for step in steps if step.hooked]
     if not hooked:
         return []
@@ -95,7 +95,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def uneven(values: Sequence[float]) -> int:
-    """How many are longer than UNEVEN medians."""
+    """Number of values above UNEVEN medians."""
     return sum(value > UNEVEN * middle(values) for value in values)
 
 
@@ -106,7 +106,7 @@ def layers_of(
     device_clock: bool,
     peaks: Mapping[str, Peak] | None = None,
 ) -> tuple[Layer, ...]:
-    """Layers in the reverse of the order in which gradients became ready, with medians over ``steps``, all alike.
+    """Layers in reverse ready order, with medians over ``steps``, which must all be alike.
 
     ``activations`` are bytes by module, ``peaks`` are by layer. A module's forward counts for the one of its tensors
     that stands last, so that it comes after all of them; tensors whose gradient never came are left out.
@@ -137,7 +137,7 @@ def layers_of(
 def forward_times(
     steps: Sequence[ProfiledIteration], carriers: Mapping[str, str], forward_end: float
 ) -> dict[str, float]:
-    """Seconds by layer: from the end of one module to the end of the next, for the next; what is left, for LOSS."""
+    """Seconds by layer from the end of one module to the end of the next, for the next; the rest, for LOSS."""
     times: dict[str, float] = {}
     before = 0.0
     for number, (module, _) in enumerate(steps[0].ends):
@@ -150,7 +150,7 @@ def forward_times(
 
 
 def backward_times(steps: Sequence[ProfiledIteration], forward_end: float) -> dict[str, float]:
-    """Seconds by layer: from one gradient to the next; what comes after the last, for INPUT."""
+    """Seconds by layer from one gradient to the next; the rest after the last, for INPUT."""
     times: dict[str, float] = {}
     before = forward_end
     for number, ready in enumerate(steps[0].ready):

@@ -32,14 +32,14 @@ from osfmodel.runtime.training.replayed_model import hooks_count
 from osfmodel.runtime.training.subjects import TrainingSubject
 
 LEAST_WARM_UPS = 3
-"""DDP has its buckets from the second iteration on, with static_graph from the third."""
+"""Least warm-ups: DDP has its buckets from the second iteration on, with static_graph from the third."""
 USUAL_THREADS = 2
-"""Of gloo, where torch does not say."""
+"""gloo's number of worker threads, if torch does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """iterations: that are measured for each plan and repeat, after ``warm_ups``
+    """iterations: measured iterations for each plan and repeat, after ``warm_ups``
     options: further arguments of DDP, the same for every plan
     limit: seconds for each collective of the executor; DDP's have that of the process group
     """
@@ -53,9 +53,9 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets that were formed.
+    """One plan in one repeat (from 1): seconds of each measured iteration, and the buckets formed.
 
-    ``deviation`` says how those differ from the plan, and why; nothing where they do not.
+    ``deviation`` says how those differ from the plan, and why; "" if they do not.
     """
 
     planned: Carried
@@ -68,7 +68,7 @@ class Ran:
 def run_all(
     subject: TrainingSubject, plans: Sequence[Carried], settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> Iterator[Ran]:
-    """Every plan in every repeat, each as soon as it is measured. Raises whatever torch or the model does."""
+    """Run every plan in every repeat; yield each once it is measured. Raises whatever torch or the model does."""
     for repeat in range(1, settings.repeats + 1):
         for planned in plans:
             doing = f"in repeat {repeat} of plan {planned.label!r}"
@@ -102,7 +102,7 @@ def _run(
 
 
 def executed(label: str, plan: Plan, subject: TrainingSubject) -> Carried:
-    """``plan``, to be carried out by the executor. Raises OsfError, naming it and the reason, where that cannot be."""
+    """``plan`` for the executor. Raises OsfError, with the plan's name and the reason, if it cannot carry it out."""
     try:
         plan.require_valid(subject.workload)
         require_executable(subject.model, subject.optimizer, subject.given(plan), subject.names)
@@ -114,7 +114,7 @@ def executed(label: str, plan: Plan, subject: TrainingSubject) -> Carried:
 def _prepared(
     subject: TrainingSubject, planned: Carried, settings: TrainingSettings, place: Place
 ) -> tuple[Any, Callable[[], Formed]]:
-    """The model to train with, and what to call at the end, which says the buckets that were formed."""
+    """The model to train with, and a function for the end, which returns the buckets that were formed."""
     if not planned.sent:
         model, messages = wrapped(subject.model, planned, settings, place)
         return model, lambda: formed_by(model, messages)
@@ -129,7 +129,7 @@ def _prepared(
 
 
 def wrapped(model: Any, planned: Carried, settings: TrainingSettings, place: Place) -> tuple[Any, Messages | None]:
-    """The model under DDP with the plan, and the hook that carries it out where it takes one."""
+    """The model under DDP with the plan, and the hook that carries it out if one is needed."""
     from torch.nn.parallel import DistributedDataParallel
 
     arguments: dict[str, Any] = {**settings.options, **planned.arguments}
@@ -146,7 +146,7 @@ def wrapped(model: Any, planned: Carried, settings: TrainingSettings, place: Pla
 
 
 def _hook(messages: Messages) -> Callable[[object, Any], Any]:
-    """A function, as DDP asks for; it checks annotations, so that it has none."""
+    """The hook as a function without annotations, since DDP checks these."""
 
     def carry(state, bucket):  # type: ignore[no-untyped-def]
         return messages(state, bucket)
@@ -189,7 +189,7 @@ def loss_difference(
 
 
 def apart(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """The :func:`furthest` of the relative differences of two runs' losses, iteration by iteration."""
+    """The :func:`furthest` relative difference between two runs' losses, iteration by iteration."""
     return furthest([_apart(one, other) for one, other in zip(losses, reference, strict=True)])
 
 
@@ -200,7 +200,7 @@ def _apart(one: float, other: float) -> float:
 
 
 def furthest(differences: Sequence[float]) -> float:
-    """The largest; NaN goes before what is finite, and infinity before that."""
+    """The largest difference; NaN before finite values, and infinity before NaN."""
     return max(differences, key=lambda difference: (difference == inf, isnan(difference), difference))
 
 
@@ -222,7 +222,7 @@ def _losses(
 
 
 def conditions_of(subject: TrainingSubject, settings: TrainingSettings, place: Place) -> dict[str, str]:
-    """Under what all plans of a run are measured, in words."""
+    """Conditions that all plans of a run share, in words."""
     import torch
 
     stated = {
@@ -250,7 +250,7 @@ def first_of(
     names: tuple[str, str],
     variation: Variation | None,
 ) -> Measurement:
-    """What all runs share. ``names``: of workload and cluster, as the file says them; ``variation``: of a replay."""
+    """A measurement with all that the runs share. ``names``: workload and cluster; ``variation``: of a replay."""
     stated = conditions_of(subject, settings, place) | ({} if variation is None else variation.stated)
     return Measurement(
         *names,
@@ -264,7 +264,7 @@ def first_of(
 
 
 def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Measurement:
-    """What was measured of one plan in one repeat; ``first`` has what all share, and stands in for the samples."""
+    """The measurement of one plan in one repeat, based on ``first``, which has everything that all share."""
     label = ran.planned.label
     own = {
         "repeat": str(ran.repeat),
@@ -282,6 +282,6 @@ def measurement_of(ran: Ran, first: Measurement, losses: dict[str, float]) -> Me
 
 
 def source_of(place: Place, settings: TrainingSettings, notes: Sequence[str]) -> Source:
-    """Where the figures are from."""
+    """The source of the figures."""
     said = f"{settings.iterations} iterations after {settings.warm_ups} of warm-up, on rank 0, plans taking turns"
     return Source("measured with osf run", "; ".join([f"{place.world} workers, {place.backend}, {said}", *notes]))

@@ -1,6 +1,6 @@
-"""A plan as what PyTorch DDP is given, and what DDP formed from it according to its own log.
+"""A plan as arguments of PyTorch DDP, and the buckets that DDP formed according to its own log.
 
-Where DDP knows ``bucket_cap_mb_list`` (torch 2.13) the plan is its arguments. Where it does not, a communication hook
+If DDP knows ``bucket_cap_mb_list`` (torch 2.13), the plan is its arguments. If not, a communication hook
 collects DDP's one-tensor buckets into the planned messages, at the price of a copy.
 """
 
@@ -23,9 +23,9 @@ from osfmodel.targets.ddp import single_cap
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A plan to be carried out: ``label`` says which, ``arguments`` are DDP's; ``hook``: by a communication hook.
+    """A plan to carry out: its ``label``; ``arguments`` are DDP's; ``hook``: by a communication hook.
 
-    sent: the plan in one line where the executor carries it out; nothing where DDP does
+    sent: the plan in one line if the executor carries it out; "" for DDP
     """
 
     label: str
@@ -36,12 +36,12 @@ class Carried:
 
     @property
     def by_default(self) -> bool:
-        """Whether DDP does that without being told."""
+        """Whether DDP forms this plan by default."""
         return not (self.arguments or self.hook or self.sent)
 
     @property
     def by(self) -> str:
-        """What carries it out, in words."""
+        """The means that carry it out, in words."""
         if self.sent:
             return "the executor"
         return "a communication hook" if self.hook else ", ".join(self.arguments) or "the default"
@@ -53,9 +53,9 @@ class Carried:
 
 
 def carried(label: str, plan: Plan, workload: Workload, hook: bool | None = None) -> Carried:
-    """How DDP carries ``plan`` out; ``hook`` None: by its arguments where they can say it.
+    """``plan`` for DDP; ``hook`` None: by its arguments if they can express it.
 
-    Raises PlanError, naming the plan and what to do, where DDP has no way to.
+    Raises PlanError, naming the plan and what to do, if DDP has no way to.
     """
     _require_possible(label, plan, workload)
     if CONFIG_TARGETS.get(label) is ddp.TARGET and not hook:
@@ -70,7 +70,7 @@ def carried(label: str, plan: Plan, workload: Workload, hook: bool | None = None
 
 
 def _limits(plan: Plan, workload: Workload) -> tuple[int, ...]:
-    """A limit per bucket. With several dtypes the k-th serves the k-th bucket of each: the first that make the plan."""
+    """A limit per bucket. With several dtypes the k-th serves the k-th bucket of each: the first that form the plan."""
     kinds = dict(zip(workload.gradients.names, workload.gradients.dtypes, strict=True))
     rows: dict[str, list[int]] = {}
     for bucket in plan.buckets:
@@ -126,7 +126,7 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
 
 
 class Messages:
-    """The hook: DDP's buckets, each one tensor, become the planned messages. ``sent`` are those of the last iteration.
+    """A communication hook: DDP's buckets, each one tensor, become the planned messages. ``sent``: the last sizes.
 
     In the first iteration DDP has other buckets (the whole model in one); all planned messages that are complete go
     together then.
@@ -174,9 +174,9 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """The buckets that DDP formed: bytes of each, and the positions of their parameters (() where it does not say).
+    """The buckets that DDP formed: bytes of each, and the positions of their parameters (() if it does not say).
 
-    ``rebuilt``: whether it formed them anew in the order in which gradients became ready.
+    ``rebuilt``: whether it formed them anew in ready order.
     """
 
     sizes: tuple[int, ...]
@@ -185,7 +185,7 @@ class Formed:
 
 
 def formed_by(model: Any, messages: Messages | None) -> Formed:
-    """What DDP's own log says after some iterations; what was sent, where the hook formed the messages."""
+    """The buckets from DDP's own log after some iterations, or those that the hook sent."""
     log = model._get_ddp_logging_data()
     rebuilt = bool(log.get("has_rebuilt_buckets"))
     if messages is not None:
@@ -197,7 +197,7 @@ def formed_by(model: Any, messages: Messages | None) -> Formed:
 
 
 def deviation(planned: Carried, formed: Formed, names: Sequence[str], workload: Workload) -> str:
-    """How the buckets formed differ from those planned, and why; nothing where they are the same.
+    """The difference of the buckets formed from those planned, with its reason; "" if there is none.
 
     ``names`` are those of the model's parameters in their order.
     """

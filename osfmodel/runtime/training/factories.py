@@ -14,14 +14,14 @@ from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.lookup import suggestion
 
 SEQUENCE = 128
-"""Tokens of a sequence for models of transformers, where nothing else is said: the length of BERT's first phase."""
+"""Tokens of a sequence for models of transformers, by default: the length of BERT's first phase."""
 LABEL_KINDS = ("CausalLM", "MaskedLM", "ImageClassification")
 
 
 class Training(NamedTuple):
-    """A model, a batch of examples, how the model's output becomes a loss, and an optimizer if it is to be special.
+    """A model, a batch of examples, a function from output to loss, and an optimizer if it is not the default.
 
-    batch:  a tensor or a dict is what the model takes, and the loss is ``loss(output)``; a pair is inputs and
+    batch:  a tensor or a dict is the model's input, and the loss is ``loss(output)``; a pair is inputs and
             targets, and the loss is ``loss(output, targets)``
     """
 
@@ -32,16 +32,16 @@ class Training(NamedTuple):
 
 
 Maker = Callable[[int | None], Training]
-"""Makes a fresh training for a batch size; None where the maker is to choose."""
+"""A function that makes a fresh training for a batch size, or with None for one of its own choice."""
 
 
 def is_factory(text: str) -> bool:
-    """Whether ``text`` is written PACKAGE.MODULE:FACTORY, and is no file."""
+    """Whether ``text`` is PACKAGE.MODULE:FACTORY, and not a file."""
     return ":" in text and not Path(text).is_file()
 
 
 def from_factory(text: str) -> Maker:
-    """The maker that ``PACKAGE.MODULE:FACTORY`` names; modules in the working directory are found too.
+    """The maker called ``PACKAGE.MODULE:FACTORY``; modules in the working directory are found too.
 
     FACTORY() returns (model, batch, loss) or (model, batch, loss, optimizer). It is given ``batch_size`` where it takes
     one; else its batch is repeated or cut. Raises UsageError where there is no such module or function.
@@ -90,7 +90,7 @@ def _called(factory: Callable[..., Any], known: Mapping[str, Any], text: str) ->
 
 
 def checked(made: Any, text: str) -> Training:
-    """What a factory returned, as a Training. Raises DataError saying what is wrong with it."""
+    """A factory's result as a Training. Raises DataError saying what is wrong with it."""
     import torch
 
     wanted = f"{text!r} must return (model, batch, loss) or (model, batch, loss, optimizer)"
@@ -194,7 +194,7 @@ def from_transformers(name: str, sequence: int = SEQUENCE) -> Maker:
 
 
 def _supports(transformers: Any, kind: str, config: Any) -> bool:
-    """Whether a config has such a head. BERT and its like have both kinds of language head; they are not decoders."""
+    """Whether a config has such a head. BERT and its like have both kinds of language head; they are no decoders."""
     mapping = getattr(transformers, f"AutoModelFor{kind}")._model_mapping
     if kind == "CausalLM" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
         return bool(getattr(config, "is_decoder", False))

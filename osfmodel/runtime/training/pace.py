@@ -1,4 +1,4 @@
-"""How a replay's computation takes its time: asleep until a moment of a timetable, or as a kernel that spins."""
+"""Stand-ins for a replay's computation: sleep until a moment of a timetable, or spin in a kernel."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from math import inf
 
 SPIN = 50e-6
-"""Seconds before a deadline at which sleeping turns into spinning: what Linux oversleeps by default (timer slack)."""
+"""Seconds before a deadline at which sleeping becomes spinning: what Linux oversleeps by default (timer slack)."""
 STALL = 200e-6
-"""Seconds between a layer's turn and its update from which it waited for its gradient: hooks alone take less."""
+"""Seconds between a layer's turn and its update that mean waiting for the gradient: hooks alone take less."""
 CALIBRATION = 10**8
-"""Clock cycles spun to find out how fast a GPU's clock goes."""
+"""Clock cycles to spin for measuring a GPU's clock rate."""
 
 
 def wait_until(deadline: float) -> None:
-    """Return at ``deadline`` on the monotonic clock (``time.perf_counter``), or at once where it has passed."""
+    """Return at ``deadline`` on the monotonic clock (``time.perf_counter``), or at once if it has passed."""
     left = deadline - time.perf_counter()
     if left > SPIN:
         time.sleep(left - SPIN)
@@ -23,9 +23,9 @@ def wait_until(deadline: float) -> None:
 
 
 class SleepingPace:
-    """Computation on a CPU: every wait ends where all computation so far should, counted from :meth:`start`.
+    """Computation on a CPU: every wait ends when all computation so far should, counted from :meth:`start`.
 
-    counts: whether what hooks do in backward is added
+    counts: whether computation of hooks in backward is added
     """
 
     def __init__(self) -> None:
@@ -33,33 +33,33 @@ class SleepingPace:
         self.counts = False
 
     def start(self) -> None:
-        """Begin to count at the present moment: an iteration begins, or its update does."""
+        """Count from now on: an iteration begins, or its update does."""
         self.deadline, self.late = time.perf_counter(), 0.0
 
     def compute(self, seconds: float) -> None:
-        """Stand in for so many seconds of computation."""
+        """Stand in for ``seconds`` of computation."""
         self.deadline += seconds
         wait_until(self.deadline)
         self.late = time.perf_counter() - self.deadline
 
     def reach(self) -> None:
-        """A layer's turn has come: from here it may wait for its gradient."""
+        """Begin a layer's turn: from here it may wait for its gradient."""
         self.turn = time.perf_counter()
 
     def hooked(self) -> None:
-        """The hooks of a parameter begin, this late."""
+        """Note that the hooks of a parameter begin."""
         self.late = max(time.perf_counter() - self.deadline, 0)
 
     def go_on(self) -> None:
-        """The backward of a layer begins, in which nothing is waited for."""
+        """Begin the backward of a layer, in which nothing is awaited."""
         self.turn = inf
         if self.counts:
             self.deadline = max(self.deadline, time.perf_counter() - self.late)
 
     def arrive(self) -> None:
-        """Its gradient is there: where it waited for that, what follows is counted from the present moment.
+        """Note that a gradient arrived: if the layer waited for it, later times count from now.
 
-        Where hooks count, so does all that was done since they began.
+        If hooks count, so does everything that was done since they began.
         """
         now = time.perf_counter()
         if self.counts:
@@ -69,7 +69,7 @@ class SleepingPace:
 
 
 class SpinningPace:
-    """Computation on a GPU: a kernel that spins for so long on the current stream. The host does not wait."""
+    """Computation on a GPU: a kernel that spins so long on the current stream. The host does not wait."""
 
     counts = False
 
@@ -77,10 +77,10 @@ class SpinningPace:
         self.cycles_per_second = _gpu_clock()
 
     def start(self) -> None:
-        """The stream itself keeps the order."""
+        """No-op: the stream itself keeps the order."""
 
     def compute(self, seconds: float) -> None:
-        """Stand in for so many seconds of computation."""
+        """Stand in for ``seconds`` of computation."""
         import torch
 
         cycles = round(seconds * self.cycles_per_second)
@@ -88,16 +88,16 @@ class SpinningPace:
             torch.cuda._sleep(cycles)
 
     def reach(self) -> None:
-        """The stream itself waits."""
+        """No-op: the stream itself waits."""
 
     def go_on(self) -> None:
-        """The stream itself keeps the order."""
+        """No-op: the stream itself keeps the order."""
 
     def hooked(self) -> None:
-        """The stream itself keeps the order."""
+        """No-op: the stream itself keeps the order."""
 
     def arrive(self) -> None:
-        """The stream itself has waited."""
+        """No-op: the stream itself has waited."""
 
 
 def _gpu_clock() -> float:
@@ -116,5 +116,5 @@ def _gpu_clock() -> float:
 
 
 def pace_of(device: str) -> SleepingPace | SpinningPace:
-    """How computation is stood in for on ``device``."""
+    """The stand-in for computation on ``device``."""
     return SleepingPace() if device == "cpu" else SpinningPace()

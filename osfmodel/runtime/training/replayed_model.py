@@ -1,19 +1,19 @@
-"""A model that behaves like a workload: computation stands in, everything that communicates is real.
+"""A model that behaves like a workload: computation is simulated, everything that communicates is real.
 
 Each layer is one node of a real autograd chain with one real parameter of the right size, so gradients, hooks, buckets
 and collectives are those of any model and come in the workload's order. On a CPU a layer computes by sleeping (and
-spinning for the last moment), until its time since the start of the iteration has come: what the host does in hooks
-meanwhile is not added to the computation, as it is not where the host runs ahead of a device. On a GPU it spins a
+spinning for the last moment), until its time since the start of the iteration has come: the host's work in
+hooks meanwhile is not added to the computation, as with a host that runs ahead of a device. On a GPU it spins a
 kernel, one layer after the other. Nothing here was run on a GPU.
 
-Where the executor lets the next forward overlap communication there is no point at which all ranks wait, so times go on
+If the executor lets the next forward overlap communication, there is no point at which all ranks wait, so times go on
 from one iteration to the next, and each layer takes its share of the update, by bytes, before its forward. A layer that
-has to wait for its gradient moves all that follows it, as it moves what a device does. Where a plan releases gradients
+has to wait for its gradient moves all that follows it, as it moves what a device does. If a plan releases gradients
 they take it in backward.
 
-To choose what a sparse bucket sends is computation, which is done for real in hooks. Under a plan with such buckets
-what is done from the first hook of a parameter to the next layer is added. The gradients are random numbers then,
-others in each iteration and on each rank, since what choosing the largest takes depends on them.
+Choosing the entries of a sparse bucket is real computation in hooks. Under a plan with such buckets
+the time from the first hook of a parameter to the next layer is added. The gradients are random numbers then,
+different in each iteration and on each rank, since the time to choose the largest depends on them.
 
 There are no activations here: a layer before which a plan computes a segment again takes that much longer in backward.
 """
@@ -31,16 +31,16 @@ from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.training.pace import SPIN, SleepingPace, SpinningPace, pace_of
 
 NOISE_PLACES, NOISE_STEP = 1 << 16, 7919
-"""Places from which random numbers are taken, and from one to the next."""
+"""Places from which random numbers are taken, and the distance from one to the next."""
 
 
 def hooks_count(plan: Plan) -> bool:
-    """Whether what hooks compute under a plan is part of the iteration."""
+    """Whether computation in hooks is part of the iteration under a plan."""
     return plan.sparse
 
 
 def dtype_of(layer: Layer) -> Any:
-    """The torch dtype of a layer. Raises UsageError for one whose gradients cannot be all-reduced as they are."""
+    """The torch dtype of a layer. Raises UsageError if its gradients cannot be all-reduced as they are."""
     import torch
 
     dtype = getattr(torch, layer.dtype, None)
@@ -50,7 +50,7 @@ def dtype_of(layer: Layer) -> Any:
 
 
 def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, SleepingPace | SpinningPace]:
-    """(model, pace): a torch module that replays ``workload``, called with one number, and what keeps its time.
+    """(model, pace): a torch module that replays ``workload``, called with one number, and its stand-in for time.
 
     ``pace.start()`` is to be called when an iteration starts, and ``model.recompute(segments)`` where a plan computes
     some again. Raises UsageError for a dtype that torch does not know,
@@ -84,7 +84,7 @@ def replay_model(workload: Workload, device: str = "cpu") -> tuple[Any, Sleeping
             return carried
 
         def recompute(self, segments: Sequence[str]) -> None:
-            """From now on compute these segments of the workload again in backward, and no others."""
+            """Recompute these segments of the workload in backward from now on, and no others."""
             for module, layer in zip(self.layers, workload.recomputing(segments).layers, strict=True):
                 module.backward_time = layer.backward_time
 
@@ -105,14 +105,14 @@ def _parameter(layer: Layer, device: str) -> Any:
 
 
 class Noise:
-    """Gradients of random numbers, each a part of the same ones, from another place each time."""
+    """Random gradients, each a part of the same numbers, from another place each time."""
 
     def __init__(self) -> None:
         self._numbers: Any = None
         self._taken = 0
 
     def like(self, tensor: Any) -> Any:
-        """One for this parameter."""
+        """A random gradient for this parameter."""
         import torch
 
         if (
@@ -129,7 +129,7 @@ class Noise:
 
 
 def _node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
-    """The autograd function of one layer: it takes its time in forward, and in backward until its gradient is there."""
+    """The autograd function of one layer: it takes the layer's time in forward, and in backward until its gradient."""
     import torch
 
     class Node(torch.autograd.Function):  # type: ignore[misc]
@@ -156,7 +156,7 @@ def _node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
 
 
 def replay_optimizer(model: Any, workload: Workload, pace: SleepingPace | SpinningPace) -> Any:
-    """What takes the time of the workload's update, each parameter with a gradient its share by bytes."""
+    """An optimizer that takes the time of the workload's update, each parameter its share by bytes."""
     import torch
 
     per_byte = workload.update_time / max(workload.gradient_bytes, 1)
@@ -237,7 +237,7 @@ def replay_step(
 
 
 def await_handles(handles: Iterable[Any]) -> None:
-    """Until Horovod has done all of them: asleep, since its own wait spins and keeps the cores from its loop."""
+    """Wait until Horovod has done all of them: asleep, since its own wait spins and takes cores from its loop."""
     import horovod.torch as hvd
 
     for handle in handles:

@@ -1,4 +1,4 @@
-"""``osf run`` under PyTorch DDP and osf.execute: trains for real under one plan after the other, and measures it."""
+"""``osf run`` under PyTorch DDP and osf.execute: train for real under one plan after the other, and measure it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from osfmodel.runtime.training.subjects import TrainingSubject, agreed, replayed
 from osfmodel.targets.named_plans import make_plan
 
 FIXED = " (fixed order)"
-"""How the label of a plan ends that would send by priority, and has its predicted order instead."""
+"""Suffix of plans that would send by priority, but send in their predicted order."""
 
 
 def require_installed(command: str) -> None:
-    """Raise UsageError where PyTorch is not installed."""
+    """Raise UsageError if PyTorch is not installed."""
     require_torch(command)
 
 
 def run(
     asked: RunRequest, settings: TrainingSettings, place: Place, voice: Voice, watch: Watchdog
 ) -> list[Measurement]:
-    """Run everything in turns; rank 0 keeps a file of what is finished. Raises whatever torch or the model does."""
+    """Run all turns; rank 0 keeps a file of finished ones. Raises whatever torch or the model does."""
     require_agreement(repr((asked, settings)))
     watch.telling = voice.progress
     subject = _subject(asked, place, voice)
@@ -86,13 +86,13 @@ def _carried(
 
 
 def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried]:
-    """The plans, with DDP's default in front, whose losses the others are compared with."""
+    """The plans, with DDP's default first: its losses are the reference."""
     default = carried("ddp", make_plan("ddp", workload, UNMEASURED), workload)
     return [default, *(planned for planned in plans if not planned.by_default)]
 
 
 def _first(asked: RunRequest, settings: TrainingSettings, place: Place, subject: TrainingSubject) -> Measurement:
-    """What all runs share; files are named from where the measurement file will lie."""
+    """A measurement with everything that all runs share; files are relative to the measurement file."""
     named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
     names = asked.beside(named), asked.beside(asked.cluster or "unmeasured")
     return training.first_of(subject, settings, place, names, None if asked.real else asked.variation)

@@ -1,4 +1,4 @@
-"""What is trained: a replay of a workload, or a user's model."""
+"""Subjects of training: a replay of a workload, or a user's model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from osfmodel.runtime.training.replayed_model import (
 )
 
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
-"""Of the SGD that trains a model: real updates, whatever the model."""
+"""Settings of the SGD that trains a model: real updates, whatever the model."""
 SEED = 1
 
 
@@ -37,12 +37,12 @@ class TrainingSubject:
     """A model and how to train it.
 
     optimizer: the one that updates it
-    begin:  (plan, optimizer) -> step; puts the model back to its first state, and step(wrapped model) -> loss is one
-            iteration; plan: says when updates are made, None for at the end; optimizer: one of Horovod's in the place
-            of this one, which is to be waited for before the update, or None
+    begin:  (plan, optimizer) -> step; restores the model's first state, and step(wrapped model) -> loss is one
+            iteration; plan: when updates are made, None for at the end; optimizer: one of Horovod's instead
+            of this one, which is awaited before the update, or None
     names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
     real:   whether it is a user's model
-    notes:  what to be careful about
+    notes:  caveats
     """
 
     model: Any = field(repr=False)
@@ -54,12 +54,12 @@ class TrainingSubject:
     notes: tuple[str, ...] = ()
 
     def given(self, plan: Plan) -> Plan:
-        """What an executor is to carry out: a replay computes segments again itself, having no modules for them."""
+        """The plan for an executor: a replay recomputes segments itself, since it has no modules for them."""
         return plan if self.real else replace(plan, recompute=())
 
 
 def replayed(workload: Workload, device: str) -> TrainingSubject:
-    """A replay of ``workload``. Raises UsageError or DataError where torch has no such tensors."""
+    """A replay of ``workload``. Raises UsageError or DataError if torch has no such tensors."""
     model, pace = replay_model(workload, device)
     optimizer = replay_optimizer(model, workload, pace) if workload.gradients else None
 
@@ -76,7 +76,7 @@ def replayed(workload: Workload, device: str) -> TrainingSubject:
 
 
 def trained(factory: str, device: str, workload: Workload | None = None) -> TrainingSubject:
-    """The model of ``PACKAGE.MODULE:FACTORY`` with the workload that was profiled of it, or else a rough one.
+    """The model of ``PACKAGE.MODULE:FACTORY`` with its profiled workload, or else a rough one.
 
     The factory is one of ``osf profile`` (``runtime.subjects``). Raises UsageError where there is none of that name,
     DataError where it fails or returns something else, JobError where a step fails, UsageError for a wrapped model and
@@ -133,7 +133,7 @@ def _share(model: Any) -> None:
 
 
 def _tensors(model: Any) -> list[str]:
-    """What must be alike on all ranks."""
+    """Properties that must be alike on all ranks."""
     parameters = [
         f"parameter {name} {_shape(tensor)}{'' if tensor.requires_grad else ' (frozen)'}"
         for name, tensor in model.named_parameters()
@@ -146,7 +146,7 @@ def _shape(tensor: Any) -> str:
 
 
 def _beginner(model: Any, loss: Callable[[Any], Any], optimizer: Any) -> Beginner:
-    """What starts a run: parameters, buffers, optimizer and random numbers as they were at first."""
+    """A function that starts a run with parameters, buffers, optimizer and random numbers as at first."""
     import torch
 
     first = deepcopy(model.state_dict())
@@ -203,7 +203,7 @@ def _observed(factory: str, model: Any, begin: Beginner) -> Workload:
 
 
 def _workload(factory: str, model: Any, ready: dict[str, float], start: float) -> Workload:
-    """All that comes before the first gradient counts as forward: nothing here tells them apart."""
+    """A rough workload: everything before the first gradient counts as forward, since nothing here tells them apart."""
     tensors = dict(model.named_parameters())
     layers, before = [], start
     for position, (name, moment) in enumerate(ready.items()):
@@ -217,7 +217,7 @@ def _workload(factory: str, model: Any, ready: dict[str, float], start: float) -
 
 
 def agreed(subject: TrainingSubject) -> TrainingSubject:
-    """With rank 0's workload on every rank: each may have observed its own."""
+    """The subject with rank 0's workload on every rank: each may have observed its own."""
     import torch.distributed as dist
 
     found = [subject.workload]

@@ -10,11 +10,11 @@ from osfmodel.entities.measurement import DEFAULTS, Measurement
 from osfmodel.entities.units import show_time
 
 SAME_LOSS = 1e-4
-"""Relative difference of losses up to which two plans train alike: sums in another order, nothing else."""
+"""Relative difference of losses below which two plans train alike: only sums in another order differ."""
 
 
 def summary(runs: Sequence[Measurement]) -> str:
-    """A line per plan: the median over its repeats, and how it compares with the default."""
+    """A line per plan: the median over its repeats, compared with the default."""
     times = {run.plan: [one.iteration_time for one in runs if one.plan == run.plan] for run in runs}
     lines = []
     for plan, found in times.items():
@@ -36,7 +36,7 @@ def _settings(said: Mapping[str, str]) -> str:
 
 
 def _ratio(name: str, default: Sequence[float], times: Sequence[float]) -> str:
-    """How a plan compares with the default, and whether its turns differ by more than that."""
+    """A plan's time compared with the default's, and whether its turns differ by more than that."""
     ratio = median(default) / median(times)
     spread = max(max(found) / min(found) - 1 for found in (default, times))
     inside = f", which is inside the spread of {spread:.1%}" if 0 < abs(ratio - 1) <= spread else ""
@@ -44,7 +44,7 @@ def _ratio(name: str, default: Sequence[float], times: Sequence[float]) -> str:
 
 
 def notes(runs: Sequence[Measurement]) -> list[str]:
-    """What is to be said about runs: other buckets than planned, other losses than the default's."""
+    """Notes about runs: other buckets than planned, other losses than the default's."""
     formed = [
         f"plan {run.plan!r}: {run.condition('buckets_as_planned').removeprefix('no: ')}"
         for run in runs
@@ -55,7 +55,7 @@ def notes(runs: Sequence[Measurement]) -> list[str]:
 
 
 def _in_words(run: Measurement) -> str:
-    """How its losses compare with the default's."""
+    """The losses compared with the default's, in words."""
     difference = _loss(run)
     if isnan(difference):
         return "cannot be compared with the default's: neither is finite"
@@ -69,5 +69,5 @@ def _loss(run: Measurement) -> float:
 
 
 def apart_from_default(run: Measurement) -> bool:
-    """Whether its losses are not the default's: 1e-4 apart or more, or not to be compared."""
+    """Whether its losses differ from the default's: by 1e-4 or more, or beyond comparison."""
     return not _loss(run) <= SAME_LOSS  # nor is what cannot be compared alike

@@ -1,4 +1,4 @@
-"""How each curve of a report is drawn. To add one: a module with a function for each form, and a line here."""
+"""Drawing functions for each curve of a report. To add one: a module with a function per form, and a line here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from osfmodel.show.pictures.scatter import Scatter
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A type of curve in every form.
+    """A type of curve, with a drawing function for each form.
 
     key, title: id and heading of its section of a page
     section:    (curve) -> content of that section

@@ -41,7 +41,7 @@ def _bar(part: float, width: int) -> str:
 
 
 def draw_scaling(axes: Any, curve: Scaling) -> None:
-    """Scaling factor over workers."""
+    """Draw scaling factors over workers on axes of matplotlib."""
     for number, line in enumerate(curve.lines):
         style = {
             "marker": "osD^"[number % 4],
@@ -62,7 +62,7 @@ def draw_scaling(axes: Any, curve: Scaling) -> None:
 
 
 def scaling_plot(curve_: Scaling) -> Markup:
-    """Scaling factor over workers, with the bound."""
+    """A plot of scaling factors over workers, with the bound."""
     across = Axis(
         Scale(curve_.counts[0], curve_.counts[-1], True), _counts(curve_), lambda tick: f"{tick:g}", "workers"
     )
@@ -80,7 +80,7 @@ def scaling_plot(curve_: Scaling) -> Markup:
 
 
 def scaling_key(curve_: Scaling) -> Markup:
-    """Its legend."""
+    """The legend of the plot."""
     words = {TUNED: f"{TUNED} for {curve_.chosen} workers, the same at every count"}
     best = {BEST: f"{BEST}, another plan at each count"}
     entries = [
@@ -91,7 +91,7 @@ def scaling_key(curve_: Scaling) -> Markup:
 
 
 def _counts(curve_: Scaling) -> list[float]:
-    """Some of the worker counts, so that their numbers do not touch."""
+    """Worker counts to label: at most some eight, so that labels do not touch."""
     step = math.ceil(len(curve_.counts) / 8)
     return [float(count) for count in curve_.counts[::step]]
 
@@ -102,7 +102,7 @@ def _chosen(curve_: Scaling, across: Axis) -> Markup:
 
 
 def workers(curve_: Scaling) -> Iterable[Markup]:
-    """Scaling factors over worker counts."""
+    """Plot, legend and table of scaling factors over worker counts, for a page."""
     place = curve_.counts.index(curve_.chosen)
     factors = ", ".join(f"{line.name} {line.factors[place]:.3f}" for line in curve_.lines)
     words = f"Scaling factors at {curve_.chosen} workers: {factors}, no schedule above {curve_.bounds[place]:.3f}."

@@ -15,25 +15,25 @@ from osfmodel.show.plotting import COLOURS, plain
 from osfmodel.show.terminal.charts import HEIGHT, chart_width
 
 MARKS = "ox+*#@%&"
-"""One for each source of measured runs, on a terminal."""
+"""Marks on a terminal, one for each source of measured runs."""
 MARKERS = "oDs^vPX*"
-"""The same in a picture."""
+"""Marks in a picture, one for each source."""
 BAND = 0.1
 """Half the width of the grey band, as a fraction of the measured time."""
 FEW = 100
 """Sources with fewer runs get outlines, so that they do not drown in the others."""
 MANY = 8
-"""From so many sources on the legend is small, so that it stays beside the points."""
+"""From this many sources on the legend is small, so that it stays beside the points."""
 LONGEST = 70
-"""Characters of a line of the legend."""
+"""Most characters in a line of the legend."""
 DECADES = 100
-"""From this ratio of its ends on an axis has numbers at whole decades only."""
+"""Ratio of the ends of an axis from which it has numbers at whole decades only."""
 MOST_POINTS = 250
-"""Points of a source that are drawn on a page: more hide each other. They are taken evenly out of their order."""
+"""Most points of a source that a page draws, taken evenly out of their order: more would hide each other."""
 
 
 def show_scatter(console: Any, picture: Scatter) -> None:
-    """Measured to the right, predicted upwards, both over the logarithm; dots are where they agree."""
+    """Draw measured times to the right and predicted ones upwards, both logarithmic; dots mark where they agree."""
     low, high = (math.log(value) for value in picture.ends)
     span = (high - low) or 1.0
     height, width = 2 * HEIGHT, min(4 * HEIGHT + 4, chart_width(console, 10))
@@ -55,13 +55,13 @@ def show_scatter(console: Any, picture: Scatter) -> None:
 
 
 def draw_scatter(axes: Any, picture: Scatter) -> None:
-    """Predicted over measured time, the legend below, as narrow as it is here."""
+    """Draw predicted over measured time in a narrow picture, with the legend below."""
     show_in_axes(axes, picture, inside=False)
     plain(axes)
 
 
 def show_in_axes(axes: Any, picture: Scatter, inside: bool = True) -> None:
-    """The clouds around a diagonal, on which prediction and measurement agree; the legend inside, or below."""
+    """Draw the clouds around the diagonal of perfect predictions; the legend inside the axes, or below."""
     low, high = _diagonal(axes, picture)
     for number, cloud in enumerate(picture.clouds):
         measured, predicted = zip(*cloud.points, strict=True)
@@ -79,7 +79,7 @@ def show_in_axes(axes: Any, picture: Scatter, inside: bool = True) -> None:
 
 
 def _style(cloud: Cloud, colour: str) -> dict[str, Any]:
-    """Hollow where the runs are no predictions."""
+    """Style of a cloud's marks; hollow if the runs are no predictions."""
     if cloud.own:
         return {"facecolors": "none", "edgecolors": colour, "linewidths": 1}
     if len(cloud.points) < FEW:
@@ -88,7 +88,7 @@ def _style(cloud: Cloud, colour: str) -> dict[str, Any]:
 
 
 def _label_ticks(axes: Any, decades: bool) -> None:
-    """Numbers as people write them; on a short axis at 2 and 5 of a decade, too."""
+    """Label ticks with plain numbers; on a short axis also at 2 and 5 times a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
@@ -98,7 +98,7 @@ def _label_ticks(axes: Any, decades: bool) -> None:
 
 
 def _diagonal(axes: Any, picture: Scatter) -> tuple[float, float]:
-    """The line of perfect prediction and a band around it; the range of both axes."""
+    """Draw the line of perfect prediction and a band around it; return the range of both axes."""
     low, high = picture.ends[0] / 1.3, picture.ends[1] * 1.3
     axes.plot([low, high], [low, high], color="#444444", linewidth=1, zorder=1)
     below, above = [low * (1 - BAND), high * (1 - BAND)], [low * (1 + BAND), high * (1 + BAND)]
@@ -107,7 +107,7 @@ def _diagonal(axes: Any, picture: Scatter) -> tuple[float, float]:
 
 
 def scatter_plot(picture: Scatter) -> Markup:
-    """Predicted over measured time; on the diagonal they agree."""
+    """A plot of predicted over measured time; on the diagonal they agree."""
     low, high = picture.ends
     scale = Scale(low / 1.3, high * 1.3, True)
     ticks = scale.ticks(UP)
@@ -124,7 +124,7 @@ def scatter_plot(picture: Scatter) -> Markup:
 
 
 def scatter_key(picture: Scatter) -> Markup:
-    """Its legend."""
+    """The legend of the plot."""
     items = []
     for number, cloud in enumerate(picture.clouds):
         dot = _dot(number, "8", 8.0, 4.0)
@@ -143,6 +143,6 @@ def _dot(number: int, x: str, y: float, size: float) -> Markup:
 
 
 def evidence(picture: Scatter) -> Iterable[Markup]:
-    """Predicted over measured time of all runs of the sources of the error band."""
+    """Plot and legend of the runs behind the error band, for a page."""
     yield element("figure", scatter_plot(picture))
     yield scatter_key(picture)

@@ -1,4 +1,4 @@
-"""Iteration time over the limit of all messages, in every form."""
+"""Iteration time over the bucket size limit, in every form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def show_sweep(console: Any, sweep: Sweep) -> None:
-    """Columns: iteration time over the logarithm of the limit, from the bound up; the best limit is marked below."""
+    """Draw iteration time as columns over the logarithm of the limit, from the bound up; mark the best limit."""
     margin = 10
     width = min(chart_width(console, margin), len(sweep.caps) * 2)
     title = f"Iteration time over {sweep.setting}; best {sweep.words(sweep.best_cap)}: {show_time(sweep.best_time)}"
@@ -44,7 +44,7 @@ def show_sweep(console: Any, sweep: Sweep) -> None:
 
 
 def draw_sweep(axes: Any, sweep: Sweep) -> None:
-    """Iteration time over one limit for all buckets."""
+    """Draw iteration time over one limit for all buckets."""
     name, whole = sweep.unit
     caps = [cap / whole for cap in sweep.caps]
     unit, factor = time_unit(max(*sweep.times, sweep.default))
@@ -64,7 +64,7 @@ def draw_sweep(axes: Any, sweep: Sweep) -> None:
 
 
 def sweep_plot(sweep: Sweep) -> Markup:
-    """Iteration time over the limit of all buckets, with the best one and the framework's default."""
+    """A plot of iteration time over one limit for all buckets, with the best limit and the framework's default."""
     name, unit_size = sweep.unit
     across_scale = Scale(sweep.caps[0] / unit_size, sweep.caps[-1] / unit_size, True)
     ticks = decade_ticks(across_scale.low, across_scale.high, ACROSS)
@@ -90,7 +90,7 @@ def sweep_plot(sweep: Sweep) -> Markup:
 
 
 def sweep_key(sweep: Sweep) -> Markup:
-    """Its legend."""
+    """The legend of the plot."""
     return key([
         ("s1", None, "one limit for all buckets"),
         ("best", "circle", f"best: {sweep.words(sweep.best_cap)}, {show_time(sweep.best_time)}"),
@@ -108,7 +108,7 @@ def _cap_words(sweep: Sweep, place: int) -> str:
 
 
 def sizes(sweep: Sweep) -> Iterable[Markup]:
-    """Iteration time over bucket size."""
+    """Plot, legend and table of iteration time over bucket size, for a page."""
     words = f"The best {sweep.setting} is {sweep.words(sweep.best_cap)}. Point at the curve for other sizes."
     yield element("figure", sweep_plot(sweep), figure_words(words))
     yield sweep_key(sweep)

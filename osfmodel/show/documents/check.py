@@ -11,7 +11,7 @@ from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.checks import RUNS, SOURCES, TURNS, Turn
 
 IMPLAUSIBLE = 0.9
-"""A median error above this is most likely a matter of units."""
+"""Median error above which units were most likely mixed up."""
 
 
 class Judged:

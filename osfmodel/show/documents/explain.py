@@ -11,7 +11,7 @@ from osfmodel.show.tables.explained import COSTS, MESSAGES, RANKS, REMEDIES, SEC
 
 
 class Explained:
-    """What limits a job, where the time went, its buckets and what would help."""
+    """The result of ``osf explain``: verdict, parts of a step, causes, buckets and remedies."""
 
     def __init__(self, explanation: Explanation) -> None:
         self.explanation = explanation

@@ -1,4 +1,4 @@
-"""What comes with osfmodel, as documents, rows and tables."""
+"""The result of ``osf list`` in every format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from osfmodel.show.tables.listing import Entry, columns_of
 
 
 class Listed:
-    """The result of ``osf list``: records by kind, or one entry with all that is known of it."""
+    """The result of ``osf list``: entries by kind, or one entry in full."""
 
     def __init__(self, listings: Mapping[str, Sequence[Entry]], problems: Sequence[str], whole: bool) -> None:
         self.listings, self.problems, self.whole = listings, problems, whole

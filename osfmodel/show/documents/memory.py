@@ -83,10 +83,10 @@ class MemoryTuned:
         memory_screen.show_memory_tuning(console, self.tuning)
 
     endings = ()
-    """No file but its own holds a plan."""
+    """No endings: only the plan file itself holds the plan."""
 
     def code(self, ending: str) -> str:
-        """The plan file, whatever its name."""
+        """The plan file, whatever its name ends in."""
         return encode(document_of(self.tuning.after.plan))
 
     def warnings(self) -> list[str]:

@@ -22,32 +22,32 @@ SUFFIXES = {
     ".hjson": "code",
     ".sh": "code",
 }
-"""What the name of an output file says about its format."""
+"""Format of an output file, by the ending of its name."""
 PICTURES = (".html", ".htm", ".pdf", ".png", ".svg", ".jpg", ".xlsx", ".docx")
-"""What no result is written as: a table under such a name would open nowhere."""
+"""Endings that are refused: a table under such a name would not open in any program."""
 
 
 class Result(Protocol):
-    """What a command hands over to be shown. One that has lines to paste also has ``endings`` and ``code(ending)``."""
+    """The result of a command. One that has lines to paste also has ``endings`` and ``code(ending)``."""
 
     def document(self) -> dict[str, Any]:
-        """For JSON and YAML: the contract."""
+        """The result for JSON and YAML; its keys are a public contract."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """For CSV: flat, all rows with the same columns."""
+        """Rows for CSV: flat, all with the same columns."""
 
     def show(self, console: Any) -> None:
-        """For a person, on a rich console."""
+        """Print the result on a rich console."""
 
     def warnings(self) -> list[str]:
-        """What to be careful about, for stderr."""
+        """Warnings for stderr."""
 
 
 def choose_format(asked: str | None, output: str | None, result: Result) -> str:
-    """The format asked for, or the one that the output file's name says, or a table.
+    """The format asked for; else that of the output file's ending; else a table.
 
-    The endings of the files that a result has of its own (``endings``) come first. Raises UsageError for the name of a
-    picture, and of lines that the result has not.
+    The result's own ``endings`` come first. Raises UsageError for the ending of a picture, and for that of settings
+    that the result does not have.
     """
     if asked is not None:
         return asked
@@ -66,14 +66,14 @@ def choose_format(asked: str | None, output: str | None, result: Result) -> str:
 
 
 def ending_of(output: str | None) -> str:
-    """``.json`` of ``plan.json``; "" of none."""
+    """The ending of a file name, such as ``.json`` of ``plan.json``; "" without a name."""
     return Path(output or "").suffix.lower()
 
 
 def render(style: str, result: Result, for_terminal: bool, ending: str = "") -> str:
     """``result`` in one of FORMATS; ``for_terminal`` allows colour and the terminal's own width in tables.
 
-    ``ending``: of the name of the file, which says in which of its own forms a result writes its code.
+    ``ending``: of the output file's name; a result with several kinds of settings files writes the one that ends so.
     """
     if style == "json":
         return documents.encode(result.document())

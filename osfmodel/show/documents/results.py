@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Predicted:
-    """The result of ``osf predict``; ``costs``: of a whole training, where that was asked for.
+    """The result of ``osf predict``; ``costs``: of the whole training, if asked for.
 
-    ``scaling``: whether what more workers bring is asked for; ``buckets``: whether their sizes are shown to a person.
+    ``scaling``: whether to show the gain from more workers; ``buckets``: whether to show bucket sizes to a person.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Predicted:
         }
 
     def _columns(self) -> tuple[Column[PlanRow], ...]:
-        """Columns of a prediction, as far as they are known or asked for; the same for all comparisons."""
+        """The columns of a prediction, without unknown ones and those not asked for; the same for all comparisons."""
         first = self.comparisons[0]
         rated = first.workload.batch_size is not None or first.what_if.words or self.scaling
         return (*PLANS, *([RATE] if rated else []), *(PAID if self.costs else ()))
@@ -94,12 +94,12 @@ def _what_if(what_if: WhatIf) -> dict[str, Any]:
 
 
 class Lines(NamedTuple):
-    """What is pasted, or written to a file of the framework's own.
+    """Lines to paste, or to write to a file of the framework.
 
-    endings:  of the names of such files
-    written:  (ending) -> the lines as they stand in a file whose name ends so
+    endings:  endings of such files
+    written:  (ending) -> the content of a file with this ending
     executes: whether the plan is for our executor, which reads the plan itself
-    other:    whether other lines than the framework's settings were asked for
+    other:    whether the lines are other than the framework's settings
     """
 
     endings: tuple[str, ...]
@@ -154,11 +154,11 @@ class Tuned:
         return list(self.tuning.warnings)
 
     def code(self, ending: str) -> str:
-        """The lines to paste, alone, as they stand in a file whose name ends so."""
+        """The lines to paste, as a file with this ending has them, and nothing else."""
         return self.lines.written(ending)
 
     def other(self, style: str) -> str:
-        """What a file in this format holds, and how to have what it leaves out."""
+        """The content of a file in this format, and how to get the part that it leaves out; shown after writing it."""
         if style == "code":
             return f"settings for {self.tuning.target}; the plan and its times: --format json"
         settings = "" if self.lines.executes else "; settings alone: --format code"
@@ -166,7 +166,7 @@ class Tuned:
 
 
 def summary(noun: Workload | Cluster | Measurement) -> str:
-    """One line on what a file holds."""
+    """One line about the content of a profile."""
     if isinstance(noun, Measurement):
         plan = "" if noun.plan == UNKNOWN else f" of {noun.plan}"
         what = f"{how_many(len(noun.samples), 'iteration')}{plan} with {how_many(noun.workers, 'worker')}"

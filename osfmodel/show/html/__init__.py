@@ -1,1 +1,1 @@
-"""The report, and what osf explain finds, as self-contained HTML pages: their SVG, their style and their script."""
+"""The report and the explanation of a trace as self-contained HTML pages, with SVG, style and script inside."""

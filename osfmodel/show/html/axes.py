@@ -1,4 +1,4 @@
-"""What all plots of the page share: scales, axes, lines, markers and legends.
+"""Plots on a page: scales, axes, lines, markers and legends.
 
 Widths are in percent, so that they fit any page, heights and text in pixels.
 """
@@ -13,11 +13,11 @@ from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.pictures.ticks import decade_ticks, even_ticks
 
 HEIGHT, TOP, BOTTOM = 240, 12, 44
-"""Pixels of a plot, above it, and below it for its axis."""
+"""Pixels: of a plot's height, above it, and below it for its axis."""
 ACROSS, UP = 6, 5
-"""Most ticks of either axis."""
+"""Most ticks across, and up."""
 SHAPES = ("circle", "square", "diamond", "triangle")
-"""Markers, so that lines differ by more than colour."""
+"""Shapes of markers, so that lines differ by more than colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Scale:
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high end, also beyond."""
+        """0 for the low end, 1 for the high end; values beyond the ends are extrapolated."""
         if not self.high > self.low:
             return 0.5
         if self.logarithmic:
@@ -37,13 +37,13 @@ class Scale:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """Round numbers."""
+        """Round numbers on the scale, at most ``most``."""
         return decade_ticks(self.low, self.high, most) if self.logarithmic else even_ticks(self.low, self.high, most)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A scale, where its numbers are, how they are written, and what is measured along it."""
+    """A scale, the places and texts of its numbers, and its title."""
 
     scale: Scale
     ticks: Sequence[float]
@@ -52,7 +52,7 @@ class Axis:
 
 
 def plot(across: Axis, up: Axis, drawn: Sequence[Markup], title: str, description: str) -> Markup:
-    """Axes with ``drawn`` on them; it stands where :meth:`Scale.place` and :func:`down` put it."""
+    """A plot with ``drawn`` on it; its parts are placed by :meth:`Scale.place` and :func:`down`."""
     grid = []
     for tick in up.ticks:
         y = down(up.scale.place(tick))
@@ -73,7 +73,7 @@ def plot(across: Axis, up: Axis, drawn: Sequence[Markup], title: str, descriptio
 
 
 def curve(points: Sequence[tuple[float, float]], across: Axis, up: Axis, style: str) -> Markup:
-    """A line through (x, y); drawn in a box that stretches, with a stroke that does not."""
+    """A line through the points (x, y); it stretches with the plot, but its stroke does not."""
     places = " ".join(
         f"{1000 * across.scale.place(x):.5g},{HEIGHT - HEIGHT * up.scale.place(y):.5g}" for x, y in points
     )
@@ -85,7 +85,7 @@ def curve(points: Sequence[tuple[float, float]], across: Axis, up: Axis, style: 
 
 
 def mark(x: float, y: float, shape: str, style: str, say: str | None) -> Markup:
-    """A marker at parts of the plot; with words it can be pointed at and reached by the keyboard."""
+    """A marker at (x, y), parts of the plot; with ``say`` a pointer or the keyboard can reach it."""
     drawn = element("path", d=_SHAPES[shape], class_=f"mark {style}")
     box = element("svg", drawn, x=percent(x), y=down(y), width=1, height=1, class_="stretch")
     if say is None:
@@ -116,11 +116,11 @@ def key(entries: Sequence[tuple[str, str | None, str]]) -> Markup:
 
 
 def level(value: float, up: Axis, style: str) -> Markup:
-    """A line across the plot."""
+    """A horizontal line across the plot."""
     y = down(up.scale.place(value))
     return element("line", x1="0", x2="100%", y1=y, y2=y, class_=f"line {style}")
 
 
 def down(part: float) -> float:
-    """The pixel at that part of the height, 0 at the lower end."""
+    """The pixel at a part of the height, counted from the bottom."""
     return TOP + HEIGHT * (1 - part)

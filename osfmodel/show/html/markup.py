@@ -1,7 +1,6 @@
 """Markup with every text escaped: a small writer for HTML and SVG.
 
-``element`` takes texts, which it escapes, and Markup, which it does not; so what is not made here is never taken for
-markup.
+``element`` escapes texts and leaves Markup as it is; so only markup that is made here is ever taken for markup.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from html import escape
 VOID = {"meta", "link", "br", "input", "col"}
 """HTML elements without an end."""
 CLOSED = {"rect", "line", "path", "circle", "polyline"}
-"""Elements of SVG that have no content: ``<rect/>``."""
+"""Elements of SVG that have no content, such as ``<rect/>``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,12 @@ def element(tag: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def joined(*children: str | Markup) -> Markup:
-    """One after the other."""
+    """The children, one after the other."""
     return Markup("".join(child.text if isinstance(child, Markup) else escape(child) for child in children))
 
 
 def percent(part: float) -> str:
-    """A part of the width, to a hundred-thousandth of it: what stays apart when a picture is zoomed."""
+    """A percentage of the width, precise enough that neighbours stay apart when zoomed."""
     return f"{round(100 * part, 3):.7g}%"
 
 
@@ -62,7 +61,7 @@ def folded(summary: str, content: Markup, **attributes: object) -> Markup:
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]]) -> Markup:
-    """A table, each row with its first cell for its name."""
+    """A table; the first cell of each row is its name."""
     head = element("tr", *(element("th", text, scope="col") for text in heads))
     body = [
         element("tr", element("th", row[0], scope="row"), *(element("td", text) for text in row[1:])) for row in rows
@@ -71,7 +70,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Mark
 
 
 def figure_words(words: str) -> Markup:
-    """Where the words of what is pointed at appear; ``words`` until then."""
+    """A caption that shows ``words``, and then the details of the mark under the pointer."""
     return element("figcaption", words, class_="say", aria_live="polite")
 
 

@@ -1,4 +1,4 @@
-"""Plan by plan: a bar for each, and a table."""
+"""Plans side by side: a bar for each, and a table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from osfmodel.show.tables import PAGE, for_people, texts
 from osfmodel.show.tables.plans import PLANS, band_text, plan_rows
 
 NONE = "none"
-"""What a cell says that a terminal leaves empty."""
+"""Text on a page for a cell that a terminal leaves empty."""
 LONGEST = 13
-"""Characters of a plan's name beside its bar; the table has all."""
+"""Most characters of a plan's name beside its bar; the table has the whole name."""
 PLANS_LANE = 26
 """Height of a plan's bar in the comparison of plans, in pixels."""
 
 
 def plans(report: Report) -> Iterable[Markup]:
-    """The plot, its legend and its table."""
+    """The plot of the plans, its legend and its table."""
     yield element(
         "figure",
         plans_plot(report),
@@ -35,7 +35,7 @@ def plans(report: Report) -> Iterable[Markup]:
 
 
 def plans_plot(report: Report) -> Markup:
-    """A bar for each plan: computation, what communication adds, and a line at the bound."""
+    """A bar for each plan: computation and exposed communication, with a line at the bound."""
     predictions = report.comparison.predictions
     longest = max(one.iteration_time for one in predictions)
     rows, names = [], []
@@ -58,10 +58,10 @@ def plans_plot(report: Report) -> Markup:
 
 
 def _short(name: str) -> str:
-    """Its end, where it is long: a file's name says more than its folder."""
+    """The end of a long name: a file's own name says more than its folder."""
     return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
 
 
 def band_width(band: Band | None) -> str:
-    """Half of it, in words."""
+    """The half width of an error band, in words."""
     return band_text(band) or NONE

@@ -18,17 +18,17 @@ from osfmodel.show.pictures.coarse import KERNELS, coarse
 from osfmodel.show.pictures.gantt import Gantt
 
 LARGEST = 1_000_000
-"""Bytes that a page stays below, so that it can be sent: where its bars are too many, short ones are drawn as one."""
+"""Bytes that a page stays below, so that it can be mailed: on a larger page short bars are merged."""
 CELLS = (None, 3200, 1600, 800, 400, 200, 100)
-"""Into how many parts an iteration is cut for that (:func:`osfmodel.show.pictures.coarse.coarse`), the finest first."""
+"""Parts of an iteration for merging bars (:func:`osfmodel.show.pictures.coarse.coarse`), the finest first."""
 IDLE = 0.1
-"""A device that neither computes nor communicates for a larger part of a step is said to."""
+"""Part of a step without computation or communication from which the page points it out."""
 FEW = 100
-"""Collectives of a plan that are drawn one by one whatever the page weighs."""
+"""Number of collectives in a plan up to which each is drawn by itself, however large the page."""
 
 
 def page(pictures: Pictures, version: str) -> str:
-    """The page as text, with as many bars as :data:`LARGEST` allows; the same for the same pictures."""
+    """The page as text, with as many bars as :data:`LARGEST` allows; the same text for the same pictures."""
     texts = (_page(pictures, version, cells) for cells in CELLS)
     return next((text for text in texts if len(text.encode()) < LARGEST), None) or _page(pictures, version, CELLS[-1])
 
@@ -64,7 +64,7 @@ def _header(pictures: Pictures) -> Markup:
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
-    """Name, figure and a few more words of each headline figure."""
+    """Name, figure and explanation of each headline figure."""
     default, tuned, workers = report.default, report.tuned, report.comparison.workers
     change = round(tuned.iteration_time / default.iteration_time - 1, 3) + 0.0
     return [
@@ -78,7 +78,7 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _strip(report: Report, gantt: Gantt) -> Markup:
-    """A measured step, and what it is held against."""
+    """A measured step, and the predictions to compare it with."""
     against = report.comparison.predictions[report.shown]
     idle = 1 - gantt.computing - gantt.exposed_time / gantt.end
     pauses = f"; for {idle:.0%} it does not, nor communicates, which a workload made of the trace has as computation"
@@ -148,7 +148,7 @@ def _coarse(gantt: Gantt, cells: int | None) -> Gantt:
 
 
 def _joined(gantts: Sequence[Gantt], cells: int | None) -> Iterable[Markup]:
-    """What is to be said of bars that stand for several."""
+    """Notes on bars that stand for several operations."""
     bars = [(gantt, bar) for gantt in gantts for lane in gantt.lanes for bar in lane.bars]
     if any(gantt.measured and not bar.sends and bar.busy is not None for gantt, bar in bars):
         words = "is one bar, as high as the part of its time in which the device is really busy."
@@ -167,14 +167,14 @@ def _caption(gantt: Gantt) -> Markup:
 
 
 def _space(gantt: Gantt) -> Markup:
-    """What stands above the drawing, as high as the caption beside it."""
+    """A caption above the drawing, as high as the one beside it."""
     times = f"{show_time(gantt.end)}, {show_time(gantt.exposed_time)} exposed"
     words = f"{times}: {gantt.name}" if gantt.measured else f"{gantt.name}: {times}"  # what a phone cuts off comes last
     return element("p", words, class_="caption")
 
 
 def _switch(gantts: Sequence[Gantt], shown: int) -> Markup:
-    """One of the plans is shown; radio buttons, so that the keyboard works as everywhere."""
+    """Radio buttons that choose the plan to show, so that the keyboard works as everywhere."""
     choices = []
     for place, gantt in enumerate(gantts):
         button = element("input", type="radio", name="plan", value=place, checked=place == shown, autocomplete="off")
@@ -194,7 +194,7 @@ def _button(label: str, action: str, text: str) -> Markup:
 
 
 def _source(source: Source) -> list[tuple[str, str]]:
-    """What is stated of where figures come from."""
+    """The parts of a source that are known, by name."""
     stated = (("source", source.origin), ("conditions", source.conditions), ("licence", source.licence))
     return [(name, text) for name, text in stated if text != Source().origin]
 

@@ -1,7 +1,7 @@
-"""What all pages share: everything in them, nothing fetched, readable without a script and on paper.
+"""The frame of all pages: self-contained, readable without a script and on paper.
 
-Their content security policy allows their style and script by their hashes and nothing else, so that a name that were
-not escaped could still not run.
+The content security policy allows only the page's own style and script, by their hashes, so that even a name that
+was not escaped could not run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ICON = "data:,"
 
 
 def document(title: str, version: str, content: Iterable[Markup], script_file: str | None = None) -> str:
-    """A page as text: its style, ``content``, and the script of that name where there is one."""
+    """A page as text: its style, ``content``, and its script if it has one."""
     style, scripts = _asset("report.css"), [_asset(script_file)] if script_file else []
     allowed = f"'{_hash(scripts[0])}'" if scripts else "'none'"
     policy = (
@@ -56,7 +56,7 @@ def _hash(text: str) -> str:
 
 
 def _patterns() -> Markup:
-    """Hatching and dots, once for all drawings of the page."""
+    """Hatching and dots, defined once for all drawings of the page."""
     stripe = element("path", d="M0 0V6", stroke_width=3.0, class_="stripe")
     pattern = element(
         "pattern", stripe, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse", patternTransform="rotate(45)"

@@ -14,7 +14,7 @@ from osfmodel.show.pictures.gantt import Gantt, measured, predicted
 from osfmodel.show.pictures.scatter import Scatter, scatter
 
 Curve = Scaling | Sweep | Scatter
-"""What is drawn below the iterations; :data:`osfmodel.show.curves.CURVES` says how."""
+"""A curve below the iterations; :data:`osfmodel.show.curves.CURVES` draws it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Pictures:
 
     predicted: a chart for each prediction of ``report.comparison``, in its order
     measured:  a chart for each of ``report.measured``
-    curves:    those that have something to show, one of a type at most
+    curves:    those that have points, one of each type at most
     """
 
     report: Report
@@ -33,12 +33,12 @@ class Pictures:
 
     @property
     def main(self) -> tuple[Gantt, ...]:
-        """What is shown where not all can be: default, tuned, as traced, and what was measured."""
+        """The charts to show if there is no room for all: default, tuned, as traced, and the measured ones."""
         return (*(self.predicted[place] for place in dict.fromkeys((0, 1, self.report.shown))), *self.measured)
 
 
 def pictures(report: Report, evidence: Iterable[Checked] = ()) -> Pictures:
-    """The pictures of ``report``, and of runs that its error bands are from."""
+    """The pictures of ``report``, and of the runs behind its error bands."""
     runs = scatter(evidence)
     curves: tuple[Curve | None, ...] = (report.scaling, report.sweep, runs if runs.clouds else None)
     return Pictures(

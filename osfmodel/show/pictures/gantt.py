@@ -25,7 +25,7 @@ KINDS = {
     "input": "waiting for input",
     "other": "other work",
 }
-"""What bars other than collectives show, in words. Every form of a picture draws each of them in its own way."""
+"""Kinds of bars other than collectives, in words. Every form of a picture draws each of them in its own way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +62,27 @@ class Bar:
 
     @property
     def look(self) -> str:
-        """The entry of KINDS as which it is drawn, where it is no collective."""
+        """The entry of KINDS for a bar that is no collective."""
         return self.kind if self.kind in KINDS else "other"
 
     @property
     def words(self) -> str:
-        """Its kind, for a person."""
+        """The kind in words."""
         return KINDS[self.kind] if self.kind in KINDS and not self.sends else self.kind.replace("_", "-")
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Seconds from start to end."""
         return self.end - self.start
 
     @property
     def busy_time(self) -> float:
-        """Seconds in which something goes on."""
+        """Seconds during which something goes on."""
         return self.duration if self.busy is None else self.busy
 
     @property
     def coverage(self) -> float:
-        """The part of its duration in which something goes on."""
+        """The part of its duration during which something goes on."""
         return 1.0 if self.busy is None or not self.duration else min(1.0, self.busy / self.duration)
 
     @property
@@ -92,13 +92,13 @@ class Bar:
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second; None where either is not known or nothing."""
+        """Bytes per second; None if bytes or duration are unknown or zero."""
         return self.bytes / self.busy_time if self.bytes and self.busy_time else None
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A stream and what keeps it busy, in order: ``compute``, ``channel 0`` ..., of a trace ``copies``, ``input``."""
+    """A stream and its bars in order: ``compute``, ``channel 0`` ..., in a trace also ``copies`` and ``input``."""
 
     name: str
     bars: tuple[Bar, ...]
@@ -106,7 +106,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """An iteration that takes ``end`` seconds; ``alone``: what one worker alone takes, where it is predicted."""
+    """An iteration that takes ``end`` seconds; ``alone``: that of a single GPU, if predicted."""
 
     name: str
     lanes: tuple[Lane, ...]
@@ -119,29 +119,29 @@ class Gantt:
 
     @property
     def collectives(self) -> tuple[Bar, ...]:
-        """The bars that send in the order in which they start."""
+        """The bars of collectives in the order in which they start."""
         return _in_order(bar for lane in self.lanes for bar in lane.bars if bar.sends)
 
     @property
     def computing(self) -> float:
-        """The part of it in which the compute stream is busy."""
+        """The part of the iteration during which the compute stream is busy."""
         bars = [bar for lane in self.lanes if lane.name == COMPUTE for bar in lane.bars]
         return length((bar.start, bar.end) for bar in bars) / self.end if self.end else 0.0
 
     @property
     def exposed_time(self) -> float:
-        """Seconds in which a collective was under way and nothing computed."""
+        """Seconds during which a collective runs and nothing computes."""
         return length(part for bar in self.collectives for part in bar.exposed)
 
 
 def kinds_of(gantts: Iterable[Gantt]) -> list[str]:
-    """What bars other than collectives show in any of the charts, for one legend of all."""
+    """Kinds of bars other than collectives in any of the charts, for a common legend."""
     found = {bar.look for gantt in gantts for lane in gantt.lanes for bar in lane.bars if not bar.sends}
     return [kind for kind in KINDS if kind in found]
 
 
 def predicted(prediction: Prediction) -> Gantt:
-    """The iteration as ``prediction`` has it: a bar for every span."""
+    """The predicted iteration: a bar for every span."""
     plan, timeline = prediction.plan, prediction.timeline
     compute = [span for span in timeline.spans if span.stream == COMPUTE]
     makes = _buckets_of_layers(plan)
@@ -156,7 +156,7 @@ def predicted(prediction: Prediction) -> Gantt:
 
 
 def measured(step: Step, name: str) -> Gantt:
-    """One step of one rank, its start taken for 0. Collectives that overlap stand in lanes of their own."""
+    """One step of one rank, counted from its start. Overlapping collectives get lanes of their own."""
     lanes = [Lane(COMPUTE, tuple(_kernels(step)))]
     whole = ((step.start, step.end),)
     for lane, intervals, kind in (("copies", step.copies, "copy"), ("input", step.inputs, "input")):
@@ -179,7 +179,7 @@ def measured(step: Step, name: str) -> Gantt:
 
 
 def _buckets_of_layers(plan: Plan) -> dict[str, int]:
-    """Which bucket each layer belongs to; of a tensor in pieces the first."""
+    """The bucket of each layer; for a tensor in pieces the first one."""
     found: dict[str, int] = {}
     for number, bucket in enumerate(plan.buckets):
         for block in bucket.blocks:
@@ -196,7 +196,7 @@ def _collective(span: Span, plan: Plan, ready: Mapping[str, float], busy: Sequen
 
 
 def _computed(spans: Sequence[Span], makes: Mapping[str, int]) -> tuple[Bar, ...]:
-    """What backward computes belongs to the bucket that it helps to make ready: its own, or that of what follows."""
+    """Bars of computation; backward belongs to the bucket that it helps to make ready, its own or a later layer's."""
     bars: list[Bar] = []
     follows: int | None = None
     for span in reversed(spans):

@@ -1,4 +1,4 @@
-"""Round numbers along an axis, and the unit of one of times."""
+"""Round numbers along an axis, and the unit of an axis of times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STEPS = (1, 2, 5, 10)
 
 
 def even_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most ``most`` multiples of 1, 2 or 5 times a power of ten in the interval; its start for an empty one."""
+    """At most ``most`` multiples of 1, 2 or 5 times a power of ten in the interval; its start if it is empty."""
     if not high > low:
         return [low]
     raw = (high - low) / max(most, 1)
@@ -19,7 +19,7 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def decade_ticks(low: float, high: float, most: int) -> list[float]:
-    """The same on a logarithmic axis: whole decades, or these and 2 and 5 times as much, or evenly, in a narrow one."""
+    """Round numbers on a logarithmic axis: whole decades; in a narrow one also 2 and 5 times as much, or even steps."""
     for factors in ((1,), (1, 3), (1, 2, 5)):
         ticks = _in_decades(low, high, factors)
         if most / 2 <= len(ticks) <= most:
@@ -31,7 +31,7 @@ def decade_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def time_unit(end: float) -> tuple[str, float]:
-    """In which unit times up to ``end`` seconds are written, and how many of it a second has."""
+    """The unit for times up to ``end`` seconds, and how many of it make a second."""
     return next(((unit, factor) for unit, factor in (("s", 1.0), ("ms", 1e3)) if end * factor >= 2), ("µs", 1e6))
 
 

@@ -1,4 +1,4 @@
-"""Columns of results, each in one place: documents write its value, terminal and page its text."""
+"""Columns of results, each defined once: documents write its value, terminal and page its text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TERMINAL, PAGE = "terminal", "page"
 class Column(Generic[Record]):
     """One column of the table of a result.
 
-    key:     its name in JSON and CSV, with its unit; None for a column that people alone are shown
-    head:    its heading for people; None for a column of documents alone
-    value:   (record) -> what JSON says
+    key:     its name in JSON and CSV, with its unit; None if only people see it
+    head:    its heading for people; None if only documents have it
+    value:   (record) -> value in JSON
     shown:   (record) -> text for people
-    flat:    (value) -> what a cell of CSV says
-    after:   key of the column that it follows for people, where another one stands before it in documents
-    only:    TERMINAL or PAGE, where just one of them has it
-    on_page: its heading on a page, where there is room for a longer one
+    flat:    (value) -> cell in CSV
+    after:   key of the column that it follows for people, if another one stands before it in documents
+    only:    TERMINAL or PAGE, if only one of them has it
+    on_page: its heading on a page, if a longer one is wanted there
     """
 
     key: str | None
@@ -50,7 +50,7 @@ def column(
     write: Callable[[Any], str] = str,
     **more: Any,
 ) -> Column[Record]:
-    """A column whose text is its value, written by ``write``; nothing for None."""
+    """A column whose text is its value, written by ``write``; empty for None."""
 
     def shown(record: Record) -> str:
         found = value(record)
@@ -65,7 +65,7 @@ def json_row(columns: Columns[Record], record: Record) -> dict[str, Any]:
 
 
 def csv_row(columns: Columns[Record], record: Record) -> dict[str, Any]:
-    """A row of CSV: the same, lists and records in one cell each."""
+    """A row of CSV: as in JSON, but with each list or record in one cell."""
     return {one.key: one.flat(one.value(record)) for one in columns if one.key is not None}
 
 
@@ -80,18 +80,18 @@ def for_people(columns: Columns[Record], form: str) -> list[Column[Record]]:
 
 
 def headed(columns: Columns[Record], *heads: str) -> list[Column[Record]]:
-    """The columns under these headings, in this order: a table that shows a part of what there is."""
+    """The columns under these headings, in this order."""
     found = {one.head: one for one in columns}
     return [found[head] for head in heads]
 
 
 def texts(columns: Columns[Record], record: Record) -> list[str]:
-    """A row for people."""
+    """The texts of a row, for people."""
     return [one.shown(record) for one in columns]
 
 
 def spaced(values: Iterable[object]) -> str:
-    """A list in one cell."""
+    """A list in one cell, with spaces between."""
     return " ".join(map(str, values))
 
 

@@ -1,4 +1,4 @@
-"""The columns of what is held against measurements: sources, their runs, and plans that were run side by side."""
+"""Columns of checks against measurements: sources, their runs, and plans that were run side by side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES: tuple[Column[Checked], ...] = (
     column("unsteady_rows", None, lambda one: one.unsteady),
     column("passed", None, lambda one: one.passed),
 )
-"""What is said of every source."""
+"""Columns of a source."""
 
 
 def _four_digits(value: float) -> str:
@@ -33,7 +33,7 @@ def _four_digits(value: float) -> str:
 
 
 def _unless_plain(status: str) -> str:
-    """Why a prediction does not count; that there is none stands in the column of predictions."""
+    """A status that keeps a prediction from counting; "" for others, which other columns show."""
     return status if status in ("fitted", "unsteady") else ""
 
 
@@ -48,14 +48,14 @@ RUNS: tuple[Column[Row], ...] = (
         lambda row: "not predicted" if row.predicted is None else _four_digits(row.predicted),
     ),
     column("error", "error", lambda row: row.error, signed_percent),
-    # Why a run is not predicted stands below the sources.
+    # The reason for a missing prediction is shown below the sources.
     Column("note", "note", lambda row: row.note, lambda row: "" if row.predicted is None else row.note),
 )
-"""What is said of every run."""
+"""Columns of a run."""
 
 
 class Turn(NamedTuple):
-    """A plan that was run beside others, and all of these."""
+    """A plan of a live run, and all plans of that run."""
 
     beside: Beside
     runs: PlanRuns
@@ -88,4 +88,4 @@ TURNS: tuple[Column[Turn], ...] = (
     ),
     column("note", None, lambda turn: turn.runs.note),
 )
-"""What is said of every plan of a live run."""
+"""Columns of a plan of a live run."""

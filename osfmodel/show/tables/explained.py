@@ -1,4 +1,4 @@
-"""What an explained trace is told in, on a screen and on a page: titles, names of parts, cells of tables."""
+"""The tables of an explained trace on a screen and on a page: titles, names of parts, columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
-"""Remedies that bring a smaller part are not called such."""
+"""Smallest gain for which a remedy is listed as one."""
 SMALL = 0.001
 """Part of a step below which a cause is not listed."""
 WORDS = {
@@ -25,13 +25,13 @@ WORDS = {
     "input": "waiting for input",
     "idle": "idle",
 }
-"""What each part of a step is called."""
+"""Name of each part of a step."""
 SHORT = {"float32": "", "float16": "fp16", "bfloat16": "bf16"}
-"""What is said of a message's type."""
+"""Short name of a message's dtype."""
 
 
 class PartOfStep(NamedTuple):
-    """A part of a step, a key of WORDS; its seconds, None where the trace does not tell; and those of the step."""
+    """A part of a step, a key of WORDS; its seconds, None if the trace does not tell; and the step's seconds."""
 
     name: str
     seconds: float | None
@@ -54,11 +54,11 @@ PARTS: tuple[Column[PartOfStep], ...] = (
         on_page="of the step",
     ),
 )
-"""What is said of every part of a step; documents have the parts as one record, see SECONDS."""
+"""Columns of a part of a step; documents have all parts in one record, see SECONDS."""
 
 
 class CauseCost(NamedTuple):
-    """A cause, the seconds that it costs, what holds without it, and the seconds of the step."""
+    """A cause, the seconds that it costs, its explanation, and the seconds of the step."""
 
     name: str
     seconds: float
@@ -72,7 +72,7 @@ COSTS: tuple[Column[CauseCost], ...] = (
     column("part_of_step", "", lambda cost: cost.seconds / cost.step_time, percent, on_page="of the step"),
     column("without_it", "without it", lambda cost: cost.without),
 )
-"""What is said of every cause."""
+"""Columns of a cause."""
 
 
 def _seconds(name: str, head: str | None = None) -> Column[Parts]:
@@ -88,11 +88,11 @@ SECONDS: tuple[Column[Parts], ...] = (
     _seconds("input", "waits for input"),
     _seconds("idle"),
 )
-"""The parts of a step, of one rank, or of the mean of them."""
+"""Columns of the parts of a step, of one rank or of the mean of the ranks."""
 
 
 class RankRow(NamedTuple):
-    """A rank, and how many steps there are."""
+    """A rank, and the number of steps."""
 
     rank: RankParts
     steps: int
@@ -114,7 +114,7 @@ RANKS: tuple[Column[RankRow], ...] = (
     ),
     *map(_of_rank, SECONDS),
 )
-"""What is said of every rank."""
+"""Columns of a rank."""
 
 
 def rank_rows(one: Explanation) -> list[RankRow]:
@@ -150,17 +150,17 @@ MESSAGES: tuple[Column[BucketRow], ...] = (
     column("hidden_s", "hidden", lambda row: row.hidden, show_time),
     column("exposed_s", "exposed", lambda row: row.exposed, show_time),
 )
-"""What is said of every message."""
+"""Columns of a message."""
 
 
 def messages(one: Explanation) -> list[Column[BucketRow]]:
-    """MESSAGES, with the heading that says what bandwidths are compared with."""
+    """MESSAGES, with the heading that says what bandwidth is compared with."""
     compared = "of best" if one.cluster is None else "of possible"
     return [replace(found, head=compared) if found.head == "of best" else found for found in MESSAGES]
 
 
 def faster(remedy: Remedy) -> str:
-    """By how much more samples a second."""
+    """Gain in samples per second, as a percentage."""
     return f"{round((remedy.throughput or 1.0) - 1, 3) + 0.0:+.1%}"
 
 
@@ -172,11 +172,11 @@ REMEDIES: tuple[Column[Remedy], ...] = (
     column("by", "by", lambda remedy: remedy.by),
     column("note", "", lambda remedy: remedy.note, on_page="left out"),
 )
-"""What is said of every remedy."""
+"""Columns of a remedy."""
 
 
 def title(one: Explanation) -> str:
-    """Of how many workers, how long a step is, and of what that is the mean."""
+    """Number of workers, step time, and the steps and ranks over which it is the mean."""
     count = len(one.steps)
     over = f"middle third of {count} steps" if count > 1 else "one step"
     ranks = "" if len(one.ranks) == 1 else f", mean of {len(one.ranks)} ranks"
@@ -185,27 +185,27 @@ def title(one: Explanation) -> str:
 
 
 def whose_messages(one: Explanation) -> str:
-    """Of which rank they are; nothing where one alone is traced."""
+    """The rank whose messages are listed; "" if only one rank is traced."""
     return f"Messages of rank {one.sender}, the median by own work." if len(one.ranks) > 1 else ""
 
 
 def parts(one: Explanation) -> list[PartOfStep]:
-    """What a step has of each part; with None for what the trace does not tell."""
+    """The parts of a step that are not zero; with None for those that the trace does not tell."""
     found = [PartOfStep(name, getattr(one.parts, name), one.step_time) for name in WORDS]
     unknown = bool(one.buckets) and one.workers > 1
     return [row for row in found if row.seconds or row.name == "compute" or (row.seconds is None and unknown)]
 
 
 def causes(one: Explanation) -> list[CauseCost]:
-    """What each cause costs in the order in which causes are taken away, then what is left."""
+    """The cost of each cause, in the order in which causes are taken away, then the rest of the step."""
     rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
     return [CauseCost(*row, one.step_time) for row in (*rows, (COMPUTE, one.left, COMPUTE_MEANING))]
 
 
 def costs(one: Explanation) -> list[CauseCost]:
-    """What each cause costs, the costliest first, then what is left; none that is hardly any.
+    """The cost of each cause, the costliest first, then the rest of the step; negligible ones are left out.
 
-    Then what the replay missed of the step, so that all of them add up to it.
+    Last comes the difference between replay and trace, so that all of them add up to the step.
     """
     *rows, left = causes(one)
     words = "what a replay of the step as traced differs by"
@@ -215,17 +215,17 @@ def costs(one: Explanation) -> list[CauseCost]:
 
 
 def most_exposed(rows: Sequence[BucketRow], most: int) -> list[BucketRow]:
-    """As many as that, in their order."""
+    """The ``most`` messages with the longest exposed time, in their order."""
     return sorted(sorted(rows, key=lambda row: -row.exposed)[:most], key=lambda row: row.number)
 
 
 def helping(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Those that help, the most first, as they stand."""
+    """The remedies that help, in their order, the best first."""
     return [remedy for remedy in remedies if (remedy.throughput or 0.0) >= 1 + HELPS]
 
 
 def others(remedies: Sequence[Remedy]) -> list[str]:
-    """What would not help, in a sentence, and what has no price, in one for each reason."""
+    """One sentence that lists remedies that would not help, and one for each reason why others have no price."""
     useful = helping(remedies)
     useless = [one for one in remedies if one.throughput is not None and one not in useful]
     named = "; ".join(f"{one.what} ({faster(one)})" for one in useless)

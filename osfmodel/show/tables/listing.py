@@ -1,4 +1,4 @@
-"""The columns of what ``osf list`` shows: profiles, and the entries of tables."""
+"""The columns of ``osf list``: profiles, and entries of tables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from osfmodel.cost import worker_counts
 from osfmodel.show.tables import Column, column
 
 SHORT = 44
-"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all."""
+"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all of it."""
 
 
 class Entry(NamedTuple):
-    """A profile or the row of a table, and its name."""
+    """A profile or a row of a table, and its name."""
 
     name: str
     entry: Any
 
 
 def _who(source: str) -> str:
-    """Who published it: what stands before the commit or the path, cut to a line."""
+    """The publisher: the source up to the commit or the path, cut to a line."""
     who = source.partition(" @ ")[0].partition(": ")[0]
     return who if len(who) <= SHORT else who[: SHORT - 1] + "…"
 
@@ -32,9 +32,9 @@ SOURCE: tuple[Column[Entry], ...] = (
     column("conditions", None, lambda row: row.entry.source.conditions),
     column("licence", None, lambda row: row.entry.source.licence),
 )
-"""Where the figures of a profile are from."""
+"""Columns of a profile's source."""
 ENTRIES: tuple[Column[Entry], ...] = (NAME, MEANING)
-"""What is said of the entries of a table, where nothing else stands below."""
+"""Columns of a table's entries, unless LISTED has others."""
 LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     "workloads": (
         NAME,
@@ -58,9 +58,9 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("evidence", None, lambda row: row.entry.evidence),
     ),
 }
-"""By kind, what is said of its entries."""
+"""Columns of the entries, by kind."""
 
 
 def columns_of(kind: str) -> tuple[Column[Entry], ...]:
-    """The columns of a kind of LISTED, or those of any table."""
+    """The columns of a kind in LISTED, else ENTRIES."""
     return LISTED.get(kind, ENTRIES)

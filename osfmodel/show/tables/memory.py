@@ -14,33 +14,33 @@ PEAKS: tuple[Column[Memory], ...] = (
     column("peak_during", "when", lambda memory: memory.peak.during),
     column("peak_owners", None, lambda memory: dict(memory.peak.held)),
 )
-"""What is said of a plan's peak; on a terminal a line each, below the owners."""
+"""Columns of a plan's peak; on a terminal a line each, below the owners."""
 LEVELS: tuple[Column[Level], ...] = (
     column("during", None, lambda level: level.during),
     column("start_s", None, lambda level: level.start),
     column("end_s", None, lambda level: level.end),
     column("bytes", None, lambda level: level.bytes),
 )
-"""What is said of every level."""
+"""Columns of a level."""
 OWNERS_OF_LEVEL: Column[Level] = column("owners", None, lambda level: dict(level.held))
-"""In JSON alone: CSV has no column for each owner."""
+"""Column of a level's owners, only in JSON: CSV has no column for each owner."""
 
 
 class FitRow(NamedTuple):
-    """A plan that fits, and which: ``before``, ``after`` or just ``tried``."""
+    """A plan that fits, and its role: ``before``, ``after`` or just ``tried``."""
 
     which: str
     candidate: Candidate
 
 
 def compared(tuning: MemoryTuning) -> list[FitRow]:
-    """What is there before, where that fits, and what was found."""
+    """DDP's defaults, if they fit, and the tuned plan."""
     found = [FitRow("after", tuning.after)]
     return found if tuning.before is None else [FitRow("before", tuning.before), *found]
 
 
 CALLED = {"before": "DDP's defaults", "after": "tuned"}
-"""What people are told which plan is."""
+"""Names of the two plans for people."""
 WHICH: Column[FitRow] = column("which", "", lambda fit: fit.which, lambda which: CALLED.get(which, which))
 FITS: tuple[Column[FitRow], ...] = (
     column("batch_size", "batch per worker", lambda fit: fit.candidate.batch_size),
@@ -51,10 +51,10 @@ FITS: tuple[Column[FitRow], ...] = (
     column("buckets", None, lambda fit: len(fit.candidate.plan.buckets)),
     column(None, "above bound", lambda fit: fit.candidate.gap, percent),
 )
-"""What is said of every plan that fits."""
+"""Columns of a plan that fits."""
 SAVINGS: tuple[Column[FitRow], ...] = (
     column("release", None, lambda fit: fit.candidate.plan.release),
     column("recompute", None, lambda fit: list(fit.candidate.plan.recompute)),
     column("sparse", None, lambda fit: list(fit.candidate.sparse)),
 )
-"""What saves memory, in JSON alone."""
+"""Measures that save memory, in JSON alone."""

@@ -1,4 +1,4 @@
-"""The columns of predictions, of what training under them costs, and of tuned settings."""
+"""Columns of predictions, of the cost of training, and of tuned settings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from osfmodel.planning.economics import Economics
 
 EXECUTOR = "executor"
-"""What runs a plan that no stock framework can carry out."""
+"""Name of whatever runs a plan that no stock framework can carry out."""
 
 
 class PlanRow(NamedTuple):
-    """A prediction, the comparison that it is of, and what training so costs, where that was asked."""
+    """A prediction, its comparison, and the cost of training with it, if asked for."""
 
     comparison: Comparison
     prediction: Prediction
@@ -28,18 +28,18 @@ class PlanRow(NamedTuple):
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast as one worker."""
+        """Speed as a multiple of that of one worker."""
         return self.prediction.scaling_factor * self.comparison.workers
 
 
 def plan_rows(comparison: Comparison, paid: Sequence[Economics] = ()) -> Iterator[PlanRow]:
-    """A row for each prediction; ``paid``: what training so costs, in their order."""
+    """A row for each prediction; ``paid``: the costs of training, in the same order."""
     for prediction, costs in zip_longest(comparison.predictions, paid):
         yield PlanRow(comparison, prediction, costs)
 
 
 def band_value(band: Band | None, time: float) -> dict[str, Any] | None:
-    """An error band around ``time`` seconds as documents have it."""
+    """An error band around ``time`` seconds, for documents."""
     if band is None:
         return None
     low, high = band.interval(time)
@@ -54,22 +54,22 @@ def band_value(band: Band | None, time: float) -> dict[str, Any] | None:
 
 
 def band_text(band: Band | None) -> str:
-    """Half the width of an error band; nothing for none."""
+    """Half the width of an error band; "" without one."""
     return "" if band is None else f"{'~' if band.nearest else '±'}{band.half_width:.0%}"
 
 
 def half_width(value: dict[str, Any] | None) -> float | None:
-    """What CSV has of an error band."""
+    """The error band's half width, for CSV."""
     return None if value is None else value["half_width"]
 
 
 def three_digits(value: float) -> str:
-    """``0.912`` of a scaling factor."""
+    """A scaling factor with three digits, such as ``0.912``."""
     return f"{value:.3f}"
 
 
 def times(value: float) -> str:
-    """``13.58x`` of a speed-up."""
+    """A speed-up, such as ``13.58x``."""
     return f"{value:.4g}x"
 
 
@@ -96,7 +96,7 @@ COMPARISONS: tuple[Column[Comparison], ...] = (
     column("workers", None, lambda one: one.workers),
     column("compute_time_s", None, lambda one: one.workload.compute_time),
 )
-"""What all predictions of a comparison share."""
+"""Columns that all predictions of a comparison share."""
 PLANS: tuple[Column[PlanRow], ...] = (
     column("plan", "plan", lambda row: row.prediction.name),
     column("buckets", "buckets", lambda row: len(row.prediction.plan.buckets)),
@@ -136,22 +136,22 @@ PLANS: tuple[Column[PlanRow], ...] = (
     column("engine", None, lambda row: row.prediction.engine),
     column("notes", None, lambda row: list(row.prediction.notes), flat="; ".join),
 )
-"""What is said of every prediction."""
+"""Columns of a prediction."""
 RATE: Column[PlanRow] = column(
     "samples_per_s", "samples/s", lambda row: row.comparison.throughput(row.prediction), rate, only=TERMINAL
 )
-"""Where it is asked for, or known and there is room."""
+"""Samples per second, shown if asked for, or if known and there is room."""
 PAID: tuple[Column[PlanRow], ...] = (
     column("hours", "hours", lambda row: row.paid and row.paid.hours, "{:,.4g}".format),
     column("gpu_hours", "GPU hours", lambda row: row.paid and row.paid.gpu_hours, "{:,.4g}".format),
     column("cost", "cost", lambda row: row.paid and row.paid.cost, "{:,.2f}".format),
 )
-"""What a whole training takes, where a number of samples is given."""
+"""Time and cost of the whole training, if a number of samples is given."""
 SUBJECT: tuple[Column[PlanRow], ...] = (
     column(None, "workers", lambda row: row.comparison.workers),
     column(None, "batch of each", lambda row: row.comparison.workload.batch_size),
 )
-"""What differs from comparison to comparison, in tables over several worker counts."""
+"""Columns that differ from comparison to comparison, in tables over several worker counts."""
 EVERY: tuple[Column[PlanRow], ...] = (*PLANS, RATE, *PAID, *SUBJECT)
 OUTCOMES: tuple[Column[Outcome], ...] = (
     column("workers", "workers", lambda one: one.workers),
@@ -169,4 +169,4 @@ OUTCOMES: tuple[Column[Outcome], ...] = (
         flat=half_width,
     ),
 )
-"""What is said of tuned settings at each worker count."""
+"""Columns of tuned settings at one worker count."""

@@ -1,4 +1,4 @@
-"""What a person sees of ``osf check``: errors of each source, and runs beside their predictions."""
+"""``osf check`` on a terminal: errors of each source, and runs beside their predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from osfmodel.show.terminal.tables import ENDS, show_title, table_of
 PREDICTIONS = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
 SELF_CONSISTENCY = "Self-consistency, no prediction: put together / measured - 1, each run out of its own figures"
 NARROW = 96
-"""Characters below which a table leaves out its last columns rather than cutting names."""
+"""Width in characters below which a table leaves out its last columns rather than cut names."""
 
 
 def show_check(
@@ -24,7 +24,7 @@ def show_check(
     overall: tuple[float | None, float | None],
     with_rows: bool,
 ) -> None:
-    """The errors of each source, what was fitted, and on request every run."""
+    """Print the errors of each source, the runs that were fitted on, and on request every run."""
     for one in checked if with_rows else ():
         _show_runs(console, one)
     for one in checked:
@@ -55,7 +55,7 @@ def _show_runs(console: Console, one: Checked) -> None:
 
 
 def _show_beside(console: Console, beside: Beside) -> None:
-    """Each plan of a live run, predicted and measured, and what it gains over the default."""
+    """Print each plan of a live run, predicted and measured, and its speed-up over the default."""
     scale = "" if beside.scale in (None, "1") else f", computation times {beside.scale}"
     where = f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}"
     show_title(console, f"{where}; speed-up over {beside.default.plan}")

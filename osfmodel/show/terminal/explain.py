@@ -1,4 +1,4 @@
-"""What a person sees of an explained trace: the verdict, a bar per part of the step, the buckets, what would help."""
+"""An explained trace on a terminal: the verdict, a bar per part of the step, the buckets, the remedies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from osfmodel.show.terminal.tables import ENDS, empty_table, table_of
 WIDTH = 40
 """Characters of the bar of a whole step."""
 LEFT_OUT = ("hidden", "start", "ready", "end", "size")
-"""Columns that a narrow terminal has no room for, the first to go first."""
+"""Columns to leave out on a narrow terminal, the first one first."""
 ANY_WIDTH = 1000
 LISTED = 24
-"""Most buckets that are listed; all are in the other formats."""
+"""Most buckets that are listed; other formats list all."""
 
 
 def bar(part: float, whole: float, width: int = WIDTH) -> str:
@@ -40,7 +40,7 @@ def bar(part: float, whole: float, width: int = WIDTH) -> str:
 
 
 def show_explanation(console: Console, one: Explanation) -> None:
-    """The verdict first; then where the time went, the causes, the buckets, and the remedies."""
+    """Print the verdict, the parts of the step, the causes, the buckets and the remedies."""
     console.print(one.verdict, style="bold", markup=False)
     console.print()
     console.print(f"{one.name}: {title(one)}", style="bold", markup=False)
@@ -72,7 +72,7 @@ def _show_ranks(console: Console, one: Explanation) -> None:
 
 
 def _show_messages(console: Console, one: Explanation) -> None:
-    """As many columns as there is room for, each message on a line."""
+    """Print a line for each message, with as many columns as fit."""
     if not one.buckets:
         return
     console.print()
@@ -94,7 +94,7 @@ def _show_messages(console: Console, one: Explanation) -> None:
 
 
 def _show_remedies(console: Console, one: Explanation) -> None:
-    """A table of those that help; those that do not, and those without a price, in a line each."""
+    """Print a table of the remedies that help, and a line each for those that do not and those without a price."""
     useful = helping(one.remedies)
     if useful:
         console.print()

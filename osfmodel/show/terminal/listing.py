@@ -1,4 +1,4 @@
-"""What a person sees of ``osf list``: one line per entry, or all of one."""
+"""``osf list`` on a terminal: one line per entry, or one entry in full."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from osfmodel.show.terminal.tables import empty_table
 
 
 def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
-    """One line per entry."""
+    """Print one line per entry."""
     console.print(kind, style="bold")
     columns = for_people(columns_of(kind), TERMINAL)
     table = empty_table([one.heading(TERMINAL) for one in columns], range(len(columns)))
     for place, (head, column) in enumerate(zip(table.columns, columns, strict=True)):
-        # Where the terminal is narrow only sources are cut, and only meanings wrap.
+        # On a narrow terminal only sources are cut, and only meanings wrap.
         bounded = column.key in ("source", "meaning")
         longest = 0 if bounded else max((len(texts(columns, row)[place]) for row in rows), default=0)
         head.no_wrap, head.overflow = column.key != "meaning", "ellipsis"
@@ -29,7 +29,7 @@ def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
 
 
 def show_entry(console: Console, columns: Sequence[Column[Entry]], row: Entry) -> None:
-    """All that is known of one entry, a line each."""
+    """Print one entry in full, a line for each property."""
     for column in columns:
         name, value = (column.key or "").replace("_", " "), column.value(row)
         console.print(f"{name}: {'' if value is None else value}", markup=False, soft_wrap=True)

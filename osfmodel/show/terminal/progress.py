@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PATIENCE = 1.0
-"""Seconds for which nobody wonders what takes so long."""
+"""Seconds before a bar appears."""
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What hears (bytes read, bytes in all) and draws a bar on stderr, where that takes longer than a second.
+    """A function (bytes read, bytes in all) that draws a bar on stderr once reading takes longer than a second.
 
-    None, and nothing drawn, where stderr is no terminal. The bar is gone when this has ended.
+    Yields None, and draws nothing, if stderr is no terminal. The bar is removed at the end.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -37,7 +37,7 @@ class _Bar:
         self._drawn: tuple[Progress, TaskID] | None = None
 
     def hear(self, done: int, total: int) -> None:
-        """So many bytes of so many: drawn, once it takes long."""
+        """Draw the progress, once PATIENCE is over."""
         if self._drawn is None and time.monotonic() - self._begun >= PATIENCE:
             self._drawn = self._draw(total)
         if self._drawn is not None:
@@ -55,6 +55,6 @@ class _Bar:
         return progress, progress.add_task(escape(self._title), total=total)
 
     def remove(self) -> None:
-        """Clear the line that it stood on."""
+        """Clear the line of the bar."""
         if self._drawn is not None:
             self._drawn[0].stop()

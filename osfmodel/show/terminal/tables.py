@@ -11,11 +11,11 @@ from rich.table import Table
 from osfmodel.show.tables import TERMINAL, Column, Record, for_people, texts
 
 FIRST, ENDS = (0,), (0, -1)
-"""The columns of words: the first alone, or the last as well."""
+"""Columns of words: the first alone, or the last as well."""
 
 
 def empty_table(heads: Sequence[str], words: Sequence[int] = FIRST) -> Table:
-    """A table without rows; columns at the places ``words`` stand to the left, the others to the right."""
+    """A table without rows; the columns ``words`` are aligned to the left, the others to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     left = [place % len(heads) for place in words]
     for number, head in enumerate(heads):
@@ -24,7 +24,7 @@ def empty_table(heads: Sequence[str], words: Sequence[int] = FIRST) -> Table:
 
 
 def table_of(columns: Sequence[Column[Record]], records: Iterable[Record], words: Sequence[int] = FIRST) -> Table:
-    """``records`` under those of ``columns`` that a terminal has."""
+    """A table of ``records``, with the ``columns`` that a terminal shows."""
     shown = for_people(columns, TERMINAL)
     table = empty_table([one.heading(TERMINAL) for one in shown], words)
     for record in records:

@@ -1,1 +1,1 @@
-"""Block sizes by linear programmes: tensors may be cut."""
+"""Block sizes by linear programmes, with tensors that may be cut."""

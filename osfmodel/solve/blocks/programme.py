@@ -1,4 +1,4 @@
-"""The sizes of a given sequence of collectives as a linear programme, compiled once for all costs and all layers.
+"""The linear programme for the sizes of a given sequence of collectives, compiled once for all costs and layers.
 
 Positions x_1 <= ... of the cuts on the tape, finish F_j of each operation and the iteration time T:
 
@@ -29,7 +29,7 @@ from osfmodel.cost.shapes import Array
 from osfmodel.solve.solution import Status
 
 SOLVERS = ("HIGHS", "SCIPY", "CLARABEL")
-"""Of cvxpy's, in order of preference: vertices where there are some; SCIPY is HiGHS as it comes with scipy."""
+"""Solvers of cvxpy, in order of preference: those that return vertices first; SCIPY is HiGHS as scipy has it."""
 
 
 class Figures(NamedTuple):
@@ -49,7 +49,7 @@ class Figures(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """``status`` None where the solver reached the optimum: then the iteration time and the positions of the cuts."""
+    """The iteration time and the positions of the cuts; ``status`` is not None if the solver missed the optimum."""
 
     status: Status | None
     value: float
@@ -57,7 +57,7 @@ class Optimum(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the matrices depend on: the collective that each operation carries, whether sizes have an upper bound."""
+    """The shape of the matrices: the collective that each operation carries, and whether sizes have an upper bound."""
 
     bucket: tuple[int, ...]
     capped: bool
@@ -73,7 +73,7 @@ class Matrices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockProgram:
-    """A compiled programme for sequences of one shape: the cvxpy problem, its unknowns, its Parameters."""
+    """A compiled programme for sequences of one shape: the cvxpy problem, its unknowns and its Parameters."""
 
     problem: Any
     unknown: Any
@@ -104,7 +104,7 @@ class BlockProgram:
 
 
 def solve_program(figures: Figures, scale: float) -> Optimum:
-    """The best positions, by the programme of this shape; a status instead where there are none or no solver."""
+    """The best positions, by the programme of this shape; a status instead if there are none, or no solver."""
     program = program_for(shape_of(figures))
     return _failed(Status.NO_SOLVER) if program is None else program.solve(figures, scale)
 
@@ -116,7 +116,7 @@ def shape_of(figures: Figures) -> Shape:
 
 @lru_cache(maxsize=64)
 def program_for(shape: Shape) -> BlockProgram | None:
-    """The compiled programme for sequences of this shape; None where cvxpy finds no solver for it."""
+    """The compiled programme for sequences of this shape; None if cvxpy finds no solver for it."""
     import cvxpy as cp
 
     installed: list[str] = cp.installed_solvers()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """A sequence of collectives as cuts of one tape: the bytes in the order in which they are sent.
 
 The tape holds *segments*, each a run of bytes of one layer; a plan on one channel cuts it into collectives. A cut lies
-either inside a segment, and then the collectives on both sides hold a part of it, or on the edge between two. Which of
-these it is (its *place*) decides what a collective waits for and what waits for it; given the places, all times are
+either inside a segment, and then the collectives on both sides hold a part of it, or on the edge between two. This
+(its *place*) decides what a collective waits for and what waits for it; given the places, all times are
 linear in the positions (osfmodel.solve.blocks.programme).
 """
 
@@ -22,8 +22,8 @@ from osfmodel.entities.workload import Workload, element_bytes
 
 
 class Cut(NamedTuple):
-    """Between two collectives, at ``position`` bytes of the tape: ``before`` is the last segment that the earlier one
-    holds, ``after`` the first that the later one holds: the same for a cut inside a segment, else the next."""
+    """A cut between two collectives, at ``position`` bytes of the tape: ``before`` is the last segment that the earlier
+    holds, ``after`` the first that the later holds: the same for a cut inside a segment, else the next."""
 
     before: int
     after: int
@@ -31,18 +31,18 @@ class Cut(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """Runs of bytes in sending order, and where each starts on the tape (one entry more than there are segments)."""
+    """Runs of bytes in sending order, and the start of each on the tape (one entry more than there are segments)."""
 
     segments: tuple[Block, ...]
     starts: tuple[int, ...]
 
     @property
     def total(self) -> int:
-        """Bytes."""
+        """Bytes of the tape."""
         return self.starts[-1]
 
     def range_of(self, cut: Cut) -> tuple[int, int]:
-        """Between which positions the cut may move without leaving its place."""
+        """The positions between which the cut may move without leaving its place."""
         return self.starts[cut.after], self.starts[cut.before + 1]
 
 
@@ -56,8 +56,8 @@ class CostPiece(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Of each layer: when its gradient is ready, and how long the iteration goes on after it has arrived (of a split
-    all-reduce: after its all-gather). ``least`` is what the iteration takes without communication."""
+    """For each layer, when its gradient is ready, and how long the iteration goes on after it has arrived (of a split
+    all-reduce: after its all-gather). ``least`` is the time of the iteration without communication."""
 
     ready: Mapping[str, float]
     tails: Mapping[str, float]
@@ -71,7 +71,7 @@ def laid_out(workload: Workload, order: Sequence[int]) -> Tape:
 
 
 def tape_of(plan: Plan) -> tuple[Tape, list[Cut]]:
-    """The tape of a plan and its cuts. Pieces of one tensor that follow each other there are one segment."""
+    """The tape of a plan and its cuts. Consecutive pieces of one tensor are one segment."""
     segments: list[Block] = []
     cuts: list[Cut] = []
     position = 0
@@ -110,7 +110,7 @@ def plan_of(workload: Workload, tape: Tape, positions: Sequence[float]) -> Plan:
 
 
 def times_of(workload: Workload, pricing: Pricing, objective: Objective) -> Times:
-    """What the program of a step in which nothing is sent says of the layers, under these rules and with no hooks."""
+    """Times of the layers from the program of a step that sends nothing, under these rules and with no hooks."""
     plan = Plan(workload.name, ()).under(objective)
     program = strategy_of(plan).lower(workload, plan, pricing)
     tasks = [one for one in program.operations if one.stream == COMPUTE and one.layers]
@@ -147,7 +147,7 @@ def lines_of(cost: Cost, total: int) -> tuple[CostPiece, ...]:
 
 
 def line_at(lines: Sequence[CostPiece], size: float, last: CostPiece | None = None) -> CostPiece:
-    """The cheapest line that holds at ``size``; of a table, where two stretches meet, another than the ``last``."""
+    """The cheapest line that holds at ``size``; of a table, where two stretches meet, not the ``last`` one."""
     if len(lines) == 1:
         return lines[0]
     slack = 1e-9 * lines[-1].most
@@ -162,7 +162,7 @@ def _tape(segments: Sequence[Block]) -> Tape:
 
 
 def _rounded(tape: Tape, position: float, units: Mapping[str, int]) -> int:
-    """To the nearest whole element of the segment in which it lies; ``units`` says the bytes of one in each layer."""
+    """The nearest end of a whole element in the segment of the position; ``units``: bytes of an element by layer."""
     whole = min(max(round(position), 0), tape.total)
     number = bisect_right(tape.starts, whole) - 1
     if number == len(tape.segments):

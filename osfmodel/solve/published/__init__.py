@@ -1,1 +1,1 @@
-"""Algorithms of others, as published."""
+"""Published algorithms of others."""

@@ -1,4 +1,4 @@
-"""ASC-WFBP's grouping as released: what waits for the wires anyway is merged, everything else goes out at once.
+"""ASC-WFBP's grouping as released: merge tensors that wait for the network anyway, send all others at once.
 
 S. Shi, X. Chu, B. Li, "Exploiting simultaneous communications to accelerate data parallel distributed deep learning",
 INFOCOM 2021. Several all-reduces run at the same time, so that their start-ups pass together. The grouping is that of
@@ -18,7 +18,7 @@ from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 CHANNELS = 2
 """All-reduces at once in the authors' benchmarks ("asc2"; their logs have 1 to 4)."""
 PUBLISHED_GAIN = 1.5
-"""Of ``Pricing``: two equal ones together take a + 1.5 b s each (the authors' plot script), so X(2) = 2 - 1/g = 4/3."""
+"""Gain of ``Pricing``: two equal ones together take a + 1.5 b s each (the authors' plot script), so X(2) = 4/3."""
 
 
 def solve(question: Question) -> Solution:
@@ -27,7 +27,7 @@ def solve(question: Question) -> Solution:
 
 
 def plan(workload: Workload, pricing: Pricing) -> Plan:
-    """The buckets in ready order, for a + b bytes (other costs: the authors' regression, ``regression.linear``)."""
+    """The plan of buckets in ready order, for a + b bytes (other costs: the authors' regression)."""
     return contiguous_plan(workload, merge_queued(workload.gradients, *linear(pricing.cost())))
 
 

@@ -5,7 +5,7 @@ not in the paper from its released code (bytedance/byteps, branch bytescheduler:
 tensor above the partition is cut evenly into pieces no larger; of the pieces whose gradients are there the one nearest
 the input is handed to the network while there is credit; each takes its size from the credit, which may fall below 0,
 and gives it back on arrival. There is no barrier: a layer's forward waits for its own gradient. The code tunes the
-credit by Bayesian optimisation while it runs; here it is what the caller says, by default where the code starts.
+credit by Bayesian optimisation while it runs; here the caller sets it, by default to the code's initial value.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ DOCUMENTED = (
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """Said wherever the plan is used."""
+    """Caveats for every use of the plan."""
     return ("byte-scheduler has the partition and credit that its code starts with; the code then tunes the credit",)
 
 
 def solve(question: Question) -> Solution:
-    """The default partition and credit, whatever communication costs."""
+    """The plan with the default partition and credit, whatever communication costs."""
     return answer(question, plan(question.workload).under(question.objective))
 
 
@@ -58,7 +58,7 @@ def plan(workload: Workload, partition: int = PARTITION, credit: int = CREDIT) -
 
 
 def cuts(size: int, partition: int, element: int) -> list[int]:
-    """Where a tensor is cut: into as few equal pieces of at most ``partition`` as possible, at whole elements."""
+    """Positions that cut a tensor into the fewest equal pieces of at most ``partition``, at whole elements."""
     count = max(min(-(-size // partition), size // element), 1)
     inner = [size * piece // count // element * element for piece in range(1, count)]
     return [0, *inner, size]

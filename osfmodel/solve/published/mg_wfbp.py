@@ -1,4 +1,4 @@
-"""MG-WFBP exactly as published: merge a gradient into the next one where that saves waiting for a start-up.
+"""MG-WFBP exactly as published: merge a gradient into the next one if that saves waiting for a start-up.
 
 S. Shi, X. Chu, B. Li, "MG-WFBP: Merging gradients wisely for efficient communication in distributed deep learning",
 TPDS 2021, Algorithm 1: layer l is merged into l-1 iff layer l-1 is ready less than one start-up a after the
@@ -16,7 +16,7 @@ from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 
 def solve(question: Question) -> Solution:
-    """The published rule. It knows no limits: status BEYOND_LIMITS where its plan breaks one.
+    """The published rule's plan. The rule has no limits: status BEYOND_LIMITS if its plan breaks one.
 
     Raises UsageError for other rules than the plain ones.
     """

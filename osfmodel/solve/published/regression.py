@@ -7,7 +7,7 @@ import numpy as np
 from osfmodel.cost.shapes import AffineCost, Cost
 
 REGRESSION_SIZES = tuple(32 * 1024 * i for i in range(1, 65))
-"""32 KiB to 2 MiB in 64 steps: where the authors' code measures a and b of a real network."""
+"""Sizes, 32 KiB to 2 MiB in 64 steps, at which the authors' code measures a and b of a real network."""
 
 
 def linear(cost: Cost) -> tuple[float, float]:
