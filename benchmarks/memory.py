@@ -51,7 +51,7 @@ from osfmodel.ledger.sources.peak_memory import PRICING, judge
 from osfmodel.planning.memory.demand import Demand
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.runtime import executor
-from osfmodel.runtime.executor import error_feedback, largest, release
+from osfmodel.runtime.executor import admission, error_feedback, largest, messages, release
 from osfmodel.runtime.executor.recompute import Recomputation
 from osfmodel.runtime.profiler.driving import Driving, measure
 from osfmodel.runtime.training.factories import Maker, Training, from_torchvision, from_transformers
@@ -72,7 +72,7 @@ TIMED = {"resnet50-cpu": "resnet50-memory"}
 NETWORK, SELECTION = "ring:50us,10Gbps", 5e-10 * 20 / 4
 """For that: 10 Gbit/s Ethernet, and seconds per byte to choose entries on a V100 (benchmarks/memory_claims.py)."""
 MARGIN, HEADROOM = 0.1, 0.03
-"""Of what releasing and recomputing saves, what a plan with sparse buckets may give up; and by how much predictions
+"""Part of the saving from releasing and recomputing that sparse buckets may give up; and by how much predictions
 may be too low."""
 
 
@@ -134,7 +134,7 @@ def profile(names: Sequence[str]) -> None:
 
 
 def plan_of(option: Option, workload: Workload, size: int) -> Plan | None:
-    """What the executor is given at a batch of ``size``; None in an ordinary loop."""
+    """The executor's plan at a batch of ``size``; None in an ordinary loop."""
     if option.plan in (PLAIN, PUBLISHED):
         return None
     if option.plan == PLANNED:
@@ -144,7 +144,7 @@ def plan_of(option: Option, workload: Workload, size: int) -> Plan | None:
 
 
 def segments_of(option: Option, workload: Workload) -> tuple[str, ...]:
-    """Those that are computed again."""
+    """The segments that are recomputed."""
     return tuple(segment.name for segment in workload.segments[:: option.every]) if option.every else ()
 
 
@@ -206,7 +206,7 @@ def tensors() -> list[Any]:
 
 
 def tracked(training: Training, optimizer: Any, run: Callable[[], None], strange: Sequence[Any]) -> int:
-    """What is there before is told to the tracker, but for what is ``strange``; the rest it sees."""
+    """Peak bytes of a run by torch's tracker, which is told of existing tensors except ``strange`` ones."""
     tracker, known = MemTracker(), {id(one) for one in training.model.state_dict(keep_vars=True).values()}
     known.update(map(id, strange))
     there = [one for one in tensors() if id(one) not in known]
@@ -276,10 +276,11 @@ def alone() -> Iterator[None]:
 
     try:
         with (
-            mock.patch.object(executor, "agree"),
+            mock.patch.object(admission, "_agree"),
             mock.patch.object(executor, "Channels", Equals),
             mock.patch.object(error_feedback.Packing, "faults", looked_at),
-            mock.patch.object(release, "_without_memory", unveiled),
+            mock.patch.object(release, "veiled", unveiled),
+            mock.patch.object(messages, "veiled", unveiled),
             mock.patch.object(error_feedback, "largest", first),
         ):
             yield
@@ -304,10 +305,8 @@ def first(magnitudes: largest.Magnitudes, elements: int, count: int) -> Any:
     return torch.cat([where[: count - 1].clone(), where[above.numel() - 1 :]])
 
 
-def unveiled(parameter: Any) -> Any:
-    """What stands for a gradient that was released, without the subclass that tensors without data cannot have."""
-    tensor = parameter.detach().new_zeros(()).expand(parameter.shape)
-    tensor.as_subclass = lambda _: tensor
+def unveiled(tensor: Any, _: Any) -> Any:
+    """The tensor itself: tensors without data cannot have a subclass."""
     return tensor
 
 
@@ -381,12 +380,12 @@ def runs(names: Sequence[str], real: bool, there: Collection[tuple[str, str, str
 
 
 def cell_of(run: Measurement) -> tuple[str, str, str]:
-    """What is measured once."""
+    """Identity of a measurement."""
     return run.workload, run.condition("option"), run.condition("batch_size")
 
 
 def kept() -> dict[tuple[str, str, str], Measurement]:
-    """What was measured before."""
+    """The earlier measurements."""
     return {cell_of(run): run for run in load_measurements(KEPT)} if KEPT.exists() else {}
 
 
@@ -415,7 +414,7 @@ def report(found: Sequence[Measurement]) -> Iterator[str]:
 
 
 def sent_bytes(run: Measurement) -> float:
-    """What each of WORKERS ranks sends in a step, by a ring's all-reduce and all-gather; not what was published."""
+    """Bytes that each of WORKERS ranks sends in a step, by a ring's all-reduce and all-gather; not published."""
     workload = profiles.load_workload(run.workload)
     plan = read(run.condition("sent"), workload)
     sparsity = Sparsity(workload, workers=WORKERS)
@@ -428,7 +427,7 @@ def sent_bytes(run: Measurement) -> float:
 
 
 def conflict(found: Sequence[Measurement]) -> Iterator[str]:
-    """What sparse buckets add, and what they leave of the saving, as measured."""
+    """The memory that sparse buckets add, and the saving that is left, as measured."""
     yield "\n| workload | batch | dense | saved | sparse as published | recomputed | ours | sent | planned | sent |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     cells = {cell_of(run): run for run in found}

@@ -86,7 +86,7 @@ def simulators(counts: list[int], repeats: int) -> None:
 
 def bounds(counts: list[int], repeats: int) -> None:
     for name, pricing in (("two lines", LINES), (f"a table of {len(KNOTS)} sizes", TABLE)):
-        for objective in (Objective(1, True), Objective(2, True, True)):
+        for objective in (Objective(1, True), Objective(2, True, "split")):
 
             def make(count: int, pricing: Pricing = pricing, objective: Objective = objective) -> Callable[[], object]:
                 workload = workload_of(count)

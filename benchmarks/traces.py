@@ -1,4 +1,4 @@
-"""What profiler traces hold, and whether their steps follow from their parts: the table of traces.md.
+"""The content of profiler traces, and whether their steps follow from their parts: the table of traces.md.
 
     [OSFMODEL_DATA=...] python benchmarks/traces.py [TRACE...]
 
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 def row_of(trace: Trace) -> Row:
-    """What a trace holds, put together again."""
+    """The content of a trace, and its step put together again."""
     step, workload = usual_steps(trace)[0], workload_of(trace)
     again, missing = _again(trace, workload)
     return Row(
@@ -99,7 +99,7 @@ def _buckets(sizes: Sequence[int | None]) -> str:
 def published() -> dict[str, list[Path]]:
     """By the name of the job, the files of the traces in the folder that OSFMODEL_DATA names; none without."""
     folder = os.environ.get("OSFMODEL_DATA")
-    found = sorted((Path(folder) / "traces" / "kineto").iterdir()) if folder else []
+    found = sorted((Path(folder) / "traces" / "kineto").glob("*.gz")) if folder else []
     return {path.name.partition(".")[0]: [path] for path in found}
 
 

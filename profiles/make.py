@@ -218,7 +218,7 @@ PARAMETERS = {"aten::conv2d": 2, "aten::batch_norm": 2, "aten::linear": 2}
 
 
 def gains() -> tuple[Contention, ...]:
-    """What several all-reduces at once gain, fitted per node count to one up to eight at once; two decimals."""
+    """Gain of several all-reduces at once, fitted per node count to one up to eight at once; two decimals."""
     times: dict[int, dict[int, float]] = {}
     for row in rows("papers/simultaneous_allreduce_100MiB_10GbE.csv"):
         times.setdefault(int(row["node_num"]), {})[int(row["job_num"])] = float(row["avg_latency"]) * US
@@ -244,7 +244,7 @@ def k80_ring() -> Cluster:
 
 
 def k80_log() -> Cluster:
-    """What each message took inside training; where several are of one size, the median."""
+    """Time of each message inside training; the median of several of one size."""
     messages: dict[int, dict[int, list[float]]] = {nodes: {} for nodes in BCAFFE_BLOCKS}
     for nodes, block in BCAFFE_BLOCKS.items():
         pending = 0
@@ -341,6 +341,11 @@ def measured(
     )
 
 
+PIPEDREAM = (
+    "alexnet", "densenet121", "gnmt", "gnmt_large", "inception_v3", "nasnetalarge", "nasnetamobile", "resnet101",
+    "resnet18", "resnet50", "resnext101", "resnext50", "squeezenet1_0", "vgg16",
+)  # fmt: skip
+"""Models of layer_profiles/pipedream."""
 BOTH = "nccl-tests all-reduce, the faster of out of place and in place at each size"
 
 
@@ -375,8 +380,8 @@ def workloads() -> Iterator[Workload]:
     yield googlenet_k80_tensors()
     yield resnet50_v100()
     yield resnet50_v100_dgxs()
-    for path in sorted((DATA / "layer_profiles/pipedream").glob("*.csv")):
-        yield pipedream(path.stem)
+    for name in PIPEDREAM:
+        yield pipedream(name)
     yield triosim("resnet50")
     yield triosim("vgg13")
     yield from reconstruct.reconstructed(runs.Published(rows, source, exact), resnet50_v100())

@@ -107,6 +107,7 @@ def test_the_interval_is_where_measurements_are_expected():
     """|predicted / measured - 1| <= h is predicted / (1 + h) <= measured <= predicted / (1 - h)."""
     low, high = Band(0.25, 8, ("a",)).interval(1.0)
     assert (1.0 / low - 1, 1.0 / high - 1) == pytest.approx((0.25, -0.25))
+    assert Band(1.0, 8, ("a",)).interval(1.0) == (0.5, math.inf)
     assert Band(1.5, 8, ("a",)).interval(1.0)[1] == math.inf
 
 
@@ -121,5 +122,5 @@ def test_every_prediction_over_a_network_has_a_band():
 
 
 def test_a_bad_file_of_bands_is_refused():
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"missing required field 'bandwidth_cell' at '\.cells\[0\]'"):
         decode_bands(b'{"schema_version": 1, "kind": "bands", "cells": [{"ratio_cell": 1}]}')

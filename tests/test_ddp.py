@@ -153,6 +153,27 @@ def test_best_whole_mib_cap():
     assert layout_finish(found, [best.whole_mib * MIB], cost) == pytest.approx(by_hand, rel=1e-9)
 
 
+def test_where_no_cap_keeps_the_limits_there_is_none():
+    """Tensors of 3 and 4 MiB: none of 3.5 MiB, and no two buckets of less than 4."""
+    workload, cost = workload_of([1.0, 2.0, 3.0], [3 * MIB, 4 * MIB, MIB]), AffineCost(((1e-3, 1e-9),))
+    assert ddp_caps.search_caps(workload, cost, osf.Limits(7 * MIB // 2)) is None
+    found = ddp_caps.search_caps(workload, cost, osf.Limits(4 * MIB))
+    assert found is not None
+    assert ddp.bucket_layout(workload.gradients, [found.cap]) == [[0], [1], [2]]
+
+
+def test_limits_are_improved_from_a_single_one_too():
+    """A list of one limit changes, and is never dropped."""
+    tried = []
+
+    def value(caps):
+        tried.append(caps)
+        return abs(caps[0] - 500) + 1000 * (len(caps) > 1)
+
+    assert value(ddp._stepped((100,), value)) < 100
+    assert () not in tried
+
+
 def test_large_workloads_say_that_pairs_were_thinned_out():
     rng = np.random.default_rng(4)
     workload = workload_of(np.cumsum(rng.exponential(1e-4, 450)).tolist(), rng.integers(1, 10**6, 450).tolist())
@@ -223,6 +244,7 @@ def test_limits_hold_for_what_is_realised_and_for_the_fallback(target, limits):
     if target == "ddp" and "fallback" in tuning.config:
         cap = int(tuning.config["fallback"]["bucket_cap_mb"] * MIB)
         plans.append(ddp.realise(ddp.DdpKnobs((cap,)), workload))
+        assert tuning.config["fallback"]["first_and_cap"] == {"first_bucket_bytes": cap, "bucket_cap_mb": cap / MIB}
         whole = tuning.config["fallback"]["bucket_cap_mb_whole"]
         if whole is not None:
             plans.append(ddp.realise(ddp.DdpKnobs((whole * MIB,)), workload))

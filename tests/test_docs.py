@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import doctest
 import re
 import shlex
@@ -21,6 +22,7 @@ from osfmodel.cli.app import COMMANDS
 from tests import stand_ins
 from tests.conftest import ROOT
 from tests.generated_pages import command_called
+from tests.sums import refused
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -66,6 +68,7 @@ def matches(expected: str, found: str) -> bool:
 def test_console_examples(page, tmp_path, monkeypatch):
     """Warnings (stderr) are shown in the examples after the output, as a terminal would."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(builtins, "sum", refused)
     place_files(page, tmp_path)
     for block in blocks(page, "console"):
         for command, expected in commands(block):
@@ -104,7 +107,7 @@ CALL = re.compile(r"(?:^|\s)(?:osf|-m osfmodel) ([a-z]+)\b(.*)")
 
 
 def wrong_options(line: str) -> str | None:
-    """What is wrong with the options of the first command of ours in ``line``; None where nothing is."""
+    """The error in the options of the first command of ours in ``line``; None if there is none."""
     found = CALL.search(line)
     if found is None or found[1] not in COMMANDS:
         return None

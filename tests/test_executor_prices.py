@@ -17,7 +17,9 @@ def workload():
     return load_workload("resnet50-v100")
 
 
-@pytest.mark.parametrize("rules", [Objective(split=True), Objective(2, split=True), Objective(1, True, True)], ids=str)
+@pytest.mark.parametrize(
+    "rules", [Objective(strategy="split"), Objective(2, strategy="split"), Objective(1, True, "split")], ids=str
+)
 def test_tuning_gives_what_the_executor_carries_out(workload, rules):
     found = tune(workload, load_cluster("v100-10gbe"), 64, "runtime", objective=rules)
     assert found.plan.credit is None

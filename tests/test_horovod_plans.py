@@ -183,3 +183,8 @@ def test_what_a_run_states_is_read_back():
     told = {"settings": horovod_settings.name_of(loop), "sent": written(plan, workload)}
     assert horovod.stated(told, workload) == loop
     assert horovod.stated({"settings": "1MiB,20ms"}, workload) == Loop(2**20, 0.02)
+
+
+def test_the_best_settings_send_on_one_stream():
+    assert horovod.settings_of("horovod:best")[2] == 1
+    assert horovod.settings_of("horovod:64MiB,5ms,streams=3")[2] == 3

@@ -14,6 +14,7 @@ from osfmodel.entities.files.notation import read, written
 from osfmodel.entities.plan import contiguous_plan
 from tests.theory.test_simulator import beyond_dense, buckets, workloads
 
+STRATEGIES = st.sampled_from(["replicated", "split"])
 FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcba", (8, 16, 0, 4), strict=True)))
 """Ready order: a (4 bytes), c (16), d (8); b has none."""
 
@@ -22,7 +23,7 @@ FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcb
 def test_what_is_written_is_read(data):
     workload = data.draw(workloads())
     found = tuple(replace(bucket, release_time=0) for bucket in data.draw(buckets(workload)))
-    plan = Plan(workload.name, found, data.draw(st.integers(1, 12)), data.draw(st.booleans()), data.draw(st.booleans()))
+    plan = Plan(workload.name, found, data.draw(st.integers(1, 12)), data.draw(st.booleans()), data.draw(STRATEGIES))
     assert read(written(plan, workload), workload) == plan
 
 
@@ -38,7 +39,7 @@ def test_sparse_buckets_release_and_recomputation_are_read(case):
 def test_lines_as_a_person_reads_them():
     assert written(contiguous_plan(FOUR, [2, 3]), FOUR) == "1 channel: 0-1 2"
     cut = Bucket((Block("c", 0, 4), Block("d", 0, 8))), Bucket((Block("c", 4, 12), Block("a", 0, 4)))
-    plan = Plan("four", cut, 2, forward_overlap=True, split=True)
+    plan = Plan("four", cut, 2, forward_overlap=True, strategy="split")
     assert written(plan, FOUR) == "2 channels, forward overlap, split: 1[0:4]+2 1[4:16]+0"
     sparse = replace(sparsely(contiguous_plan(FOUR, [2, 3]), 0.01), release=True, mirror=True)
     assert written(sparse, FOUR) == "1 channel, release, mirror: 0-1@0.01 2@0.01"

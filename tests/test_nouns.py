@@ -55,7 +55,7 @@ def test_whatever_a_noun_is_made_of_is_exported(module):
 
 def test_nouns_are_values(small_workload):
     assert small_workload == Workload("small", small_workload.layers, 8, 0.5)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'name'"):
         small_workload.name = "other"
     assert not hasattr(small_workload, "__dict__")
 
@@ -183,9 +183,17 @@ def test_unlike_runs_are_not_pooled(changes):
         run().pooled(run(**changes))
 
 
-@pytest.mark.parametrize("changes", [{"samples": ()}, {"samples": (math.nan,)}, {"workers": 0}, {"plan": ""}])
-def test_impossible_measurements(changes):
-    with pytest.raises(DataError):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"samples": ()}, "has no samples"),
+        ({"samples": (math.nan,)}, "a sample of .* is nan"),
+        ({"workers": 0}, "workers of a measurement is 0"),
+        ({"plan": ""}, "the plan of a measurement is ''"),
+    ],
+)
+def test_impossible_measurements(changes, said):
+    with pytest.raises(DataError, match=said):
         run(**changes)
 
 

@@ -30,7 +30,7 @@ from osfmodel.targets import CONFIG_TARGETS
 from tests.live.explained import paths_of
 from tests.reports import curve, drawn, many, resnet50, step, trace
 
-RULES = {"forward_overlap": True, "channels": 2, "split": True}
+RULES = {"forward_overlap": True, "channels": 2, "strategy": "split"}
 
 
 @pytest.mark.parametrize("plan", ["wfbp", "ddp", "horovod", "optimal", "cap:5MiB"])
@@ -263,7 +263,7 @@ def test_a_bar_is_a_collective_or_looks_like_one_of_the_kinds():
 
 
 def test_a_collective_of_unknown_size_and_time_of_readiness_is_one_as_well():
-    """What sends is said by whoever draws the bar, not guessed from what is known of it."""
+    """Bars are marked as collectives by their maker, not by known properties."""
     whole = step()
     bare = [replace(one, elements=None, dtype=None, issued=None) for one in whole.collectives]
     gantt = coarse(measured(replace(whole, collectives=tuple(bare)), "job"))
@@ -317,7 +317,7 @@ def test_a_cluster_that_was_measured_with_some_counts_is_drawn_at_these():
     assert counts_around(osf.load_cluster("v100-10gbe"), 3) == (2, 3, 4, 8)
     shown = drawn(many(3), osf.load_cluster("emulated-4x1gbit"), 4, counts=(1, 2, 4), plans=())
     assert curve(shown, Scaling).counts == (1, 4)  # nothing is known of two workers
-    with pytest.raises(osf.CostError):
+    with pytest.raises(osf.CostError, match="no all_reduce table for 2 workers"):
         drawn(many(3), osf.load_cluster("emulated-4x1gbit"), 2, plans=())
 
 

@@ -29,8 +29,10 @@ from osfmodel import (
     Workload,
 )
 from osfmodel.cost import worker_counts
+from osfmodel.engine.strategies import strategy_of
 from osfmodel.entities.cluster import Contention
-from osfmodel.entities.files import profiles
+from osfmodel.entities.files import documents, profiles
+from osfmodel.entities.files.documents import document_of
 from osfmodel.entities.plan import Block, Bucket, Plan
 from tests.conftest import ROOT
 
@@ -112,7 +114,9 @@ def test_what_is_saved_is_what_is_loaded(name, tmp_path):
 
 
 def test_plan_files_round_trip_and_tolerate_further_fields(tmp_path):
-    plan = Plan("w", (Bucket((Block("a", 0, 4),)), Bucket((Block("b", 0, 8), Block("c", 0, 4)), 0.25)), 2, True, True)
+    plan = Plan(
+        "w", (Bucket((Block("a", 0, 4),)), Bucket((Block("b", 0, 8), Block("c", 0, 4)), 0.25)), 2, True, "split"
+    )
     osf.save(plan, tmp_path / "plan.json")
     assert osf.load_plan(tmp_path / "plan.json") == plan
     document = json.loads((tmp_path / "plan.json").read_text())
@@ -120,6 +124,28 @@ def test_plan_files_round_trip_and_tolerate_further_fields(tmp_path):
     assert osf.load_plan(tmp_path / "more.json") == plan
     (tmp_path / "tuned.json").write_text(json.dumps({"schema_version": 1, "plan": document, "workers": 4}))
     assert osf.load_plan(tmp_path / "tuned.json") == plan
+
+
+def test_plan_files_name_their_strategy(tmp_path):
+    """By ``split``, as ever, where that says it; by its name else."""
+    path = tmp_path / "plan.json"
+    plan = Plan("w", (Bucket((Block("a", 0, 4),)),), strategy="split")
+    document = document_of(plan)
+    assert document["split"] is True
+    assert "strategy" not in document
+    named = {key: value for key, value in document.items() if key != "split"} | {"strategy": "split"}
+    path.write_text(json.dumps(named))
+    assert osf.load_plan(path) == plan
+    path.write_text(json.dumps(named | {"split": False}))
+    with pytest.raises(DataError, match="says split False and strategy 'split': leave one of them out"):
+        osf.load_plan(path)
+    other = dataclasses.replace(plan, strategy="fully-sharded")
+    osf.save(other, path)
+    assert osf.load_plan(path) == other
+    with pytest.raises(osf.UsageError, match="strategy 'fully-sharded'"):
+        strategy_of(other)
+    with pytest.raises(osf.PlanError, match="strategy is True"):
+        dataclasses.replace(plan, strategy=True)
 
 
 def test_absent_optional_fields_of_a_plan_take_their_defaults(tmp_path):
@@ -214,12 +240,17 @@ def test_a_cluster_in_words():
             osf.load_cluster(words)
 
 
+def test_what_json_cannot_hold_is_refused():
+    with pytest.raises(osf.OsfError, match="cannot be written as JSON"):
+        documents.encode({"kind": object()})
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path, small_workload):
     target = tmp_path / "kept.json"
     target.write_text("before")
     with pytest.raises(DataError, match="cannot be written"):
         profiles.write_text(tmp_path / "no" / "such" / "folder.json", "text")
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
         profiles.write_text(target, "half \udc80")
     assert target.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
@@ -266,7 +297,7 @@ def test_every_field_of_every_noun_survives_a_file(tmp_path):
     )
     block = Block("a", 0, 3)
     plans = (
-        Plan("full", (Bucket((block,), 1.5),), channels=2, forward_overlap=True, split=True, credit=7),
+        Plan("full", (Bucket((block,), 1.5),), channels=2, forward_overlap=True, strategy="split", credit=7),
         Plan("full", (Bucket((block,), density=0.5),), recompute=("block",), release=True, mirror=True),
     )
     everything = [

@@ -54,9 +54,9 @@ def test_the_bar_is_gone_when_reading_fails(monkeypatch, clock):
         with progress.progress_bar("reading") as hear:
             clock[0] += 2
             hear(1, 4)
-            raise ValueError
+            raise ValueError("in the middle")
 
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError, match="in the middle"):
         fail()
     assert "\x1b[?25h" in terminal.getvalue()[-40:], "the cursor is shown again"
     assert sys.stderr is terminal

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 
 def output_of(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
 
@@ -26,7 +26,7 @@ def test_no_public_name_is_that_of_a_module():
     assert not set(osf.__all__) & {module.name for module in pkgutil.iter_modules(osf.__path__)}
     for name in ("tune", "predict", "explain", "economics"):
         assert callable(getattr(osf, name))
-        with pytest.raises(ModuleNotFoundError):
+        with pytest.raises(ModuleNotFoundError, match=f"No module named 'osfmodel.{name}'"):
             importlib.import_module(f"osfmodel.{name}")
 
 

@@ -84,7 +84,7 @@ SEGMENTED = replace(WORKLOAD, segments=(SEGMENT,))
 BEYOND = {
     "channels": ("2 channels", replace(PLAIN_PLAN, channels=2)),
     "forward_overlap": ("the next forward to overlap", replace(PLAIN_PLAN, forward_overlap=True)),
-    "split": ("reduce-scatter and all-gather", replace(PLAIN_PLAN, split=True)),
+    "strategy": ("reduce-scatter and all-gather", replace(PLAIN_PLAN, strategy="split")),
     "credit": ("by priority", replace(PLAIN_PLAN, credit=1 << 20)),
     "density": ("sparse buckets", sparsely(PLAIN_PLAN, 0.01)),
     "mirror": ("mirror weights", replace(sparsely(PLAIN_PLAN, 0.01), mirror=True)),
@@ -131,6 +131,7 @@ def test_a_plan_pays_the_same_in_every_command(name, tmp_path):
         "channels": {"channels": 2},
         "credit": {"credit": 1 << 20},
         "recompute": {"recompute": segments},
+        "strategy": {"strategy": "split"},
     }
     sparse = sparsely(plan, 0.01)
     plan = replace(sparse if name in ("density", "mirror") else plan, **changes.get(name, {name: True}))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from osfmodel import UsageError
 from osfmodel.entities.units import (
     format_bandwidth,
-    format_bytes,
     format_time,
     how_many,
     parse_bandwidth,
@@ -29,6 +28,7 @@ def test_binary_and_decimal_sizes_differ():
 
 def test_times_and_bandwidths():
     assert parse_time("3.2ms") == 0.0032
+    assert [parse_time(text) for text in ("3ns", "2s", "2min", "1.5h")] == [3e-9, 2, 120, 5400]
     assert parse_time("10us") == parse_time("10µs") == 1e-5
     assert parse_bandwidth("10Gbps") == 1.25e9
     assert parse_bandwidth("10Gbit/s") == 1.25e9
@@ -72,11 +72,6 @@ def test_what_is_not_a_quantity_says_how_to_write_it(parse, text, hint):
         parse(text)
 
 
-@given(st.integers(0, 2**60))
-def test_sizes_survive_the_round_trip(size):
-    assert parse_bytes(format_bytes(size)) == size
-
-
 @given(st.floats(0, 1e12, allow_nan=False))
 def test_times_survive_the_round_trip(seconds):
     assert parse_time(format_time(seconds)) == seconds
@@ -88,13 +83,12 @@ def test_bandwidths_survive_the_round_trip(rate):
 
 
 def test_no_suggestion_turns_bits_into_bytes():
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="did you mean 25GBps") as caught:
         parse_bandwidth("25GBPS")
     assert "Gbps" not in str(caught.value).partition("did you mean")[2]
 
 
 def test_what_a_person_reads():
-    assert format_bytes(26_214_400) == "25MiB"
     assert format_time(0.0032) == "3.2ms"
     assert format_bandwidth(1.25e9) == "10Gbps"
     assert show_bytes(26_214_401) == "25.00 MiB"

@@ -1,4 +1,4 @@
-"""``osf import``"""
+"""The command ``osf import``."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ from osfmodel.formats.source_text import stem
 from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
 
+LONGEST_NAME = 200
+"""Bytes of a name that makes a file's: with its ending, and what a file is called while it is written, below 255."""
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 
 UNSAID = OptionGroup("If the file does not say it")
@@ -78,13 +80,13 @@ def import_command(
     collective: str | None,
     hints: Hints,
 ) -> None:
-    """Read what other tools wrote, nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
+    """Read files of other tools: nccl-tests, OSU, CSV, PipeDream, DDP's log, Horovod's timeline, PyTorch's traces.
 
-    What is read becomes a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold
+    The result is a workload, a cluster or a measurements file; a Horovod timeline and a profiler's trace hold
     all three. 'osf list formats' shows the formats. FILE may be packed with gzip, or - for standard input. Several
     files become the tables of one cluster; several traces, a tar or a folder of them are the ranks of one job. Without
-    -o it says what is in the file. Tests that failed or were cut off, what a trace lacks and how to record it, jumps
-    that no fit follows, and with --fit how well it fits which sizes, are told on stderr.
+    -o a summary of the content is printed. Stderr reports tests that failed or were cut off, what a trace lacks and
+    how to record it, jumps that no fit follows, and with --fit the errors of the fit.
 
     \b
     Example:
@@ -117,38 +119,38 @@ def import_command(
 
 
 def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None, kind: str | None) -> Sequence[Noun]:
-    """The nouns in a file; of several the tables of one cluster, named ``title``."""
+    """The nouns in one file; several files become one cluster named ``title``, with all their tables."""
     found = [(file, import_one(file, replace(hints, name=hints.name or stem(file)), form)) for file in files]
     found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
     return found[0][1] if len(found) == 1 else [as_one_cluster([(file, wires(nouns)) for file, nouns in found], title)]
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
-    """Those of ``kind``, all without one. Raises DataError where there are none."""
+    """The nouns of ``kind``, or all without one. Raises DataError if there are none."""
     chosen = [noun for noun in nouns if kind in (None, kind_of(noun))]
     if not chosen:
         held = " and ".join(dict.fromkeys(map(kind_of, nouns)))
-        raise DataError(f"--kind {kind}: {file} holds none, only {held}")
+        raise DataError(f"--kind {kind}: {'standard input' if file == '-' else file} holds none, only {held}")
     return chosen
 
 
 def wires(nouns: Sequence[Noun]) -> Sequence[Noun]:
-    """The clusters among them; all where there are none, for who needs one to refuse."""
+    """The clusters among the nouns; all nouns if there is none, so that the caller can refuse them by name."""
     return [noun for noun in nouns if isinstance(noun, Cluster)] or nouns
 
 
 def kind_of(noun: Noun) -> str:
-    """Its name in TYPES."""
+    """The noun's key in TYPES."""
     return next(kind for kind, type_ in TYPES.items() if isinstance(noun, type_))
 
 
 def label(noun: Noun) -> str:
-    """What a noun is called: its name, or the workload that was measured."""
+    """The noun's name; for a measurement, its workload's."""
     return noun.workload if isinstance(noun, Measurement) else noun.name
 
 
 def check_output(output: str | None, files: Sequence[str]) -> None:
-    """Raise UsageError where ``output`` is one of the files that are read, or is named as something else than JSON."""
+    """Raise UsageError if ``output`` is a file that is read, cannot be written, or is not named .json."""
     require_other(output, files)
     if output in (None, "-"):
         return
@@ -164,20 +166,24 @@ def check_output(output: str | None, files: Sequence[str]) -> None:
 
 
 def names_folder(output: str) -> bool:
-    """Whether it is one, or is written as one that is to be made."""
+    """Whether ``output`` is a folder, or ends in a slash and so names one to create."""
     return Path(output).is_dir() or output.endswith(("/", os.sep))
 
 
 def require_file_name(name: str) -> None:
-    """Raise UsageError for a name, told or read, that would lead out of the folder in which it makes a file's."""
+    """Raise UsageError for a name that would put a file outside its folder."""
     if name in (".", "..") or any(sign in name for sign in ("/", "\\", "\0")):
         raise UsageError(
             f"--name {name!r:.200}: it makes the name of a file there: give one without / or \\, or -o FILE.json"
         )
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise UsageError(
+            f"--name {name!r:.60} ...: it makes the name of a file there: give a shorter one, or -o FILE.json"
+        )
 
 
 def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
-    """The nouns in one file, or in what stands on standard input; warnings on stderr."""
+    """The nouns in one file or on standard input; warnings go to stderr."""
 
     def tell(message: str) -> None:
         warn(f"{file}: {message}")
@@ -194,7 +200,7 @@ def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
 
 
 def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title: str) -> None:
-    """To a file or into a folder, then a line for each on stderr; without ``output`` what they are, on stdout."""
+    """Write nouns to a file or a folder and report each on stderr; without ``output``, print summaries on stdout."""
     if output is None:
         for noun in nouns:
             print_text(summary(noun) + "\n")
@@ -206,32 +212,33 @@ def write(nouns: Sequence[Noun], output: str | None, files: Sequence[str], title
         several = f"{len(nouns)} clusters:" if len(kinds) == 1 else f"{', '.join(kinds)}: choose with --kind, or"
         raise UsageError(f"{files[0]} holds {several} give -o a folder such as job/")
     else:
+        targets = [(Path(output), noun) for noun in nouns]
         if names_folder(output):
             names = named(nouns, title)
             for name, _ in names:
                 require_file_name(name)
-            Path(output).mkdir(exist_ok=True)
             targets = [(Path(output) / f"{name}.json", noun) for name, noun in names]
-        else:
-            targets = [(Path(output), noun) for noun in nouns]
+        texts = [documents.encode(document(noun, title)) for _, noun in targets]  # all of it, before any is written
+        if names_folder(output):
+            Path(output).mkdir(exist_ok=True)
         for target, _ in targets:
             check_output(str(target), files)
-        for target, noun in targets:
-            profiles.write_text(target, documents.encode(document(noun, title)))
+        for (target, noun), text in zip(targets, texts, strict=True):
+            profiles.write_text(target, text)
             click.echo(f"osf: wrote {target}: {summary(noun)}", err=True)
 
 
 def document(noun: Noun, title: str) -> dict[str, Any]:
-    """As JSON; a measurement becomes a file of one run under ``title``."""
+    """The noun's JSON; a measurement becomes a file of one run under ``title``."""
     if isinstance(noun, Measurement):
         return measurements_document(title, [noun])
     return documents.document_of(noun)
 
 
 def named(nouns: Sequence[Noun], title: str) -> list[tuple[str, Noun]]:
-    """The names of their files in a folder; with the kind where there are several, so that a run names the others'.
+    """Nouns by file name in a folder; nouns of several kinds get names with the kind, and the run refers to them.
 
-    What the files of a job give no file for is UNKNOWN to the run.
+    If the workload or the cluster gets no file, the run has UNKNOWN in its place.
     """
     if len({kind_of(noun) for noun in nouns}) == 1:
         return [(label(noun), noun) for noun in nouns]
@@ -245,7 +252,7 @@ def named(nouns: Sequence[Noun], title: str) -> list[tuple[str, Noun]]:
 
 
 def tell_jumps(nouns: Sequence[Noun]) -> None:
-    """A line on stderr for each jump in a table."""
+    """Warn of each jump in a cluster's tables."""
     for noun in nouns:
         for table in noun.tables if isinstance(noun, Cluster) else ():
             for sentence in in_words(table.workers, table.sizes, table.times):
@@ -253,9 +260,9 @@ def tell_jumps(nouns: Sequence[Noun]) -> None:
 
 
 def fitted(noun: Noun, model: str) -> Cluster:
-    """The cluster with ``model`` fitted to its all-reduce tables in their place; what was found, on stderr.
+    """The cluster with ``model`` fitted in place of its all-reduce tables; the fit is reported on stderr.
 
-    Raises UsageError for what has no such table, CostError where the model cannot be fitted to them.
+    Raises UsageError for a noun without such tables, CostError if the model cannot be fitted to them.
     """
     tables = [table for table in noun.tables if table.collective == "all_reduce"] if isinstance(noun, Cluster) else []
     if not isinstance(noun, Cluster) or not tables:
@@ -270,5 +277,5 @@ def fitted(noun: Noun, model: str) -> Cluster:
     conditions = f"{noun.source.conditions}; {model} fitted: {found.summary}"
     source = replace(noun.source, conditions=conditions)
     cluster = replace(noun, cost_model=model, source=source, **{"tables": (), **found.parameters})
-    # What serves any worker count is not held to the nodes that were measured.
+    # A model for any worker count is not limited to the node counts that were measured.
     return cluster if COST_MODELS[model].counts(cluster) else replace(cluster, nodes=None)

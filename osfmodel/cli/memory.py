@@ -1,4 +1,4 @@
-"""``osf memory``"""
+"""The command ``osf memory``."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def memory_command(
     as_json: bool,
     output: str | None,
 ) -> None:
-    """Predict what a training step of WORKLOAD keeps in memory under each plan, when, and who owns the peak.
+    """Predict the memory of a training step of WORKLOAD under each plan: the peak, when it is, and who owns it.
 
-    WORKLOAD is a profile made by osf profile, which measures what layers keep. Without --cluster: one worker alone.
+    WORKLOAD is a profile made by osf profile, which measures the memory of layers. Without --cluster: a single GPU.
 
     \b
     Example:
@@ -80,7 +80,7 @@ def memory_command(
     kept = parse_room(communicator or "0B")
     memories, times = {}, {}
     for name in dict.fromkeys(plan_names or ("ddp",)):
-        found = named_or_file(name)
+        found = named_or_file(name, workload)
         label, plan = found if isinstance(found, tuple) else (name, None)
         if plan is None:
             entry = named_plan(name)

@@ -1,4 +1,4 @@
-"""``osf predict``"""
+"""The command ``osf predict``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from osfmodel.cli.options.subject import Subject, load_subject, subject_options,
 from osfmodel.engine import AUTO, ENGINES
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.plan import PLAIN
+from osfmodel.entities.plan import PLAIN, SPLIT
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.economics import TrainingCosts, economics
 from osfmodel.planning.predictions import compare
@@ -99,7 +99,7 @@ def predict_command(
     what_if = replace(subject.what_if, batch_size=batch_size, global_batch=global_batch)
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
-    asked = {"channels": channels, "forward_overlap": forward_overlap or None, "split": split or None}
+    asked = {"channels": channels, "forward_overlap": forward_overlap or None, "strategy": SPLIT if split else None}
     rules: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
     shown = plan_names or ENGINES[engine].plans or plans_for(replace(PLAIN, **rules))
     plans = [named_or_file(name) for name in dict.fromkeys(shown)]
@@ -132,7 +132,7 @@ def _profile_beside(path: str | None, what_if: WhatIf) -> Workload | None:
 
 
 def _costs(comparisons: Sequence[Comparison], samples: str | None, price: float | None) -> TrainingCosts | None:
-    """What training costs with every plan of every comparison; None without --samples."""
+    """Cost of the whole training with each plan of each comparison; None without --samples."""
     if samples is None:
         if price is not None:
             raise UsageError("--price-per-gpu-hour needs --samples: how much training is to be paid?")

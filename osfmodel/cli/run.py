@@ -1,4 +1,4 @@
-"""``osf run``"""
+"""The command ``osf run``."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def run_command(
     """Train for real under each plan, with PyTorch DDP, Horovod or our executor, started by torchrun, and measure it.
 
     WORKLOAD is replayed: sleeping (spinning, on a GPU) stands in for computation, while gradients, hooks, buckets and
-    collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. What is finished
-    is in FILE after every turn; `osf check FILE` holds it against the prediction. `--plan ddp --plan runtime:PLAN`
+    collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. FILE is
+    written after every turn; `osf check FILE` compares it with the prediction. `--plan ddp --plan runtime:PLAN`
     measures DDP and the executor side by side; with --executor runtime it carries out all plans.
 
     \b
@@ -132,7 +132,7 @@ def run_command(
 
 
 def _shown(runs: Sequence[Measurement]) -> int:
-    """What came of it, and the exit code."""
+    """Print the summary and the notes of the runs; return the exit code."""
     print_text(summary.summary(runs))
     for note in dict.fromkeys(summary.notes(runs)):
         warn(note)
@@ -140,9 +140,9 @@ def _shown(runs: Sequence[Measurement]) -> int:
 
 
 def _require_possible(row: ExecutorRow, asked: RunRequest, backend: str | None, given: set[str]) -> None:
-    """Raise UsageError for what this executor does not take, options ``given`` among it, and for what it lacks."""
+    """Raise UsageError for settings or ``given`` options that the executor does not support, or lacks but needs."""
     support = RUNNING[row.name]
-    if any(map(is_executed, asked.plans)) and support.module != RUNNING[RUNTIME.name].module:
+    if any(map(is_executed, asked.plans)) and not support.in_turn:
         raise UsageError(
             f"plans for our executor are given, and {row.called} carries the plans out: drop the prefix "
             f"{RUNTIME.prefix}"
@@ -159,7 +159,7 @@ def _require_possible(row: ExecutorRow, asked: RunRequest, backend: str | None, 
 
 
 def _require_sensible(asked: RunRequest) -> None:
-    """Everything that can be said before anyone meets."""
+    """Raise UsageError for contradictory settings, before any rank waits for another."""
     if not 0 < asked.variation.scale < 1e6:
         raise UsageError(f"--scale {asked.variation.scale}: write a factor above 0, such as 8 or 0.5")
     if asked.real and asked.variation.batch_size is not None:

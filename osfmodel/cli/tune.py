@@ -1,4 +1,4 @@
-"""``osf tune``"""
+"""The command ``osf tune``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from osfmodel.cli.options.subject import Subject, load_subject, subject_options
 from osfmodel.cli.tune_live import live_options, tune_live_command
 from osfmodel.cli.tune_memory import memory_options, require_executor, tune_memory_command
 from osfmodel.entities.errors import DataError, UsageError
-from osfmodel.entities.plan import Objective
+from osfmodel.entities.plan import REPLICATED, SPLIT, Objective
 from osfmodel.entities.units import parse_bytes
 from osfmodel.planning.cautions import SIZED
 from osfmodel.planning.launch import SNIPPETS
@@ -88,7 +88,7 @@ def _limits(asked: Mapping[str, Any]) -> Limits:
 
 
 def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
-    """Tune a framework for what is predicted, and print the result."""
+    """Tune a framework on the predicted times, and print the result."""
     limits, target, lines = _limits(asked), asked["target"], asked["lines"]
     workload, cluster = load_subject(subject)
     if not workload.gradient_bytes:
@@ -99,7 +99,7 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
         parse_workers(asked["workers"], cluster),
         target,
         limits,
-        Objective(asked["channels"], asked["forward_overlap"], asked["split"]),
+        Objective(asked["channels"], asked["forward_overlap"], SPLIT if asked["split"] else REPLICATED),
         _leads(asked["host_lead"], target),
     ).under(subject.what_if)
     style, as_json = asked["style"], asked["as_json"]
@@ -109,7 +109,7 @@ def _tune(subject: Subject, asked: Mapping[str, Any]) -> None:
 
 
 def _lines(tuning: Tuning, snippet: str | None) -> Lines:
-    """Those of the framework, or those asked for with --lines."""
+    """The framework's settings, or the lines that --lines asks for."""
     target = CONFIG_TARGETS[tuning.target]
     if snippet is None:
         written = partial(target.text.written, tuning.knobs, tuning.workload)
@@ -119,7 +119,7 @@ def _lines(tuning: Tuning, snippet: str | None) -> Lines:
 
 
 def _leads(text: str | None, target: str) -> tuple[float, ...] | None:
-    """``"2"`` or ``"1..5"``, whose middle counts as well. Raises UsageError."""
+    """Parse ``"2"`` or ``"1..5"`` into factors; a range gives its ends and its middle. Raises UsageError."""
     if text is None:
         return None
     if not CONFIG_TARGETS[target].clock:

@@ -1,4 +1,4 @@
-"""Clusters by name, by file, or in words."""
+"""Load clusters by name, by file, or from a specification in words."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
 
 
 def pricing_of(cluster: Cluster, workers: int) -> Pricing:
-    """Everything that ``workers`` workers of ``cluster`` pay.
+    """The prices of communication between ``workers`` workers of ``cluster``.
 
-    One worker alone launches nothing. Where reduce-scatter or all-gather has no price of its own it is half of an
-    all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 where
+    One worker alone launches nothing. A reduce-scatter or all-gather without a price of its own costs half an
+    all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 if
     none was. Raises as ``cost_of``.
     """
     whole = cost_of(cluster, workers)
@@ -57,5 +57,5 @@ def pricing_of(cluster: Cluster, workers: int) -> Pricing:
         costs, workers, gain, effects, model.uncertainty, in_flight,
         blocking=cluster.library in BLOCKING, per_host=min(cluster.gpus_per_node, workers),
         startups=model.startups(cluster, workers),
-        assumed=tuple(assumed) if workers > 1 else (),
+        assumed=tuple(assumed),
     )  # fmt: skip

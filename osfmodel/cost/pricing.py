@@ -1,4 +1,4 @@
-"""What communication costs a given number of workers: the cost of each collective, and what several in flight get.
+"""Prices of communication between a number of workers: the cost of each collective, alone and with others in flight.
 
 Two parts of one collective (:meth:`Pricing.split`): a start-up, in which nothing is sent, and a transfer. Start-ups of
 several collectives run side by side; their transfers share the network as follows.
@@ -27,20 +27,21 @@ from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import plain_sum
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """A launch latency given with ``effects`` becomes part of every cost and start-up, where solvers and bounds see it.
+    """Prices of collectives; launch latency in ``effects`` is added to every cost and start-up, also for solvers.
 
     costs:   collective -> seconds of a message, for the ``workers`` at hand
     gain:    X(n) for many flows, 1 or more
-    effects: of a real run, apart from what is in the costs
-    uncertainty: relative error that prices of this model had on tables held out; 0 where they are measured or stated
+    effects: of a real run, without those that are in the costs
+    uncertainty: relative error of this model's prices on tables held out; 0 if they are measured or stated
     in_flight: collectives that the library runs at once for each channel of a plan
-    blocking: whether whoever launches a collective carries it out, as over gloo and MPI
+    blocking: whether the thread that launches a collective carries it out, as over gloo and MPI
     per_host: ranks on a host
-    startups: collective -> seconds of start-up of a message, where that was measured
+    startups: collective -> seconds of start-up of a message, if measured
     assumed: collectives without prices of their own, taken to be half an all-reduce
     """
 
@@ -68,7 +69,7 @@ class Pricing:
 
     @staticmethod
     def of(cost: Cost, effects: Effects = NO_EFFECTS, workers: int = 1) -> Pricing:
-        """An all-reduce of that cost, of which reduce-scatter and all-gather are half each."""
+        """Prices from the cost of an all-reduce, of which reduce-scatter and all-gather cost half each."""
         half = cost.slower(0.5)
         return Pricing({"all_reduce": cost, "reduce_scatter": half, "all_gather": half}, workers, effects=effects)
 
@@ -77,13 +78,13 @@ class Pricing:
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
 
     def for_rules(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
-        """Prices for plans under these rules; where no executor is given, other rules than the plain ones need ours."""
+        """Prices for plans under these rules; without an executor, rules other than the plain ones need ours."""
         if executor is not None:
             return self.under(executor.conditions)
         return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """Prices for a plan whose executor is not given: a framework, or where none can carry it out, ours."""
+        """Prices for a plan whose executor is not given: a framework's or, if no framework can carry it out, ours."""
         return self if plan.plain else self.under(RUNTIME.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
@@ -93,23 +94,23 @@ class Pricing:
         return replace(self, effects=executor.effects(self.effects, conditions), in_flight=in_flight)
 
     def slower(self, factor: float) -> Pricing:
-        """The same on a network that takes ``factor`` times as long."""
+        """The prices on a network that takes ``factor`` times as long."""
         costs, startups = (
             {kind: cost.slower(factor) for kind, cost in prices.items()} for prices in (self.costs, self.startups)
         )
         return replace(self, costs=costs, startups=startups)
 
     def cost(self, collective: str = "all_reduce") -> Cost:
-        """Seconds of a message. Raises CostError where that collective has no price here."""
+        """Seconds of a message, by its bytes. Raises CostError if that collective has no price here."""
         if collective not in self.costs:
             raise CostError(f"no price for {collective}: known are {', '.join(self.costs)}")
         return self.costs[collective]
 
     def split(self, collective: str, size: int) -> tuple[float, float]:
-        """(start-up, transfer) of a message: what a vanishing message on the same line costs, and the rest.
+        """(start-up, transfer) of a message: the cost of a vanishing message on the same line, and the rest.
 
-        As measured, where it was. Else, of a minimum of lines, the line that is cheapest at ``size``; of a table, the
-        least time at or below it.
+        It is the measured start-up if there is one; else that of the line that is cheapest at ``size`` or, for a
+        table, the least time at or below it.
         """
         return self.splitter(collective)(size)
 
@@ -121,11 +122,11 @@ class Pricing:
         return _lines(cost) if isinstance(cost, AffineCost) else _table(cost)
 
     def share(self, flows: int) -> float:
-        """The speed of each of ``flows`` transfers, as a part of that of one alone: X(n) / n."""
+        """Speed of each of ``flows`` transfers, as a part of that of one alone: X(n) / n."""
         return self.together(flows) / flows if flows > 1 else 1
 
     def together(self, flows: int) -> float:
-        """X(n): how many times as fast as one alone ``flows`` transfers go together."""
+        """X(n): speed of ``flows`` transfers together, as a multiple of one alone."""
         return together(self.gain, flows)
 
 
@@ -158,28 +159,28 @@ def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
 
 
 COARSE = 1000
-"""Steps in 1/g of the search that brackets the best gain, and so the largest gain that is tried."""
+"""Steps in 1/g of the search that brackets the best gain; also the largest gain that is tried."""
 
 
 UNBOUNDED = 0.99 * COARSE
 
 
 def together(gain: float, flows: int) -> float:
-    """X(n): how many times as fast as one alone ``flows`` transfers go together."""
+    """X(n): speed of ``flows`` transfers together, as a multiple of one alone."""
     return gain * (1 - (1 - 1 / gain) ** flows) if flows > 1 else 1
 
 
 def time_together(alone: float, startup: float, gain: float, flows: int) -> float:
-    """Seconds that each of ``flows`` equal collectives takes, started at once, of which one alone takes ``alone``."""
+    """Seconds of each of ``flows`` equal collectives that start at once; one alone takes ``alone`` seconds."""
     return startup + (alone - startup) * flows / together(gain, flows)
 
 
 def fit_gain(times: Mapping[int, float], startup: float = 0.0) -> float:
-    """The gain of least squared relative error for ``times``: flows at once -> seconds of each of them.
+    """The gain with the least squared relative error for ``times``: flows at once -> seconds of each.
 
-    ``UNBOUNDED`` or more where several take no longer than one, so that any large gain is as good.
-    The time of one flow is taken as it was measured, ``startup`` seconds of it as start-up. Raises CostError where one
-    flow, or several, were not measured, or where one takes no longer than its start-up.
+    ``UNBOUNDED`` or more if several take no longer than one, so that any large gain fits as well.
+    The time of one flow is taken as it was measured, ``startup`` seconds of it as start-up. Raises CostError if one
+    flow, or several, were not measured, or if one takes no longer than its start-up.
     """
     from scipy.optimize import minimize_scalar
 
@@ -189,7 +190,7 @@ def fit_gain(times: Mapping[int, float], startup: float = 0.0) -> float:
 
     def loss(part: float) -> float:
         found = [time_together(times[1], startup, 1 / part, flows) / time - 1 for flows, time in several.items()]
-        return sum(error**2 for error in found)
+        return plain_sum(error**2 for error in found)
 
     parts = np.linspace(1 / COARSE, 1, COARSE)
     best = int(np.argmin([loss(part) for part in parts]))

@@ -1,4 +1,4 @@
-"""Why a job is slow: where the time of its steps went, what limits it, and what each remedy would bring."""
+"""Explain why a job is slow: where the time of its steps went, and the cause that limits it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_pl
 from osfmodel.diagnosis.waits import mean, parts_of
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Trace
 from osfmodel.entities.units import show_time
 from osfmodel.formats.traces import measurement_of
@@ -25,22 +26,22 @@ from osfmodel.formats.traces.network import SEVERAL_SIZES
 from osfmodel.formats.traces.usual import unsteady, usual_steps, with_shared_steps, with_steps
 
 WORTH = 0.05
-"""The part of a step that a cause must cost to be called what limits it. What costs less is not worth a search."""
+"""Part of a step that a cause must cost to be named as the limit. Cheaper causes are not worth a search."""
 REPLAY_ERROR = 0.1
-"""A replay that differs from its step by a larger part is said to."""
+"""Relative error of the replay from which a remark mentions it."""
 TWO_TIMES = 0.02
-"""Two times of a step, by what they are of, that differ by a larger part are both told."""
+"""Relative difference between two times for the same step from which both are mentioned."""
 Steps = Mapping[int, Sequence[SeenStep]]
-"""By number, a step as each rank saw it, in the order of the ranks."""
+"""Each step as every rank saw it, in the order of the ranks, by step number."""
 
 
 def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[int] = ()) -> Explanation:
-    """What limits the job that ``trace`` is of; without remedies.
+    """Find what limits the job of ``trace``; without remedies.
 
-    ``cluster`` says what the network could do; without one that is the best that the trace shows. ``steps``: numbers of
-    those to look at, all that every rank has where none are given.
+    ``cluster`` gives the possible speed of the network; without one it is the best that the trace shows. ``steps``:
+    numbers of steps to look at; by default all that every rank has.
 
-    Raises DataError where a rank has none of these steps, CostError where the cluster cannot price so many workers.
+    Raises DataError if a rank has none of these steps, CostError if the cluster cannot price so many workers.
     """
     trace = with_shared_steps(with_steps(trace, steps) if steps else trace)
     seen = _seen(trace)
@@ -55,7 +56,7 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     time = fmean(step.time for step in usual)
     if not time:
         raise DataError(f"the steps of the trace {trace.name!r} take no time at all: record whole steps")
-    _require_fitting(gains, time)
+    _require_fitting(gains, time, trace.name)
     place = median_place([rank.work for rank in ranks])
     worth = {cause: gain for cause, gain in gains.items() if gain >= WORTH * time}
     network = costliest(worth, lambda cause: cause.of_network)
@@ -90,27 +91,28 @@ def explain_trace(trace: Trace, cluster: Cluster | None = None, steps: Sequence[
     )
 
 
-def _require_fitting(gains: Mapping[str, float], time: float) -> None:
-    """Raise DataError where a cause would cost more than there is: ranks of other jobs, or clocks that disagree."""
+def _require_fitting(gains: Mapping[str, float], time: float, name: str) -> None:
+    """Raise DataError if a cause would cost more than the step: ranks of other jobs, or clocks that disagree."""
     cause = max(gains, key=gains.__getitem__)
     if gains[cause] > time:
         raise DataError(
-            f"the traces of the ranks do not fit together: by them {cause} would cost {show_time(gains[cause])} of a "
-            f"step of {show_time(time)}: give those of one job, of the same steps, from hosts whose clocks agree"
+            f"the ranks of the trace {name!r} do not fit together: by them {cause} would cost "
+            f"{show_time(gains[cause])} of a step of {show_time(time)}: give those of one job, of the same steps, from "
+            "hosts whose clocks agree"
         )
 
 
 def _seen(trace: Trace) -> Steps:
-    """By number, each step as the ranks saw it."""
+    """Each step as the ranks saw it, by number."""
     by_rank = [{step.number: SeenStep.of(step, rank.host_computes) for step in rank.steps} for rank in trace.ranks]
     return {number: [steps[number] for steps in by_rank] for number in by_rank[0]}
 
 
 def _startup_share(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[StartupShare, tuple[str, ...]]:
-    """What part of the time of a message of so many bytes is start-up, and what there is to say of it.
+    """Start-up as a part of a message's time, by its size, and remarks.
 
-    As the cluster has it. Without one, as the line through the messages of the trace has it; none of it where all are
-    alike, so that nothing tells start-ups from bytes.
+    It comes from the cluster. Without one, from the line through the trace's messages; it is 0 if all have the same
+    size, since start-up cannot then be told from transfer.
     """
     if pricing is not None:
         return _stated_share(pricing), ()
@@ -133,7 +135,7 @@ def _startup_share(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[
 
 
 def _stated_share(pricing: Pricing) -> StartupShare:
-    """As the prices have it; of a table no more than the line through it, whose smallest message may be a large one."""
+    """Start-up as a part of a message's time by the prices; for a table at most that of the line through it."""
     cost, split = pricing.cost(), pricing.splitter("all_reduce")
     most = inf
     if isinstance(cost, TableCost):
@@ -151,7 +153,7 @@ def _none(size: int) -> float:
 
 
 def _step(number: int, ranks: Sequence[SeenStep], share: StartupShare) -> StepParts:
-    time = sum(rank.step.time for rank in ranks) / len(ranks)
+    time = plain_sum(rank.step.time for rank in ranks) / len(ranks)
     return StepParts(
         number, time, mean([parts_of(rank.step, rank.waits) for rank in ranks]), gains_of(Replays(ranks, share))
     )
@@ -172,7 +174,7 @@ def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, 
 
 
 def _unknown(one: Explanation) -> tuple[str, ...]:
-    """What the trace does not tell, and where it is not to be trusted."""
+    """Remarks on what the trace does not tell, and on results that are rough."""
     found = []
     if len(one.ranks) == 1 and one.workers > 1 and one.buckets:
         found.append(
@@ -188,7 +190,7 @@ def _unknown(one: Explanation) -> tuple[str, ...]:
 
 
 def _of_one(one: Explanation, trace: Trace) -> tuple[str, ...]:
-    """Where the mean of the ranks is another time than that of the one whose steps an import takes."""
+    """A remark if the mean over the ranks differs from the time of the one rank whose steps an import takes."""
     time = measurement_of(trace).iteration_time
     if abs(one.step_time - time) <= TWO_TIMES * time:
         return ()

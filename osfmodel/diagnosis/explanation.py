@@ -1,4 +1,4 @@
-"""What is found out about a traced job."""
+"""The explanation of a traced job."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 from osfmodel.diagnosis.replay import SeenStep
 from osfmodel.diagnosis.waits import LocalClock, Parts, Sent
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective
 
 COMPUTE = "compute"
-"""What limits a job that no cause does: its computation, which is what is left without any of them."""
+"""The limit of a job without another cause: its computation, which is left when all causes are taken away."""
 COMPUTE_MEANING = "what is left: the device computes or copies"
-"""Of COMPUTE in half a line, as a cause has its own."""
+"""The meaning of COMPUTE in half a line, as causes have theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """Of one step: by cause, the seconds that it costs; ``replayed``: seconds of the replay with all of them in it."""
+    """Seconds that each cause costs in one step; ``replayed``: seconds of the replay with all causes in it."""
 
     replayed: float
     seconds: Mapping[str, float]
@@ -27,12 +28,12 @@ class Gains:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Something to change, and what would come of it.
+    """A possible change, and its gain.
 
-    step_time:  seconds of a step then; None where it cannot be priced
-    throughput: samples per second then, as a multiple of now; None likewise
-    by:         what it is computed from: ``model``, or ``replay`` of the trace
-    note:       what the figure leaves out, and that it is extrapolated; where there is none, why it cannot be priced
+    step_time:  seconds of a step with it; None if it cannot be priced
+    throughput: samples per second with it, as a multiple of now; None likewise
+    by:         basis of the figures: ``model``, or ``replay`` of the trace
+    note:       what the figure leaves out, and whether it is extrapolated; if there is none, the reason
     """
 
     name: str
@@ -45,7 +46,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """A step: its number, its seconds and where they went, the mean over the ranks; and what each cause cost."""
+    """A step: its number, its seconds, its parts in the mean over the ranks, and the cost of each cause."""
 
     number: int
     time: float
@@ -55,7 +56,7 @@ class StepParts:
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
-    """A rank: its parts and its own work in a usual step, and in how many of all steps that was the most.
+    """A rank: its parts and its own work in a usual step, and the number of steps in which its work was the longest.
 
     ``work`` is seconds of the step without those in which it waited for collectives or its data loader.
     """
@@ -68,23 +69,23 @@ class RankParts:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why the steps of a job took as long as they did. Times in seconds.
+    """An explanation of a job's step time. Times in seconds.
 
     cluster:   the name of the one that the trace was compared with
     step_time: a usual step: the mean over the ranks and over the middle third of the steps by duration, the median of
                three
     parts:     where it went; they add up to it
-    gains:     by cause, what it costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` says what holds without
-               it
-    replayed:  the usual step as the replay has it, to which the gains and what is left add up; what it differs by from
+    gains:     seconds that each cause costs of a usual step; :data:`osfmodel.diagnosis.causes.CAUSES` has the state
+               without it
+    replayed:  the usual step in the replay, to which the gains and the rest add up; its difference from
                ``step_time`` is their error
-    cause:     the one that costs most; COMPUTE where none costs 5 % of the step
-    straggler: the rank that is most often the slowest, where a cause of one rank costs 5 %; None else, or with one rank
-    network:   the costliest cause among those of communication, where it costs 5 %; None else
+    cause:     the costliest; COMPUTE if none costs 5 % of the step
+    straggler: the rank that is most often the slowest, if a cause of one rank costs 5 %; else None, as with one rank
+    network:   the costliest cause of communication, if it costs 5 %; else None
     verdict:   a sentence on ``cause``, and one on the straggler or the network, if that is the other
-    sender:    the rank whose messages ``buckets`` are: the median by its own work
+    sender:    the rank whose messages ``buckets`` lists: the median by its own work
     remarks:   what the trace does not tell, one sentence each
-    remedies:  what would help, the most first
+    remedies:  the most helpful first
     """
 
     name: str
@@ -107,34 +108,34 @@ class Explanation:
 
     @property
     def left(self) -> float:
-        """Seconds that no cause costs: the device computes or copies."""
-        return max(0.0, self.replayed - sum(self.gains.values()))
+        """Seconds of computation and copies, which no cause costs."""
+        return max(0.0, self.replayed - plain_sum(self.gains.values()))
 
     def part(self, cause: str) -> float:
-        """What a cause costs as a part of the step."""
+        """Cost of a cause as a part of the step."""
         return self.gains[cause] / self.step_time if self.step_time else 0.0
 
 
 Price = Callable[[int], float]
-"""Seconds of an all-reduce of so many bytes."""
+"""Seconds of an all-reduce by its bytes."""
 
 
 TIMES = ("ready", "issued", "start", "end", "waiting", "transfer", "wire", "hidden", "exposed")
-"""What of a row is seconds."""
+"""Fields of a row that are in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
     """A collective of the step; times in seconds from the start of the step, means over the usual steps.
 
-    bytes:      what each rank puts in; None where the trace does not say
-    ready:      when its gradients were there; issued: when the host submitted it, None where the trace does not say
-    waiting:    seconds for which it waited for other ranks; None with one rank traced
+    bytes:      input of each rank; None if the trace does not say
+    ready:      when its gradients were ready; issued: when the host submitted it, None if the trace does not say
+    waiting:    seconds of waiting for other ranks; None with one rank traced
     transfer:   seconds in which all ranks were in it; with one rank traced, all seconds from start to end
-    wire:       seconds for which it had the network: the transfer, shared evenly with others in flight
-    bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None where the size is not known
-    possible:   the bus bandwidth that the cluster has for this size; without a cluster the best of gradients' messages
-                of any size, which is what the network can do; None where it is the only one
+    wire:       seconds of network time: the transfer, shared evenly with others in flight
+    bandwidth:  bus bandwidth in bytes/s, bytes * bus factor / wire; None if the size is not known
+    possible:   the cluster's bus bandwidth for this size; without a cluster the best of gradients' messages
+                of any size, as the speed of the network; None if it is the only one
     exposed:    seconds of the transfer in which this rank waited for a collective, as in its parts; counted
                 for each of several in flight
     hidden:     the other seconds of the transfer: it computed, or had nothing to do for another reason
@@ -167,7 +168,7 @@ def bus_factor(kind: str, workers: int) -> float:
 
 
 def bucket_rows(steps: Sequence[SeenStep], workers: int, price: Price | None) -> tuple[BucketRow, ...]:
-    """The table of steps of one rank; means over those that sent the same as the median step did."""
+    """The rows of the messages of one rank; means over the steps with the same messages as the median step."""
     typical = sorted(steps, key=lambda one: one.step.time)[(len(steps) - 1) // 2]
     alike = [one for one in steps if _shape(one) == _shape(typical)]
     per_step = [_rows(one, workers) for one in alike]
@@ -203,7 +204,7 @@ def _bandwidth(one: Collective, wire: float, workers: int) -> float | None:
 
 
 def _mean(rows: Sequence[BucketRow]) -> BucketRow:
-    """The mean of each time, so that they add up as those of a step do; None where any row does not have it."""
+    """The mean of each time, so that they add up as in a step; None if any row lacks it."""
     times: dict[str, Any] = {}
     for name in TIMES:
         values = [getattr(row, name) for row in rows]

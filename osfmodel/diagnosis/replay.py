@@ -1,9 +1,9 @@
-"""A traced step once more, with some of what happened in it left out: how long would it have taken?
+"""Replay a traced step with some of its parts left out, to see how long it would have taken.
 
 Each rank does its own work in the order of the trace and waits for collectives where it waited then. A collective
-starts when all ranks have come to it and the network is free, takes the network for the time for which it had it then,
-and they take one after the other. What is left out is left out of each rank's own work (its data loader, its
-idleness), of messages (their start-ups, their bytes), or of when they are sent.
+starts when all ranks have reached it and the network is free, and takes as long as it had the network in the trace;
+only one runs at a time. Parts can be left out of each rank's own work (its data loader, its
+idleness), of messages (their start-ups, their bytes), or of the delays before they are sent.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from statistics import median_low
 
 from osfmodel.diagnosis.waits import LocalClock, Sent, Wait, input_waits, sent, used_map, waits
 from osfmodel.entities.intervals import Interval, without
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Key, Step
 
 
 @dataclass(frozen=True, slots=True)
 class RankLane:
-    """One rank of a step. Times are seconds of its own work since its first: waiting for collectives is not in them.
+    """One rank of a step. Times are seconds of its own work since its start, without waits for collectives.
 
-    offset: when it began, after the first rank did
+    offset: its start, after that of the first rank
     work:   its own work in the whole step
-    ready:  when it has each message
-    delays: how long each is then held back with the network idle
-    waits:  (when, message): where it waits until that message has ended
+    ready:  when each message is ready on it
+    delays: how long each is then held back while the network is idle
+    waits:  (when, message): a wait until that message has ended
     """
 
     offset: float
@@ -38,17 +39,17 @@ class RankLane:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A step to be replayed: its lanes, and its messages in the order in which they are sent, each with its time."""
+    """A step to replay: its lanes, and its messages in the order in which they are sent, each with its seconds."""
 
     lanes: tuple[RankLane, ...]
     messages: tuple[tuple[Key, float], ...]
 
     def timed(self, time: Callable[[Key, float], float]) -> Scene:
-        """The same with messages that take ``time(key, seconds now)``."""
+        """The scene with messages that take ``time(key, seconds now)``."""
         return replace(self, messages=tuple((key, time(key, now)) for key, now in self.messages))
 
     def prompt(self) -> Scene:
-        """The same with no message held back."""
+        """The scene with no message held back."""
         return replace(self, lanes=tuple(replace(lane, delays={}) for lane in self.lanes))
 
     @property
@@ -67,13 +68,13 @@ class Scene:
             free = times[key] = max([free, *arrivals]) + seconds
         for number, lane in enumerate(self.lanes):
             shifts[number] = _waited(lane, left[number], lane.work, shifts[number], times)
-        return sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
+        return plain_sum(lane.work + shift for lane, shift in zip(self.lanes, shifts, strict=True)) / len(self.lanes)
 
 
 def _waited(
     lane: RankLane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]
 ) -> float:
-    """How far behind its own work the rank is at ``until``, after the waits before that, which are taken off."""
+    """Seconds by which the rank is behind its own work at ``until``; removes the waits before that from ``left``."""
     while left and left[0][0] <= until and left[0][1] in times:
         position, key = left.pop(0)
         shift = max(shift, times[key] - lane.offset - position)
@@ -82,7 +83,7 @@ def _waited(
 
 @dataclass(frozen=True, slots=True)
 class SeenStep:
-    """A step of one rank with what it sent and waited for, looked up once."""
+    """A step of one rank with its messages and waits, found once."""
 
     step: Step
     sent: tuple[Sent, ...]
@@ -90,9 +91,9 @@ class SeenStep:
 
     @staticmethod
     def of(step: Step, host_computes: bool) -> SeenStep:
-        """``host_computes`` as for :func:`osfmodel.diagnosis.waits.sent`.
+        """The step; ``host_computes`` as for :func:`osfmodel.diagnosis.waits.sent`.
 
-        A host that computes then comes to wait for DDP's gradients only after backward, whatever pauses before.
+        A host that computes waits for DDP's gradients only after backward, whatever pauses come before.
         """
         found = sent(step, host_computes)
         late = {id(one.collective) for one in found if one.gradient} if host_computes and step.ddp else ()
@@ -100,15 +101,15 @@ class SeenStep:
 
     @property
     def own_work(self) -> float:
-        """Seconds of the step without those in which it waited for collectives or its data loader."""
+        """Seconds of the step without waits for collectives or the data loader."""
         return self.clock(input_waits(self.step)).at(self.step.end)
 
     def clock(self, left_out: Sequence[Interval]) -> LocalClock:
-        """Its own work, without ``left_out``."""
+        """A clock of the rank's own work, without ``left_out``."""
         return LocalClock(self.step.start, [*((wait.start, wait.end) for wait in self.waits), *left_out])
 
     def lane(self, left_out: Sequence[Interval], begin: float, ordered: bool) -> RankLane:
-        """Without ``left_out``; ``ordered``: with buckets formed in the order in which gradients become ready."""
+        """The rank's lane without ``left_out``; ``ordered``: with buckets in the order in which gradients are ready."""
         clock = self.clock(left_out)
         keys = {id(one.collective): one.key for one in self.sent}
         return RankLane(
@@ -121,7 +122,7 @@ class SeenStep:
 
 
 def messages(ranks: Sequence[SeenStep]) -> tuple[tuple[Key, float], ...]:
-    """Each message with its time: the least on any rank, since only there all were in it for no longer than it took."""
+    """Each message with its network time: the least on any rank, since others may still have been waiting."""
     times: dict[Key, float] = {}
     order: dict[Key, float] = {}
     for one in (one for rank in ranks for one in rank.sent):
@@ -131,25 +132,25 @@ def messages(ranks: Sequence[SeenStep]) -> tuple[tuple[Key, float], ...]:
 
 
 def scene(ranks: Sequence[SeenStep], left_out: Callable[[Step], Sequence[Interval]]) -> Scene:
-    """All ranks of a step, each without what ``left_out`` names."""
+    """The scene of all ranks, each without the intervals that ``left_out`` gives."""
     begin = min(rank.step.start for rank in ranks)
     lanes = tuple(rank.lane(left_out(rank.step), begin, ordered=False) for rank in ranks)
     return Scene(lanes, messages(ranks))
 
 
 def median_place(works: Sequence[float]) -> int:
-    """The place of the median of the own work of ranks: the lower one where two are in the middle."""
+    """Index of the rank with the median own work, the lower one of two in the middle."""
     return works.index(median_low(works))
 
 
 def alone(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval], ordered: bool = False) -> Scene:
-    """As if every rank were like this one."""
+    """The scene if every rank were like this one."""
     lane = rank.lane(left_out, rank.step.start, ordered)
     return Scene((lane,), tuple((one.key, times[one.key]) for one in rank.sent))
 
 
 def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Interval]) -> Scene:
-    """As :func:`alone`, with each gradient sent by itself as soon as it is there, at the same time per byte."""
+    """The scene of :func:`alone`, with each gradient sent by itself once it is ready, at the same time per byte."""
     (lane,) = alone(rank, times, left_out, ordered=True).lanes
     clock = rank.clock(left_out)
     pieces = [
@@ -170,17 +171,17 @@ def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Inter
 
 
 StartupShare = Callable[[int], float]
-"""What part of the time of a message of so many bytes is start-up, from 0 to 1.
+"""Part of a message's time that is start-up, from 0 to 1, by its bytes.
 
-A part and no time, since messages of one size differ: what one took longer than its like, behind a retransmission or a
-busy host, is no sign of bytes.
+It is a part and not a time, since messages of one size differ: extra time of one of them, after a retransmission
+or on a busy host, does not depend on bytes.
 """
 
 
 class Replays:
-    """A step that ``ranks`` saw, to be replayed; times in seconds.
+    """Replays of a step of ``ranks``; each leaves out what the replays above it do, and more. Times in seconds.
 
-    ``usual`` is the rank whose own work is the median: what is asked of one rank is asked of it.
+    ``usual`` is the rank with the median own work: replays of a single rank are of this one.
     """
 
     def __init__(self, ranks: Sequence[SeenStep], share: StartupShare) -> None:
@@ -194,43 +195,43 @@ class Replays:
         self._maps = {one.key for one in self.usual.sent if used_map(one.collective.kind, one.collective.dtype)}
 
     def as_traced(self) -> float:
-        """With everything in it."""
+        """Seconds with nothing left out."""
         return scene(self.ranks, lambda step: ()).duration
 
     def with_input_there(self) -> float:
-        """No rank waits for its data loader."""
+        """Seconds if no rank waited for its data loader."""
         return scene(self.ranks, input_waits).duration
 
     def of_equal_ranks(self) -> float:
-        """And every rank is as the usual one."""
+        """Seconds if, in addition, every rank were like the usual one."""
         return alone(self.usual, self._times, self._inputs).duration
 
     def prompt(self) -> float:
-        """And a collective starts as soon as its gradients are there and the network is free."""
+        """Seconds if, in addition, a collective started as soon as its gradients are ready and the network is free."""
         return alone(self.usual, self._times, self._inputs).prompt().duration
 
     def in_ready_order(self) -> float:
-        """And buckets are formed in the order in which gradients become ready, without a map of used parameters.
+        """Seconds if, in addition, buckets were in ready order, without maps of used parameters.
 
-        Only DDP has that as a setting: where the trace shows none, nothing changes.
+        Only DDP has a setting for that: for traces without DDP nothing changes.
         """
         return self._ordered.timed(lambda key, seconds: 0.0 if key in self._maps else seconds).duration
 
     def without_startups(self) -> float:
-        """And messages take the time of their bytes only."""
+        """Seconds if, in addition, messages had no start-up."""
         return self._ordered.timed(self._of_bytes).duration
 
     def flowing(self) -> float:
-        """And every gradient is sent by itself as soon as it is there."""
+        """Seconds if, in addition, every gradient were sent by itself as soon as it is ready."""
         times = {key: self._of_bytes(key, self._times[key]) for key in self._sizes}
         return flowing(self.usual, times, self._inputs).duration
 
     def without_messages(self) -> float:
-        """And nothing is waited for: the usual rank's own work."""
+        """Seconds if, in addition, nothing waited for messages: the usual rank's own work."""
         return self.usual.own_work
 
     def never_idle(self) -> float:
-        """And the device is never idle for reasons that the trace does not show."""
+        """Seconds if, in addition, the device were never idle for reasons that the trace does not show."""
         return self.usual.clock([*self._inputs, *_idle(self.usual)]).at(self.usual.step.end)
 
     @cached_property
@@ -245,7 +246,7 @@ class Replays:
 
 
 def _idle(rank: SeenStep) -> tuple[Interval, ...]:
-    """When it did nothing, and nothing in the trace says why."""
+    """Intervals in which the rank was idle for no reason that the trace shows."""
     step = rank.step
     waited = [(wait.start, wait.end) for wait in rank.waits]
     return without([(step.start, step.end)], [*step.compute, *step.copies, *step.inputs, *waited])

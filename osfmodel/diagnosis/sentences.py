@@ -1,4 +1,4 @@
-"""What limits a job, in a sentence for each cause, given the seconds of a step that it costs."""
+"""Sentences on the limit of a job, one for each cause, given the seconds of a step that it costs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from statistics import median
 
 from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.diagnosis.waits import used_map
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import how_many, show_bytes, show_time
 
 
 def what_it_costs(one: Explanation, seconds: float) -> str:
-    """What costs ``seconds`` of a step, also as a part of it."""
+    """Words for ``seconds`` of a step, also as a percentage of it."""
     part = seconds / one.step_time if one.step_time else 0.0
     return f"{show_time(seconds)} of a step of {show_time(one.step_time)} ({part:.0%})"
 
 
 def input_stalls(one: Explanation, seconds: float) -> str:
-    """Of waiting for the data loader."""
+    """A sentence on waiting for the data loader."""
     cost = what_it_costs(one, seconds)
     slowest = max(one.ranks, key=lambda rank: rank.parts.input)
     least = min(rank.parts.input for rank in one.ranks)
@@ -25,7 +26,7 @@ def input_stalls(one: Explanation, seconds: float) -> str:
 
 
 def imbalance(one: Explanation, seconds: float) -> str:
-    """Of a rank that is slower, or later, than the others."""
+    """A sentence on a rank that is slower, or later, than the others."""
     cost = what_it_costs(one, seconds)
     slow = next(rank for rank in one.ranks if rank.rank == one.straggler)
     others = median(rank.work for rank in one.ranks if rank is not slow)
@@ -39,7 +40,7 @@ def imbalance(one: Explanation, seconds: float) -> str:
 
 
 def negotiation(one: Explanation, seconds: float) -> str:
-    """Of gradients that wait with the network idle."""
+    """A sentence on gradients that wait while the network is idle."""
     cost = what_it_costs(one, seconds)
     return (
         f"Negotiation: gradients that are there wait to be sent while the network is idle, which costs {cost}: ranks "
@@ -48,7 +49,7 @@ def negotiation(one: Explanation, seconds: float) -> str:
 
 
 def find_unused(one: Explanation, seconds: float) -> str:
-    """Of buckets in another order than their gradients."""
+    """A sentence on buckets in another order than their gradients."""
     cost = what_it_costs(one, seconds)
     mapped = any(used_map(row.kind, row.dtype) for row in one.buckets)
     why = " (a map of used parameters is sent: find_unused_parameters=True without static_graph)" if mapped else ""
@@ -56,7 +57,7 @@ def find_unused(one: Explanation, seconds: float) -> str:
 
 
 def latency(one: Explanation, seconds: float) -> str:
-    """Of start-ups."""
+    """A sentence on start-ups."""
     cost = what_it_costs(one, seconds)
     sizes = [row.bytes for row in one.buckets if row.bytes]
     typical = f", {show_bytes(median(sizes))} in the median," if sizes else ""
@@ -64,7 +65,7 @@ def latency(one: Explanation, seconds: float) -> str:
 
 
 def late_bucket(one: Explanation, seconds: float) -> str:
-    """Of the bucket that is exposed most; of all of them where none begins before the last gradient is there."""
+    """A sentence on the most exposed bucket; on all of them if none begins before the last gradient is ready."""
     cost = what_it_costs(one, seconds)
     rows = [row for row in one.buckets if row.gradients] or list(one.buckets)
     last = max(row.ready for row in rows)
@@ -84,7 +85,7 @@ def late_bucket(one: Explanation, seconds: float) -> str:
 
 
 def bandwidth(one: Explanation, seconds: float) -> str:
-    """Of bytes that no order of sending hides."""
+    """A sentence on bytes that cannot be hidden in any order of sending."""
     cost = what_it_costs(one, seconds)
     sizes = sum(row.bytes or 0 for row in one.buckets)
     carried = [(row.bandwidth, row.bytes) for row in one.buckets if row.bandwidth and row.bytes]
@@ -93,14 +94,14 @@ def bandwidth(one: Explanation, seconds: float) -> str:
             f"Bytes or start-ups: communication that no order of sending could hide costs {cost}; without the sizes of "
             "messages the two are not told apart."
         )
-    rate = sum(size for _, size in carried) / sum(size / speed for speed, size in carried)
+    rate = sum(size for _, size in carried) / plain_sum(size / speed for speed, size in carried)
     said = f" at a bus bandwidth of {show_bytes(rate)}/s"
     least = "at least " if any(row.bytes is None for row in one.buckets) else ""
     return f"Bandwidth: {least}{show_bytes(sizes)} a step{said} cannot all be hidden in any order, which costs {cost}."
 
 
 def network_or_rank(one: Explanation) -> str:
-    """Before what is said of the network, where nothing tells waiting for a slower rank from transfer."""
+    """An introduction to a sentence on the network, if waits for a slower rank cannot be told from transfer."""
     traces = "the trace of one rank does not tell which: give those of all"
     if len(one.ranks) > 1:
         traces = "these traces do not tell which"
@@ -108,7 +109,7 @@ def network_or_rank(one: Explanation) -> str:
 
 
 def host(one: Explanation, seconds: float) -> str:
-    """Of a device that waits for nothing that is known."""
+    """A sentence on a device that is idle for no known reason."""
     cost = what_it_costs(one, seconds)
     return (
         f"Host-bound: the device has nothing to do and waits for nothing that the trace shows, which costs {cost}: "
@@ -117,7 +118,7 @@ def host(one: Explanation, seconds: float) -> str:
 
 
 def compute_bound(one: Explanation) -> str:
-    """Of a job in which no cause is worth a search."""
+    """A sentence on a job without a cause that is worth a search."""
     largest = max(one.gains, key=one.gains.__getitem__)
     return (
         f"Compute-bound, nothing to gain: computation is {what_it_costs(one, one.left)}, and no other cause costs more "

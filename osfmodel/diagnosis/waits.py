@@ -1,4 +1,4 @@
-"""The collectives of a step as messages: when their gradients were there, how long the network had them."""
+"""The collectives of a step as messages: when their gradients were ready, and how long each had the network."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
 from osfmodel.entities.intervals import Interval, common, length, union, without
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective, GradientReady, Key, Step, keys_of
 from osfmodel.entities.workload import holds_gradients
 from osfmodel.formats.traces.buckets import carried, filled, wire_times
 
 COMPLETE = 0.02
-"""Part of the bytes sent by which gradients seen may miss them and still be taken for all of them."""
+"""Largest part of the bytes sent that the seen gradients may lack and still count as complete."""
 ROUNDING = 1e-9
-"""Seconds by which sums of times may be off: a message that starts when another ends is not held back."""
+"""Rounding error in sums of times, in seconds: a message that starts when another ends is not held back."""
 EVEN = 16
-"""Pieces of a bucket whose gradients are not in the trace."""
+"""Pieces into which a bucket is cut if its gradients are not in the trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A collective of a step, as one rank sent it.
 
-    formed:   when what is in it was there (:func:`formats.traces.buckets.filled`), and in all buckets before it
-    ready:    when it would have been with buckets formed in the order in which gradients become ready: as many bytes of
-              gradients were there as it and all before it have; ``formed`` where the trace does not say, or if sooner
-    delay:    seconds from ``formed`` to its start, where no other was in flight just before it; else 0, since then it
+    formed:   when its content was ready (:func:`formats.traces.buckets.filled`), and that of all buckets before it
+    ready:    when it would have been with buckets in the order in which gradients become ready: as many bytes of
+              gradients were ready as it and all before it have; ``formed`` if the trace does not say, or if sooner
+    delay:    seconds from ``formed`` to its start, if no other was in flight just before it; else 0, since then it
               may have waited for the network
-    wire:     seconds for which it had the network: its transfer, shared evenly with others in flight
-    gradient: whether it carries gradients; a map of used parameters, a broadcast of buffers and the like do not
-    pieces:   (when it was there, its part of the bytes) of each gradient; where the trace does not say, evenly spread
+    wire:     seconds of network time: its transfer, shared evenly with others in flight
+    gradient: whether it carries gradients, unlike a map of used parameters, a broadcast of buffers and the like
+    pieces:   (ready time, its part of the bytes) of each gradient; if the trace does not say, evenly spread
               between the bucket before and this one
     """
 
@@ -46,12 +47,12 @@ class Sent:
 
 
 def used_map(kind: str, dtype: str | None) -> bool:
-    """Whether it is the map of used parameters that DDP sends as int32 with ``find_unused_parameters``."""
+    """Whether a collective is the map of used parameters that DDP sends as int32 with ``find_unused_parameters``."""
     return kind == "all_reduce" and not holds_gradients(dtype)
 
 
 def sent(step: Step, host_computes: bool) -> tuple[Sent, ...]:
-    """What the rank sent in this step, in the order of the starts.
+    """The collectives that the rank sent in this step, in the order of their starts.
 
     ``host_computes``: whether computation is the host's own, as with gloo and MPI.
     """
@@ -80,14 +81,14 @@ def _start(pair: tuple[Key, Collective]) -> tuple[float, int]:
 
 
 def _held(step: Step) -> dict[int, Sequence[GradientReady]]:
-    """By the identity of each all-reduce of gradients, those in it; none where that does not work out."""
+    """The gradients in each all-reduce, by its identity; empty if they cannot be matched."""
     reductions = step.reductions
     messages = carried(step) or [[] for _ in reductions]
     return {id(one): mine for one, mine in zip(reductions, messages, strict=True)}
 
 
 def _earliest(step: Step) -> dict[int, float]:
-    """When as many elements of gradients were there as each bucket and all before it have; empty where sizes differ."""
+    """When as many gradient elements were ready as each bucket and all before it have; empty if sizes differ."""
     buckets = step.reductions
     ordered = sorted(step.gradients, key=lambda one: one.ready)
     there = list(accumulate(one.elements or 0 for one in ordered))
@@ -111,21 +112,21 @@ def _pieces(mine: Sequence[GradientReady], before: float, ready: float) -> tuple
 
 
 GRAIN = 5e-5
-"""Seconds by which what ended a wait may seem to end after it: what clocks of threads, hosts and devices differ by."""
+"""Seconds by which a collective may seem to end after the wait that it ended: clocks differ by as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds of a step; they add up to it.
+    """Parts of a step in seconds; they add up to it.
 
     compute:  the device computed
-    transfer: it waited for a collective that all ranks were in
-    waiting:  it waited for a collective that some rank had not come to: for other ranks, not for the network; None
-              where only one rank was traced, and then it is part of ``transfer``
-    held:     it waited for a collective that had been submitted and not begun, with none in flight
+    transfer: it waited for a collective that all ranks had joined
+    waiting:  it waited for a collective that some rank had not joined: for other ranks, not for the network; None
+              if only one rank was traced, and then it is part of ``transfer``
+    held:     it waited for a collective that was submitted but had not begun, with none in flight
     copies:   it only copied, between host and device or within
     input:    it had nothing to do, while the host waited for its data loader
-    idle:     it had nothing to do, and nothing in the trace says why: the host was behind, or not traced
+    idle:     it had nothing to do for no reason in the trace: the host was behind, or not traced
     """
 
     compute: float
@@ -144,7 +145,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The device waited for a collective from ``start`` until ``end``, when that ended."""
+    """A wait of the device for a collective, from ``start`` until ``end``, when that ended."""
 
     start: float
     end: float
@@ -152,7 +153,7 @@ class Wait:
 
 
 class LocalClock:
-    """The time of a step without some of its intervals: a clock that stands still in them."""
+    """A clock of a step that stands still in some of its intervals."""
 
     def __init__(self, start: float, left_out: Iterable[Interval]) -> None:
         gone = [(max(begin, start), end) for begin, end in union(left_out) if end > start]
@@ -162,20 +163,20 @@ class LocalClock:
         self.before = [0.0, *accumulate(end - begin for begin, end in gone)]
 
     def at(self, time: float) -> float:
-        """Its seconds from the start of the step to ``time``."""
+        """Seconds on this clock from the start of the step to ``time``."""
         place = bisect_right(self.starts, time)
         inside = max(0.0, self.ends[place - 1] - time) if place else 0.0
         return max(0.0, time - self.start - self.before[place] + inside)
 
 
 def waits(step: Step, needed_late: Collection[int] = ()) -> tuple[Wait, ...]:
-    """When the device waited for collectives, and for which.
+    """The device's waits for collectives.
 
-    That is a pause, a time in which it did nothing else, up to the last end of a collective in it, from when the first
-    of those that ended in it or were in flight had been submitted. A pause in which none ends was not spent waiting
-    for any, and what is left after the last end is idleness.
+    A wait is part of a pause, a time without other work: from when the first collective that ends in it or is in
+    flight was submitted, to the last end of a collective in it. A pause in which none ends was not spent waiting
+    for any, and the rest after the last end is idleness.
 
-    ``needed_late``: by identity, collectives that nothing waits for before backward is over.
+    ``needed_late``: by identity, collectives that nothing waits for until backward is over.
     """
     late = step.backward[1] if step.backward else step.start
     ends = sorted(step.collectives, key=lambda one: one.end)
@@ -207,13 +208,14 @@ def parts_of(step: Step, waited: Sequence[Wait]) -> Parts:
 
 
 def input_waits(step: Step) -> tuple[Interval, ...]:
-    """When the rank waited for its data loader and did nothing else."""
+    """Intervals in which the rank waited for its data loader and did nothing else."""
     return without(common(step.inputs, [(step.start, step.end)]), [*step.compute, *step.copies])
 
 
 def mean(parts: Sequence[Parts]) -> Parts:
-    """The mean of each part, which still add up; where one does not know ``waiting`` it is part of the transfer."""
-    means = {field.name: sum(getattr(one, field.name) or 0.0 for one in parts) / len(parts) for field in fields(Parts)}
+    """The mean of each part; they still add up. ``waiting`` is part of the transfer if any of ``parts`` lacks it."""
+    count = len(parts)
+    means = {one.name: plain_sum(getattr(part, one.name) or 0.0 for part in parts) / count for one in fields(Parts)}
     found = Parts(**means)
     if all(one.waiting is not None for one in parts):
         return found

@@ -1,6 +1,6 @@
 """One iteration: workload, plan, pricing -> timeline, memory, error band.
 
-That is ``auto``, the model of this package. ENGINES has it beside models of others, to be asked for by name.
+This is ``auto``, the model of this package. ENGINES also has models of others, which can be asked for by name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import recursion
 from osfmodel.engine.entry import Engine
-from osfmodel.engine.simulator import run
 from osfmodel.engine.strategies import lower
 from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
@@ -19,10 +18,10 @@ from osfmodel.entities.workload import Workload
 
 
 def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
-    """One iteration of ``workload`` under ``plan`` where communication costs what ``pricing`` says.
+    """One iteration of ``workload`` under ``plan`` at the prices of ``pricing``.
 
     Each channel of the plan keeps as many collectives in flight as ``pricing`` says. Both engines agree where both
-    apply. Raises PlanError where the plan does not belong to the workload.
+    apply. Raises PlanError if the plan does not belong to the workload.
     """
     if pricing.in_flight > 1:
         plan = plan.under(pricing.rules(plan.objective))
@@ -33,20 +32,24 @@ def predict_timeline(workload: Workload, plan: Plan, pricing: Pricing) -> Timeli
 
 
 def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
-    """One iteration in the steady state. Raises PlanError where the plan does not belong to the workload."""
+    """One iteration in the steady state. Raises PlanError if the plan does not belong to the workload."""
+    from osfmodel.engine.simulator import run  # not loaded where all plans are plain
+
     return run(lower(workload, plan, pricing), pricing).timeline(plan.computed(workload)[0].compute_time)
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
-    """``plan`` without its credit: the buckets in the order in which it would send them here, which is then fixed.
+    """``plan`` without its credit: the buckets in the order in which it would send them here, now fixed.
 
-    What is left out is what priority is for. Where computation or the network is not as predicted, a more urgent bucket
+    The use of priority is lost: where computation or the network is not as predicted, a more urgent bucket
     no longer overtakes. Nor is there a limit to the bytes handed over: with one channel that changes nothing, since one
     bucket is under way at a time and the order is the same; with several, as many are under way as there are channels,
     whatever the credit. A plan without a credit is returned as it is. Raises as :func:`simulate`.
     """
     if plan.credit is None:
         return plan
+    from osfmodel.engine.simulator import run
+
     program = lower(workload, plan, pricing)
     begun = [number for numbers in run(program, pricing).begun.values() for number in numbers]
     order = dict.fromkeys(program.operations[number].bucket for number in begun)
@@ -65,5 +68,5 @@ ENGINES: LateTable[Engine] = LateTable(
 
 
 def engine_called(name: str) -> Engine:
-    """The entry of ENGINES. Raises UsageError for an unknown name."""
+    """The entry of ENGINES called ``name``. Raises UsageError for an unknown one."""
     return require(name, ENGINES, "engine")

@@ -1,4 +1,4 @@
-"""Horovod's background loop as a policy: which gradients travel together, and when.
+"""Horovod's background loop as a policy: which gradients form a batch, and when it is launched.
 
 One thread of each rank wakes every cycle, a cycle time after it last began or at once if that is past. It takes what
 was submitted by then, agrees with the other ranks on what all of them have (negotiation), packs that greedily into
@@ -28,6 +28,7 @@ from osfmodel.engine.recursion import Compute
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import ranked
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload
 
@@ -35,13 +36,13 @@ DEFAULT_THRESHOLD = 128 * MIB
 DEFAULT_CYCLE = 0.001
 DEFAULT_CACHE = 1024
 ATOMIC_UNIT = 64 * 8
-"""Bytes, for each rank of a host, to whose multiples the threshold is rounded up (64 elements of float64)."""
+"""Bytes, per rank of a host, to a multiple of which the threshold is rounded up (64 elements of float64)."""
 PADDING = 16
-"""Bytes to whose multiples each tensor in a batch is padded on a GPU (BATCHED_D2D_PADDING)."""
+"""Bytes to a multiple of which each tensor in a batch is padded on a GPU (BATCHED_D2D_PADDING)."""
 FOLLOWED = 24
-"""Iterations that are followed at most, and of which the first third is left out where they do not repeat."""
+"""Most iterations to simulate; if they do not repeat, the first third is left out."""
 SAME = 1e-9
-"""Relative difference of clocks up to which two iterations are the same."""
+"""Relative difference of clocks below which two iterations are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,9 @@ class Loop:
 
 
 def blocking(loop: Loop, pricing: Pricing) -> bool:
-    """Whether the loop carries the collectives out itself, so that it waits for each.
+    """Whether the loop itself carries the collectives out, and so waits for each.
 
-    On one host hierarchical all-reduces are those of any.
+    On a single host hierarchical all-reduces are ordinary ones.
     """
     return pricing.blocking or (loop.hierarchical and pricing.workers > pricing.per_host)
 
@@ -89,9 +90,9 @@ def channels(loop: Loop, pricing: Pricing) -> int:
 
 
 class LoopIteration(NamedTuple):
-    """One iteration: positions in ready order of what travels together, when each batch is launched, and the end.
+    """One iteration: the batches as positions in ready order, the launch of each, and the end.
 
-    ``next_threshold``: the least above the present one with which the loop would do anything else; None: none would.
+    ``next_threshold``: the next larger threshold that would change what the loop does; None if none would.
     """
 
     batches: tuple[tuple[int, ...], ...]
@@ -101,7 +102,7 @@ class LoopIteration(NamedTuple):
 
 
 def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
-    """What the loop makes of ``workload``, with each batch's launch as its release time.
+    """The plan that the loop makes of ``workload``, with each batch's launch as its release time.
 
     Raises PlanError for groups that are not the workload's tensors.
     """
@@ -110,7 +111,7 @@ def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
 
 
 def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> LoopIteration:
-    """The iteration that repeats, or else the one of median time among ``iterations`` of them.
+    """The iteration that repeats or, if none does, the one of median time among ``iterations`` of them.
 
     Effects that belong to DDP (hooks, copies into buckets) do not move a submission. Raises as :func:`carry_out`.
     """
@@ -122,7 +123,7 @@ def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iteration
         if crowd == run.crowd and all(abs(mine - theirs) <= SAME * found[-1].iteration_time for mine, theirs in
                zip(run.clocks, before, strict=True)):  # fmt: skip
             return run.told(found[-1])
-    settled = sorted(found[len(found) // 3 :], key=lambda one: one.iteration_time)
+    settled = ranked(found[len(found) // 3 :], lambda one: one.iteration_time)
     return run.told(settled[len(settled) // 2])
 
 
@@ -133,7 +134,7 @@ def fuse(
     padding: int = 1,
     refused: Callable[[int], None] = lambda needed: None,
 ) -> Iterator[list[int]]:
-    """Horovod's FuseResponses over what one cycle found, in order.
+    """Horovod's FuseResponses over the tensors that one cycle found, in order.
 
     A tensor of the batch's dtype that does not fit ends the batch (no hole is filled behind it); one of another dtype
     is passed over as long as the batch and all that was passed over stay within the threshold. ``refused`` hears of
@@ -167,14 +168,14 @@ def _padded(size: int, padding: int) -> int:
 
 
 class _Cache:
-    """The response cache: by position of a gradient its place ("bit"), those used longest ago first."""
+    """The response cache: each gradient's place ("bit") by its position, the least recently used first."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.places: dict[int, int] = {}
 
     def use(self, gradients: Iterable[int]) -> None:
-        """These are agreed on, one after the other; what is new takes the next place, or else that of the oldest."""
+        """Mark gradients as agreed on, one after the other; a new one takes the next place, or the oldest one's."""
         for i in gradients if self.capacity else ():
             oldest = next(iter(self.places), i) if len(self.places) == self.capacity else i
             place = self.places.pop(i if i in self.places else oldest, len(self.places))
@@ -182,7 +183,7 @@ class _Cache:
 
 
 class _Run:
-    """The loop through one iteration after the other; clocks are relative to the start of the next one."""
+    """The loop through consecutive iterations; clocks are relative to the start of the next one."""
 
     def __init__(self, loop: Loop, workload: Workload, pricing: Pricing) -> None:
         self.loop, self.workload, self.pricing = loop, workload, pricing
@@ -206,17 +207,17 @@ class _Run:
 
     @property
     def clocks(self) -> tuple[float, float]:
-        """When the last cycle began and when it ended, from the start of the next iteration."""
+        """Start and end of the last cycle, from the start of the next iteration."""
         return self.last, self.free
 
     @property
     def crowd(self) -> list[tuple[int, int]]:
-        """What the cache holds, where it cannot hold all and so goes on changing."""
+        """The content of the cache if it is too small for all gradients and so keeps changing; else empty."""
         crowded = len(self.workload.gradients) > self.loop.cache_capacity
         return list(self.cache.places.items()) if crowded else []
 
     def told(self, found: LoopIteration) -> LoopIteration:
-        """``found`` with what was learnt of thresholds on the way."""
+        """``found`` with the next threshold that was noted on the way."""
         if self.needed is None:
             return found
         # The least that is rounded up to what is needed, or more.
@@ -227,7 +228,7 @@ class _Run:
             self.needed = needed
 
     def iteration(self) -> LoopIteration:
-        """Follow one; clocks then count from its end."""
+        """Simulate one iteration; clocks then count from its end."""
         compute = Compute(self.workload, None, self.pricing.effects, self.pricing.workers)
         ready = list(compute.ready.values())
         batches: list[tuple[int, ...]] = []
@@ -272,7 +273,7 @@ class _Run:
         return effects.negotiation if remembered else effects.negotiation + effects.negotiation_miss
 
     def _next_cycle(self, submitted: float) -> float:
-        """The start of the first cycle that finds what is submitted then; those before it find nothing."""
+        """The start of the first cycle after a tensor is submitted; cycles before that find nothing."""
         first = max(self.free, self.last + self.loop.cycle)
         if submitted <= first:
             return first
@@ -284,7 +285,7 @@ class _Run:
         return max(first + math.ceil((submitted - first) / period) * period, submitted)
 
     def _looked_up(self, units: Iterable[int]) -> tuple[list[int], bool]:
-        """In which order the ranks see to what a cycle found, and whether the cache had all of it."""
+        """The units of a cycle in the order in which ranks handle them, and whether the cache had all of them."""
         places = self.cache.places
         hit: list[int] = []
         missed: list[int] = []
@@ -294,7 +295,7 @@ class _Run:
         return missed + hit if self.loop.use_groups else hit + missed, not missed
 
     def _batches(self, found: Sequence[int]) -> Iterator[list[int]]:
-        """What a cycle launches, as positions of gradients."""
+        """The batches that a cycle launches, as positions of gradients."""
         together = [self.units[unit] for unit in found]
         if not self.loop.use_groups:
             together = [tuple(i for members in together for i in members)]
@@ -308,7 +309,7 @@ class _Run:
 
 
 def _units(loop: Loop, workload: Workload) -> list[tuple[int, ...]]:
-    """What is submitted together. Raises PlanError for groups that are not the tensors of the workload."""
+    """Groups of gradients that are submitted together. Raises PlanError if they are not the workload's tensors."""
     names = workload.gradients.names
     if not loop.use_groups:
         return [(i,) for i in range(len(names))]

@@ -1,4 +1,4 @@
-"""Sparse communication: what sparse buckets send and compute, and when that is less than sending all.
+"""Sparse communication: the bytes and the computation of sparse buckets, and when they are less than sending all.
 
 Top-k sparsification sends of each tensor the ``top_k`` entries of largest magnitude, each as a value and its place, and
 keeps the rest for later. Ranks choose differently, so entries cannot be added up on the way: an all-gather brings every
@@ -13,18 +13,19 @@ from dataclasses import replace
 
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.plan import Block, Bucket, Plan, require_density, top_k
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload, element_bytes
 
 INDEX_BYTES = 4
-"""Of the place of an entry in its tensor."""
+"""Bytes of an entry's place in its tensor."""
 WIDE = 1 << 31
-"""Elements from which on places take twice as many bytes."""
+"""Elements from which on a place takes twice as many bytes."""
 ALIGNMENT = 8
-"""Bytes of which the message of each rank is a multiple."""
+"""Bytes to a multiple of which each rank's message is padded."""
 
 
 class Sparsity:
-    """What sparse buckets of one workload send and compute on ``workers`` ranks with these effects."""
+    """Bytes and computation of one workload's sparse buckets on ``workers`` ranks with these effects."""
 
     def __init__(self, workload: Workload, effects: Effects = NO_EFFECTS, workers: int = 1) -> None:
         gradients = workload.gradients
@@ -34,14 +35,14 @@ class Sparsity:
         }
 
     def sent_bytes(self, bucket: Bucket) -> int:
-        """Of the message of one rank: the entries of each tensor, values and places."""
+        """Bytes of one rank's message: the entries of each tensor, values and places."""
         sizes = [(block.bytes, self.widths[block.layer]) for block in bucket.blocks]
         wide = any(-(-size // element) >= WIDE for size, element in sizes)  # the places of all tensors are of one width
         parts = (part_bytes(size, bucket.density or 1, element, wide) for size, element in sizes)
         return -(-sum(parts) // ALIGNMENT) * ALIGNMENT
 
     def gathered_bytes(self, bucket: Bucket) -> int:
-        """Of what a rank has when the messages of all have arrived, which is how all-gathers are priced."""
+        """Bytes on a rank once the messages of all have arrived, by which all-gathers are priced."""
         return self.sent_bytes(bucket) * self.workers
 
     def sparsify(self, block: Block, density: float) -> float:
@@ -50,7 +51,7 @@ class Sparsity:
         return effects.select * block.bytes + effects.select_sent * sent + effects.select_time
 
     def densify(self, bucket: Bucket) -> float:
-        """Seconds of the compute stream to make mean gradients of a bucket that has arrived."""
+        """Seconds of the compute stream to make the mean gradients of a bucket that has arrived."""
         effects = self.effects
         return (
             effects.spread * bucket.size
@@ -59,14 +60,14 @@ class Sparsity:
         )
 
     def work(self, bucket: Bucket, mirror: bool = False) -> float:
-        """Seconds of the compute stream in all, before it is sent and after it has arrived; mirrors included if any."""
+        """Seconds of the compute stream for a bucket, before sending and after arrival, with mirrors if any."""
         density = bucket.density or 1
-        chosen: float = sum(self.sparsify(block, density) for block in bucket.blocks)
+        chosen: float = plain_sum(self.sparsify(block, density) for block in bucket.blocks)
         return chosen + self.densify(bucket) + (self.effects.mirror * bucket.size if mirror else 0)
 
 
 def part_bytes(size: int, density: float, element: int = 4, wide: bool = False) -> int:
-    """Bytes that a rank sends of a tensor of ``size`` bytes: values, and places, ``wide`` ones beside a huge tensor."""
+    """Bytes that a rank sends of a tensor of ``size`` bytes: values and places, ``wide`` ones beside a huge tensor."""
     elements = -(-size // element)
     return top_k(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
 

@@ -1,4 +1,4 @@
-"""What every number must be before a noun takes it."""
+"""Checks of numbers and names when a noun is made."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from osfmodel.entities.errors import DataError
 
 LARGEST_COUNT = 2**53 - 1
-"""The last whole number that arithmetic in floating point keeps apart from its neighbours."""
+"""The largest whole number up to which floating point tells neighbours apart."""
 LONGEST_TIME = 1e12
-"""Seconds, some 30,000 years: sums of times stay finite."""
+"""Longest time in seconds, some 30,000 years: sums of times stay finite."""
 
 
 def require_time(value: float, what: str) -> None:
@@ -29,7 +29,7 @@ def require_positive(value: float, what: str) -> None:
 def require_name(name: str, what: str) -> None:
     """Raise DataError unless ``name`` is printable text: names end up in code to paste and on terminals."""
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise DataError(f"{what} is {name!r}: it must be printable text, not empty")
+        raise DataError(f"{what} is {name!r:.60}: it must be printable text, not empty")
 
 
 def require_count(value: int, what: str, least: int = 0) -> None:

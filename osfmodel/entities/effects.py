@@ -1,7 +1,7 @@
-"""What the papers assume away: effects of a real run, each a named term that can be switched on by itself.
+"""Effects of a real run that the papers assume away, each a named term that can be switched on by itself.
 
 All are off (0) unless a cluster file or the caller gives a value, which must be a measured or a cited one. EFFECTS
-says of each what it is, in which unit, and what evidence there is for a value.
+has the meaning, the unit and the evidence of each.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from osfmodel.entities.checks import require_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
+from osfmodel.entities.rounding import plain_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class Effects:
     mirror:              seconds per byte of the compute stream by which a mirror of the weights, in the place of a
                          residual, lengthens the update
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
-    negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on what all of them have
+    negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on the tensors that all have
     negotiation_miss:    seconds of a cycle beyond that where something is not in Horovod's response cache, or in its
                          place where that is off
-    compute_slowdown:    by which fraction computation takes longer while a collective runs
+    compute_slowdown:    fraction by which computation takes longer while a collective runs
     straggler_deviation: standard deviation of compute time between workers, as a fraction of it
     """
 
@@ -63,7 +64,7 @@ class Effects:
 
     @property
     def apart_from_cost(self) -> Effects:
-        """All but the launch latency, where prices have that in them already, or nothing is launched."""
+        """The effects without launch latency, for prices that include it and for runs that launch nothing."""
         return replace(self, launch_latency=0)
 
     @property
@@ -73,7 +74,7 @@ class Effects:
         return {name: value for name, value in found.items() if value}
 
     def stretch(self, workers: int) -> float:
-        """By what computation takes longer because the slowest of ``workers`` sets the pace.
+        """Factor by which computation takes longer because the slowest of ``workers`` sets the pace.
 
         1 + deviation * E[largest of N standard normal variables]: the expected maximum of a jittered ready time.
         """
@@ -82,9 +83,9 @@ class Effects:
 
 NO_EFFECTS = Effects()
 REPLAYED_ON_CPU = {"what": "a replay", "device": "CPU"}
-"""Conditions of such a run, as ``osf run`` states them."""
+"""Conditions of a replay on a CPU, as ``osf run`` states them."""
 COUNTED = {"hooks": "counted"}
-"""Conditions of one under a plan whose hooks compute what belongs to the iteration."""
+"""Condition of a replay whose hooks do computation that belongs to the iteration."""
 CITED_SLOWDOWN = 0.189
 """compute_slowdown as published: arXiv 2507.03114, mean over its models and GPUs."""
 
@@ -92,8 +93,8 @@ CITED_SLOWDOWN = 0.189
 class Effect(NamedTuple):
     """meaning:  shown by ``osf list``
     unit:     of its value
-    cited:    a published value, or None where it has to be measured
-    evidence: where the value comes from, or how to measure one
+    cited:    a published value, or None if it has to be measured
+    evidence: the source of the value, or the way to measure one
     """
 
     meaning: str
@@ -229,4 +230,4 @@ def expected_maximum(workers: int) -> float:
         return float(1 - below**workers - mirrored**workers)
 
     weights = [1, *([4, 2] * (terms // 2 - 1)), 4, 1]
-    return sum(weight * survival(k * step / 2) for k, weight in enumerate(weights)) * step / 6
+    return plain_sum(weight * survival(k * step / 2) for k, weight in enumerate(weights)) * step / 6

@@ -22,11 +22,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+LONGEST = 900
+"""Characters of a message: of a longer one, which quotes some file, the middle is left out."""
+
 
 class OsfError(Exception):
     """Base of every error that osfmodel raises on purpose. ``exit_code`` is what the command line returns."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class UsageError(OsfError):
@@ -52,7 +58,7 @@ class ForeignFileError(DataError):
         self.path, self.kind, self.reason = path, kind, reason
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; to convert another tool's output: osf import"
+        return one_line(f"{self.path}: {self.reason}; to convert another tool's output: osf import")
 
 
 class PlanError(OsfError):
@@ -71,3 +77,10 @@ class StoppedError(OsfError):
     """Somebody stopped the run: Ctrl-C, or a launcher that ends its workers."""
 
     exit_code = 130
+
+
+def one_line(text: str) -> str:
+    """``text`` as it may be printed: on one line, without codes for terminals, not too long."""
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else " " if sign.isspace() else repr(sign)[1:-1] for sign in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"

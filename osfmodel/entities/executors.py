@@ -1,4 +1,4 @@
-"""Executors: the programs that carry out a plan, and how they differ in effects, memory and what a run may take.
+"""Executors: the programs that carry out a plan, with their effects, their memory and the limits of their runs.
 
 To add one: a module in ``runtime/`` and one row here. No other module compares with an executor's name; the tests in
 tests/conformance/test_executors.py run over the table.
@@ -25,16 +25,17 @@ class Storage(NamedTuple):
 
 
 class RunSupport(NamedTuple):
-    """How ``osf run`` and ``osf bench`` use an executor.
+    """The use of an executor by ``osf run`` and ``osf bench``.
 
     module:  in it ``run(asked, settings, place, voice, watch)`` trains and returns measurements, and
              ``require_installed(command)`` raises UsageError
     options: options of ``osf run`` that not every executor takes
-    refusal: the message where they are given with an ``{executor}`` that does not take them
-    backend: the only backend that it works with; any where it is empty
+    refusal: the message if they are given with an ``{executor}`` that does not take them
+    backend: the only backend that it works with; "" for any
     profiled: whether a model needs a profile (``--workload``)
-    bench:   the module whose ``measure_cluster(asked, limit, place, tell, watch)`` measures its collectives; where it
-             is empty they are torch's
+    in_turn: whether it runs plans of osf.execute in turn with its own
+    bench:   the module whose ``measure_cluster(asked, limit, place, tell, watch)`` measures its collectives; "" for
+             torch's
     """
 
     module: str
@@ -42,22 +43,23 @@ class RunSupport(NamedTuple):
     refusal: str
     backend: str = ""
     profiled: bool = False
+    in_turn: bool = False
     bench: str = ""
 
 
 class ExecutorRow(NamedTuple):
-    """What distinguishes one executor from another.
+    """Properties that distinguish one executor from another.
 
     name:       in commands and files
     summary:    half a line; the part before the colon is what messages call it
     conditions: that its runs state
     effects:    (effects, conditions of a run) -> the effects that apply to this run
-    storage:    of gradients; None where it is not known
+    storage:    of gradients; None if not known
     any_plan:   whether it carries out any plan; else only all-reduces on one channel with a barrier
     in_flight:  collectives at once for each channel of a plan; None for the library's own number
     states_plan: whether its runs must state the plan (condition ``sent``)
-    prefix:     of plans that it carries out in turn with those of the executor of the run; empty where it does not
-    run:        None where it is no choice of ``osf run --executor``
+    prefix:     of plans that it carries out by turns with those of the run's executor; "" if it does not
+    run:        None if ``osf run --executor`` does not offer it
     """
 
     name: str
@@ -100,7 +102,7 @@ def _replayed(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 def _of_ddp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     """The effects under DDP; with its option ``gradient_as_bucket_view`` gradients live in the buckets: no copies.
 
-    Where a run does not state its executor, Horovod's effects are charged as they are given.
+    For a run that does not state its executor, Horovod's effects are charged as they are given.
     """
     found = _replayed(effects, conditions)
     found = _without_horovods(found) if "executor" in conditions else found
@@ -110,7 +112,7 @@ def _of_ddp(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 def _of_runtime(effects: Effects, conditions: Mapping[str, str]) -> Effects:
     """The effects under osf.execute, which scales each gradient on its way into its bucket, where it stays.
 
-    Scaling is a pass over memory as DDP's copy is; the time of DDP's hooks is not that of its own hooks.
+    Scaling passes over memory once, as DDP's copy does; DDP's hook time does not apply to its hooks.
     """
     return _replayed(_without_horovods(replace(effects, copy_out=0, hook_time=0)), conditions)
 
@@ -124,6 +126,7 @@ _WITH_TORCH = RunSupport(
     "osfmodel.runtime.training.run",
     frozenset({"find_unused_parameters", "static_graph", "gradient_as_bucket_view", "comm_hook"}),
     "options of DDP are given, and {executor} carries the plans out: leave them out",
+    in_turn=True,
 )
 LOCAL = ExecutorRow(
     "local",
@@ -176,11 +179,11 @@ HOROVOD = ExecutorRow(
 )
 EXECUTORS: Mapping[str, ExecutorRow] = {row.name: row for row in (LOCAL, DDP, VIEW, RUNTIME, HOROVOD)}
 KEEPERS: Mapping[str, Storage] = {name: row.storage for name, row in EXECUTORS.items() if row.storage is not None}
-"""Storage of gradients by executor, where it is known."""
+"""Storage of gradients by executor, if known."""
 
 
 def executor_of(conditions: Mapping[str, str]) -> ExecutorRow:
-    """The executor that the conditions of a run state; DDP where they state none, or one that is not in the table."""
+    """The executor that a run's conditions state; DDP if they state none, or one that is not in the table."""
     return EXECUTORS.get(conditions.get("executor", DDP.name), DDP)
 
 

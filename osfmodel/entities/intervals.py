@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from osfmodel.entities.checks import require_time
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.rounding import plain_sum
 
 Interval = tuple[float, float]
-"""(start, end) in seconds since the job's trace began, on a clock that all ranks share as far as their hosts do."""
+"""(start, end) in seconds since the job's trace began, on a clock that the ranks share as well as their hosts do."""
 
 
 def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Their union: ascending, apart from each other."""
+    """The union of the intervals, as separate ones in ascending order."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -24,7 +25,7 @@ def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
-    """What lies in both unions."""
+    """The intersection of two unions."""
     mine, theirs = union(one), union(other)
     found: list[Interval] = []
     i = j = 0
@@ -41,11 +42,11 @@ def common(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval
 
 def length(intervals: Iterable[Interval]) -> float:
     """Seconds in their union."""
-    return sum(end - start for start, end in union(intervals))
+    return plain_sum(end - start for start, end in union(intervals))
 
 
 def without(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interval, ...]:
-    """What lies in the union of ``one`` and not in that of ``other``."""
+    """The union of ``one`` without the union of ``other``."""
     found: list[Interval] = []
     holes = union(other)
     place = 0
@@ -64,7 +65,7 @@ def without(one: Iterable[Interval], other: Iterable[Interval]) -> tuple[Interva
 
 
 def outside(start: float, end: float, busy: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The parts of an interval that ``busy`` (ascending, apart from each other) leaves free."""
+    """The parts of an interval that ``busy`` (ascending, separate) leaves free."""
     found, at = [], start
     first = max(bisect_right(busy, (start, start)) - 1, 0)
     for begin, finish in busy[first:]:
@@ -79,7 +80,7 @@ def outside(start: float, end: float, busy: Sequence[Interval]) -> tuple[Interva
 
 
 def require_interval(interval: Interval, what: str) -> None:
-    """Raise DataError where it is no interval of times."""
+    """Raise DataError unless it is an interval of times."""
     start, end = interval
     require_time(start, f"the start of {what}")
     require_time(end, f"the end of {what}")

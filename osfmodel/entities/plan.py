@@ -1,4 +1,4 @@
-"""What we decide: which gradients travel together, in which order."""
+"""A plan: which gradients share a bucket, and the order in which buckets are sent."""
 
 from __future__ import annotations
 
@@ -11,38 +11,52 @@ from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.workload import Workload, element_bytes
 
+REPLICATED, SPLIT = "replicated", "split"
+"""The strategies that planners know, of those in ``engine.strategies.STRATEGIES``."""
+MOST_CHANNELS = 10**6 - 1
+"""Collectives in flight, more than any network carries."""
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """channels:        collectives in flight at once
+    """The rules that a schedule keeps.
+
+    channels:        collectives in flight at once
     forward_overlap: whether the next forward may start before all communication has ended
-    split:           whether each all-reduce is a reduce-scatter in backward and an all-gather before the forward
+    strategy:        an entry of STRATEGIES: which collectives carry a bucket, and what each worker keeps
     """
 
     channels: int = 1
     forward_overlap: bool = False
-    split: bool = False
+    strategy: str = REPLICATED
 
     def __post_init__(self) -> None:
-        if isinstance(self.channels, bool) or not isinstance(self.channels, int) or self.channels < 1:
-            raise PlanError(f"the plan has {self.channels!r} channels: it needs a whole number, 1 or more")
+        whole = isinstance(self.channels, int) and not isinstance(self.channels, bool)
+        if not whole or not 1 <= self.channels <= MOST_CHANNELS:
+            raise PlanError(
+                f"the plan has {self.channels!r:.40} channels: it needs a whole number, 1 to {MOST_CHANNELS}"
+            )
+        if not isinstance(self.strategy, str):
+            raise PlanError(
+                f"the plan's strategy is {self.strategy!r:.40}: give its name, such as {REPLICATED} or {SPLIT}"
+            )
 
     def permits(self, other: Objective) -> bool:
         """Whether a plan under ``other`` keeps these rules: they say what a schedule may do, not what it must."""
         return (
             other.channels <= self.channels
             and other.forward_overlap <= self.forward_overlap
-            and other.split <= self.split
+            and (other.strategy == self.strategy or (other.strategy, self.strategy) == (REPLICATED, SPLIT))
         )
 
     @property
-    def collectives(self) -> tuple[str, ...]:
-        """What carries a bucket, one after the other."""
-        return ("reduce_scatter", "all_gather") if self.split else ("all_reduce",)
+    def split(self) -> bool:
+        """Whether each all-reduce is a reduce-scatter in backward and an all-gather before the forward."""
+        return self.strategy == SPLIT
 
     @property
     def plain(self) -> bool:
-        """One collective at a time and a barrier before the update: what stock frameworks do."""
+        """Whether it is one collective at a time and a barrier before the update, as in stock frameworks."""
         return self == PLAIN
 
 
@@ -60,12 +74,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The blocks of one collective, which starts when all of them are ready.
+    """The blocks of one bucket, which is sent once all of them are ready.
 
-    release_time: not before so many seconds after the start of the iteration, which is how a framework's own clock,
-                  such as Horovod's cycle, enters a plan
+    release_time: earliest start, in seconds after the start of the iteration; a framework's own clock,
+                  such as Horovod's cycle, enters a plan so
     density:      the part of each block's elements that is sent, those of the largest magnitude, each with its place;
-                  None for all of them, added up on the way as an all-reduce does
+                  None for all of them, summed on the way as an all-reduce does
     """
 
     blocks: tuple[Block, ...]
@@ -80,7 +94,7 @@ class Bucket:
 
     @property
     def size(self) -> int:
-        """Bytes of the gradients in it, which are the message where all is sent."""
+        """Bytes of the gradients in it; they are the message unless the bucket is sparse."""
         if self._size < 0:
             object.__setattr__(self, "_size", sum([block.bytes for block in self.blocks]))
         return self._size
@@ -92,19 +106,19 @@ class Plan:
 
     channels:        collectives in flight at once
     forward_overlap: whether the next forward may start before all communication has ended
-    split:           whether each all-reduce is a reduce-scatter in backward and an all-gather in forward
-    credit:          None to send in the order of the buckets; else that order is one of priority: of the buckets that
-                     are ready the first is sent, and so many bytes may be handed to the network before any has arrived
-    recompute:       segments of the workload whose activations are not kept but computed again in backward
+    strategy:        an entry of STRATEGIES: which collectives carry a bucket, and what each worker keeps
+    credit:          None to send in the order of the buckets; else that order is one of priority: the first bucket that
+                     is ready is sent, and so many bytes may be handed to the network before any has arrived
+    recompute:       segments of the workload whose activations are recomputed in backward instead of kept
     release:         whether a layer is updated, and its gradient given back, as soon as its bucket has arrived
-    mirror:          whether sparse buckets keep what was not sent in a mirror of the weights, instead of a residual
+    mirror:          whether sparse buckets keep unsent updates in a mirror of the weights, instead of a residual
     """
 
     workload: str
     buckets: tuple[Bucket, ...]
     channels: int = 1
     forward_overlap: bool = False
-    split: bool = False
+    strategy: str = REPLICATED
     credit: int | None = None
     recompute: tuple[str, ...] = ()
     release: bool = False
@@ -129,23 +143,29 @@ class Plan:
     @property
     def objective(self) -> Objective:
         """The rules under which the plan is carried out."""
-        return Objective(self.channels, self.forward_overlap, self.split)
+        return Objective(self.channels, self.forward_overlap, self.strategy)
+
+    @property
+    def split(self) -> bool:
+        """Whether each all-reduce is a reduce-scatter in backward and an all-gather before the forward."""
+        return self.strategy == SPLIT
 
     @property
     def sparse(self) -> bool:
-        """Whether some of its buckets send a part of their elements only, which changes what training computes."""
+        """Whether some buckets send only a part of their elements, which changes what training computes."""
         return any(bucket.density is not None for bucket in self.buckets)
 
     @property
     def wants(self) -> Mapping[str, str]:
-        """What it asks for beyond one all-reduce at a time, in its order, and a barrier before the update.
+        """Demands beyond one all-reduce at a time, in ready order, and a barrier before the update.
 
-        Each by the name of its field, in words.
+        Each is in words, by the name of its field.
         """
+        split = "all-reduces split into reduce-scatter and all-gather"
         asked = {
             "channels": (self.channels > 1, f"{self.channels} channels"),
             "forward_overlap": (self.forward_overlap, "the next forward to overlap communication"),
-            "split": (self.split, "all-reduces split into reduce-scatter and all-gather"),
+            "strategy": (self.strategy != REPLICATED, split if self.split else f"the strategy {self.strategy}"),
             "credit": (self.credit is not None, "sending by priority"),
             "density": (self.sparse, "sparse buckets"),
             "mirror": (self.mirror, "mirror weights"),
@@ -156,11 +176,11 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether it wants nothing of that."""
+        """Whether the plan has none of these demands."""
         return not self.wants
 
     def computed(self, workload: Workload) -> tuple[Workload, Plan]:
-        """What is computed under the plan, and the plan without what changes that. Raises as ``recomputing``."""
+        """The workload with the plan's recomputing, and the plan without it. Raises as ``recomputing``."""
         if not self.recompute:
             return workload, self
         return workload.recomputing(self.recompute), replace(self, recompute=())
@@ -170,11 +190,11 @@ class Plan:
         if objective == self.objective:
             return self
         return replace(
-            self, channels=objective.channels, forward_overlap=objective.forward_overlap, split=objective.split
+            self, channels=objective.channels, forward_overlap=objective.forward_overlap, strategy=objective.strategy
         )
 
     def require_valid(self, workload: Workload) -> None:
-        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once. Looked at once."""
+        """Raise PlanError unless every gradient byte of ``workload`` is sent exactly once. Checked only once."""
         if self._fits is workload:
             return
         self._require_valid(workload)
@@ -192,8 +212,13 @@ class Plan:
             return
         self._explain(sizes)
 
+    @property
+    def rank(self) -> tuple[int, tuple[int, ...]]:
+        """The order of plans whose times differ by rounding alone: fewest buckets, then the earliest cuts."""
+        return len(self.buckets), tuple(bucket.size for bucket in self.buckets)
+
     def require_whole_elements(self, workload: Workload) -> None:
-        """Raise PlanError where a cut lies inside an element, which could not be added up: what an executor asks."""
+        """Raise PlanError if a cut lies inside an element, which could not be summed; executors require this."""
         dtypes = dict(zip(workload.gradients.names, workload.gradients.dtypes, strict=True))
         for number, bucket in enumerate(self.buckets):
             for block in bucket.blocks:
@@ -221,7 +246,7 @@ class Plan:
                 raise PlanError(f"bucket {number} mixes {' and '.join(sorted(kinds))}: types never share a message")
 
     def _whole(self, sizes: dict[str, int]) -> bool:
-        """Whether the plan sends each tensor in one piece (the common case, checked without sorting)."""
+        """Whether the plan sends each tensor in one piece, the common case, which needs no sorting."""
         blocks = [block for bucket in self.buckets for block in bucket.blocks]
         return (
             len(blocks) == len(sizes) == len({block.layer for block in blocks})
@@ -230,7 +255,7 @@ class Plan:
         )
 
     def _explain(self, sizes: dict[str, int]) -> None:
-        """The careful check, for plans that cut tensors, and for the wrong ones: it names the place."""
+        """Check plans that cut tensors or are wrong, and name the place of the error."""
         pieces: dict[str, list[Block]] = {name: [] for name in sizes}
         for number, bucket in enumerate(self.buckets):
             if not bucket.blocks:
@@ -254,12 +279,12 @@ class Plan:
 
 
 def top_k(elements: int, density: float) -> int:
-    """How many of ``elements`` a sparse bucket sends: the density's part of them, rounded up."""
+    """Number of ``elements`` that a sparse bucket sends: the density's part of them, rounded up."""
     return min(elements, math.ceil(density * elements))
 
 
 def require_density(density: float) -> None:
-    """Raise PlanError for what is no part of a tensor's elements."""
+    """Raise PlanError unless the density is above 0 and at most 1."""
     if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
         raise PlanError(
             f"the density is {density!r}: it must be above 0, since nothing would be sent, and at most 1, since no "
@@ -268,7 +293,7 @@ def require_density(density: float) -> None:
 
 
 def contiguous_plan(workload: Workload, ends: Sequence[int]) -> Plan:
-    """The plan whose bucket k holds the gradients ``ends[k-1]`` up to, not including, ``ends[k]`` in ready order."""
+    """The plan whose bucket k holds gradients ``ends[k-1]`` up to, but not including, ``ends[k]`` in ready order."""
     return grouped_plan(workload, [range(start, end) for start, end in pairwise([0, *ends])])
 
 
@@ -286,17 +311,17 @@ def grouped_plan(
 
 
 def one_by_one(workload: Workload) -> Plan:
-    """One message per gradient, in ready order."""
+    """A plan with one bucket per gradient, in ready order."""
     return contiguous_plan(workload, range(1, len(workload.gradients) + 1))
 
 
 def in_one(workload: Workload) -> Plan:
-    """Everything in one message; one per dtype where there are several, since types do not mix."""
+    """A plan with a single bucket; with several dtypes one bucket for each, since they do not mix."""
     return grouped_plan(workload, sorted(workload.gradients.chains, key=max))
 
 
 def contiguous_ends(plan: Plan, workload: Workload) -> tuple[int, ...] | None:
-    """Inverse of :func:`contiguous_plan`; None where the buckets are not runs of whole tensors in ready order."""
+    """The inverse of :func:`contiguous_plan`; None if the buckets are not runs of whole tensors in ready order."""
     order = [block.layer for bucket in plan.buckets for block in bucket.blocks]
     whole = sum(len(bucket.blocks) for bucket in plan.buckets) == len(workload.gradients)
     if not whole or tuple(order) != workload.gradients.names:

@@ -1,8 +1,10 @@
-"""What happens: spans of computation and communication in one iteration, and what follows from them."""
+"""A timeline: spans of computation and communication in one iteration, and figures derived from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from osfmodel.entities.rounding import plain_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +15,8 @@ class Span:
             (means of the entries of a sparse bucket that has arrived) or ``update``; on a channel ``all_reduce``, or
             ``reduce_scatter`` and ``all_gather`` of a plan that splits it, or ``all_gather`` of a sparse bucket
     stream: ``compute`` or ``channel 0``, ``channel 1`` ...
-    layers: the layers concerned; empty for one update of all, as where a barrier comes before it
-    bucket: number of the bucket of the plan that it carries or deals with; -1 for none, or where that is not known
+    layers: the layers concerned; empty for one update of all, as after a barrier
+    bucket: number of the plan's bucket that it carries or belongs to; -1 for none, or if that is not known
     """
 
     kind: str
@@ -26,15 +28,15 @@ class Span:
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Seconds from start to end."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One iteration. ``compute_time`` is what it would take one worker alone, ``iteration_time`` what it takes.
+    """One iteration: its spans; ``compute_time`` of a single GPU, and ``iteration_time``.
 
-    ``engine`` names what computed it.
+    ``engine`` is the name of the engine that computed it.
     """
 
     spans: tuple[Span, ...]
@@ -44,13 +46,13 @@ class Timeline:
 
     @property
     def communication(self) -> tuple[Span, ...]:
-        """The spans that are not on the compute stream, in the order in which they were started."""
+        """The spans on other streams than compute, in the order in which they start."""
         return tuple(span for span in self.spans if span.stream != "compute")
 
     @property
     def communication_time(self) -> float:
         """Seconds spent in collectives, added up."""
-        return sum(span.duration for span in self.communication)
+        return plain_sum(span.duration for span in self.communication)
 
     @property
     def exposed_communication(self) -> float:
@@ -64,7 +66,7 @@ class Timeline:
 
     @property
     def overlap_ratio(self) -> float:
-        """The part of the communication that is hidden behind computation, 0 to 1; 1 where there is none."""
+        """The part of communication that is hidden behind computation, 0 to 1; 1 without communication."""
         total = self.communication_time
         return max(0.0, 1 - self.exposed_communication / total) if total else 1.0
 
@@ -72,7 +74,7 @@ class Timeline:
     def critical_path(self) -> tuple[Span, ...]:
         """The chain of spans, first to last, in which each starts when its predecessor ends and the last ends last.
 
-        It stops short of time 0 where something other than a span held a collective back (a release time).
+        It does not reach back to time 0 if something other than a span held a collective back (a release time).
         """
         path: list[Span] = []
         span: Span | None = max(self.spans, key=lambda span: span.end, default=None)

@@ -1,4 +1,4 @@
-"""What a profiler saw of a training job: the steps of each rank, when it computed, and its collectives."""
+"""A profiler's trace of a training job: the steps of each rank, its computation and its collectives."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from osfmodel.entities.checks import require_count, require_name
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, length, require_interval, union
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import element_bytes, holds_gradients
 
 Key = tuple[Hashable, ...]
-"""What a collective is called on all ranks of a job."""
+"""Identity of a collective, the same on all ranks of a job."""
 POINT_TO_POINT = ("send", "recv", "send_recv")
-"""Kinds of what goes from one rank to another."""
+"""Kinds of point-to-point messages between two ranks."""
 
 
 def places(keys: Iterable[Hashable]) -> list[int]:
-    """For each key how many equal ones came before it: the place of a collective among those of its group, say."""
+    """Number of equal keys before each key, such as the place of a collective within its group."""
     seen: Counter[Hashable] = Counter()
     found = []
     for key in keys:
@@ -32,17 +33,17 @@ class Collective:
     """One collective as one rank saw it.
 
     kind:       ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_all`` ...
-    start, end: when it was on the device (or on the library's thread): waiting for other ranks is part of it
-    issued:     when the host submitted it; None where the trace does not say
-    elements:   what each rank puts in; None where the trace does not say
+    start, end: when it was on the device (or on the library's thread), waits for other ranks included
+    issued:     when the host submitted it; None if the trace does not say
+    elements:   input of each rank; None if the trace does not say
     dtype:      of the elements, as in workloads (``float32``)
-    sized_by:   where the size comes from: ``kernel``, ``host`` (record_param_comms), ``dims``, ``ddp-logging`` or
+    sized_by:   the source of the size: ``kernel``, ``host`` (record_param_comms), ``dims``, ``ddp-logging`` or
                 ``model``
     group:      the process group, as named in the trace
-    sequence:   the library's number of it in its group, the same on all ranks; None where one of the job has none
+    sequence:   the library's number of it in its group, the same on all ranks; None if any of the job has none
     workers:    ranks in the group
-    arrival:    when the last rank of the group came to it: before, this rank only waited; None without the traces of
-                the others
+    arrival:    when the last rank of the group joined it: until then this rank only waited; None without the traces
+                of the others
     """
 
     kind: str
@@ -65,42 +66,42 @@ class Collective:
 
     @property
     def bytes(self) -> int | None:
-        """What each rank puts in; None where elements or dtype are not known."""
+        """Input bytes of each rank; None if elements or dtype are not known."""
         if self.elements is None or self.dtype is None:
             return None
         return self.elements * element_bytes(self.dtype)
 
     @property
     def interval(self) -> Interval:
-        """When it was on the device."""
+        """Start and end on the device."""
         return self.start, self.end
 
     @property
     def waiting(self) -> float | None:
-        """Seconds for which this rank waited for the last one; None without the traces of the others."""
+        """Seconds of waiting for the last rank; None without the traces of the others."""
         return None if self.arrival is None else min(max(0.0, self.arrival - self.start), self.end - self.start)
 
     @property
     def moved_from(self) -> float:
-        """From when all ranks were in it; its start without the traces of the others."""
+        """When all ranks had joined; its start without the traces of the others."""
         return self.start if self.arrival is None else min(max(self.start, self.arrival), self.end)
 
     @property
     def transfer_time(self) -> float | None:
-        """Seconds for which all ranks were in it; None without the traces of the others."""
+        """Seconds from when all ranks had joined to the end; None without the traces of the others."""
         return None if self.waiting is None else self.end - self.start - self.waiting
 
     @property
     def may_be_gradients(self) -> bool:
-        """Whether it is an all-reduce of numbers that can be gradients, as DDP's map of used parameters is not."""
+        """Whether it is an all-reduce whose dtype gradients can have, unlike DDP's map of used parameters."""
         return self.kind == "all_reduce" and holds_gradients(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class GradientReady:
-    """A gradient and when the device had it; ``name`` and ``elements`` where the trace says them.
+    """A gradient and when it was ready on the device; ``name`` and ``elements`` if the trace has them.
 
-    ``accumulated`` is when the host had submitted it, as ``issued`` of a collective is: one that was issued before
+    ``accumulated`` is when the host had submitted it, like ``issued`` of a collective: one issued before
     does not carry it.
     """
 
@@ -112,7 +113,7 @@ class GradientReady:
 
     @property
     def bytes(self) -> int | None:
-        """None where elements or dtype are not known."""
+        """Bytes of the gradient; None if elements or dtype are not known."""
         if self.elements is None or self.dtype is None:
             return None
         return self.elements * element_bytes(self.dtype)
@@ -122,11 +123,11 @@ class GradientReady:
 class Step:
     """One step of one rank.
 
-    compute:    when the device computed, in order and apart from each other, without collectives and copies
-    copies:     the same of copies between host and device and of memsets
-    inputs:     the same of the host waiting for its data loader
+    compute:    intervals of computation on the device, ascending and separate, without collectives and copies
+    copies:     intervals of copies between host and device and of memsets
+    inputs:     intervals in which the host waited for its data loader
     forward, backward, update: from the first to the last of their kernels, with gradient accumulation of the last
-                micro-batch; None where the trace does not tell them apart
+                micro-batch; None if the trace does not tell them apart
     ddp:        whether the trace shows PyTorch's DDP, which then sends the gradients
     """
 
@@ -152,20 +153,20 @@ class Step:
 
     @property
     def time(self) -> float:
-        """Seconds."""
+        """Seconds from the start to the end of the step."""
         return self.end - self.start
 
     @property
     def communication(self) -> tuple[Interval, ...]:
-        """When any collective was on the device."""
+        """Intervals in which any collective was on the device."""
         return union(one.interval for one in self.collectives)
 
     @property
     def reductions(self) -> tuple[Collective, ...]:
         """The all-reduces of gradients, in the order in which they were submitted.
 
-        Those that begin after the last backward began and before the update ended, of numbers that can be gradients;
-        all all-reduces where the trace does not tell backward from the rest.
+        They begin between the last backward's start and the update's end and have dtypes that gradients can have;
+        all all-reduces if the trace does not tell backward from the rest.
         """
         after = self.backward[0] if self.backward else self.start
         before = self.update[1] if self.update else self.end
@@ -178,10 +179,10 @@ class Step:
 
 
 def keys_of(step: Step) -> list[Key]:
-    """Which collective of one rank is which of another: what each of the step's is called on all of them.
+    """Identities of the step's collectives, the same on all ranks.
 
-    By its group and the library's number, which counts what goes from one rank to another by itself, and its place
-    among those of one number; where there is no number by step, group, kind and its place among those.
+    They are the group, the library's number, which is separate for point-to-point messages, and the place among
+    those of one number; without a number the step, group and kind, and the place among those.
     """
     known: list[Key] = [
         (step.number, one.group, one.kind)
@@ -194,11 +195,11 @@ def keys_of(step: Step) -> list[Key]:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; empty where the trace does not say.
+    """The steps of one rank. ``backend`` is ``nccl``, ``gloo``, ``rccl`` ...; "" if the trace does not say.
 
-    ``file`` is where it was read from, ``checksum`` what tells that from others of its name.
-    ``host`` is its name and ``gpu`` the number of the one that it used there, empty where the trace does not say.
-    ``host_computes``: whether what computes is the host itself, which then has no device that runs behind it.
+    ``file`` is the file that was read, ``checksum`` distinguishes it from others of its name.
+    ``host`` is the host's name and ``gpu`` the number of the GPU used there, "" if the trace does not say.
+    ``host_computes``: whether the host itself computes, so that no device runs behind it.
     """
 
     rank: int
@@ -215,7 +216,7 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A job: one rank or all of them. ``remarks`` say what the trace does not hold, one sentence each."""
+    """A job: one rank or all of them. ``remarks`` name the gaps of the trace, one sentence each."""
 
     name: str
     ranks: tuple[RankTrace, ...]
@@ -231,14 +232,14 @@ class Trace:
 
     @property
     def pace(self) -> RankTrace:
-        """The rank that waited least for others, whose steps the job's follow; the first where that is not known."""
+        """The rank that waited least for others, whose steps stand for the job's; the first if waits are not known."""
         return min(
-            self.ranks, key=lambda rank: sum(one.waiting or 0 for step in rank.steps for one in step.collectives)
+            self.ranks, key=lambda rank: plain_sum(one.waiting or 0 for step in rank.steps for one in step.collectives)
         )
 
     @property
     def workers(self) -> int | None:
-        """Ranks in the job: as the traces say, those that are there, or those of the largest group; None for none."""
+        """Number of ranks: as the traces state, or present, or in the largest group; None if none is known."""
         told = [rank.workers or 0 for rank in self.ranks]
         groups = [one.workers or 0 for rank in self.ranks for step in rank.steps for one in step.collectives]
         there = len(self.ranks) if len(self.ranks) > 1 else 0

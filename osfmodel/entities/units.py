@@ -1,7 +1,7 @@
 """Quantities with units, parsed strictly and written back without loss.
 
-Inside osfmodel there are only seconds, bytes and bytes per second. Units appear at the edges: in what a
-person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in what a person reads. ``25MiB`` is 26,214,400 bytes and
+Inside osfmodel there are only seconds, bytes and bytes per second. Units appear at the edges: in text that a
+person types (``25MiB``, ``3.2ms``, ``10Gbps``) and in text that a person reads. ``25MiB`` is 26,214,400 bytes and
 ``25MB`` is 25,000,000; a bare number is an error, because guessing the unit is how clusters get mistuned.
 """
 
@@ -15,7 +15,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
 
 MOST_LISTED = 40
-"""Sizes that are listed one by one."""
+"""Most sizes that are listed one by one."""
 
 MIB = 2**20
 BYTE_UNITS: Mapping[str, int] = {
@@ -48,7 +48,7 @@ BANDWIDTH_UNITS: Mapping[str, Fraction] = {
     **{f"{unit}ps": Fraction(factor) for unit, factor in BYTE_UNITS.items()},
 }
 LARGEST = 10**30
-"""Bytes, seconds or bytes per second above which a quantity is taken for a slip of the keyboard."""
+"""Largest plausible number of bytes, seconds or bytes per second; a larger one is taken for a typing error."""
 _QUANTITY = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµ/]*)")
 
 
@@ -70,7 +70,7 @@ def _parse(text: str, units: Mapping[str, int | Fraction], kind: str, example: s
 
 
 def _near(unit: str, units: Iterable[str]) -> list[str]:
-    """Those that may have been meant. Never one that turns bits into bytes: that is a factor of 8."""
+    """Units that may have been meant. Never one that turns bits into bytes: that is a factor of 8."""
     if "b" not in unit.lower() and any("b" in known for known in units):
         return []  # a G, or a parsec, a second: nothing says of what
     alike = [known for known in units if ("b" in known) == ("b" in unit)]
@@ -88,7 +88,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_room(text: str) -> int:
-    """The same for a limit, of which a part of a byte is no use: ``"15.9GiB"`` is rounded down."""
+    """Bytes of a limit, with a part of a byte rounded down: ``"15.9GiB"``."""
     return int(_parse(text, BYTE_UNITS, "size", "16GiB"))
 
 
@@ -103,18 +103,8 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_part(text: str) -> float:
-    """``"1%"`` or ``"0.01"`` -> 0.01. Raises ValueError, to be said in the words of what it is a part of."""
+    """``"1%"`` or ``"0.01"`` -> 0.01. Raises ValueError, for the caller to explain."""
     return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-
-
-def format_bytes(size: int) -> str:
-    """The shortest binary spelling that :func:`parse_bytes` reads back to exactly ``size``."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        scaled = Fraction(size, BYTE_UNITS[unit])
-        text = f"{float(scaled):.6g}"
-        if scaled >= 1 and "e" not in text and Fraction(text) == scaled:
-            return f"{text}{unit}"
-    return f"{size}B"
 
 
 def show_bytes(size: float) -> str:
@@ -126,7 +116,7 @@ def show_bytes(size: float) -> str:
 
 
 def show_sizes(sizes: Sequence[int]) -> str:
-    """What follows the number of buckets: each size, or the range of more than a person would read."""
+    """The end of a phrase on a number of buckets: each size, or the range of many."""
     if len(sizes) > MOST_LISTED:
         return f" of {show_bytes(min(sizes))} to {show_bytes(max(sizes))}"
     return f": {', '.join(map(show_bytes, sizes))}"
@@ -166,5 +156,5 @@ def format_bandwidth(bytes_per_second: float) -> str:
 
 
 def how_many(number: int, noun: str) -> str:
-    """``1 worker``, ``2 workers``."""
+    """A number with its noun: ``1 worker``, ``2 workers``."""
     return f"{number} {noun}{'s' * (number != 1)}"

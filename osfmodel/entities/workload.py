@@ -1,4 +1,4 @@
-"""What one worker computes in one iteration, layer by layer, and when each gradient is ready."""
+"""A workload: the computation of one worker in one iteration, layer by layer, and when each gradient is ready."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.timeline import Span
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 
 GRAINS = ("", "gradient", "bucket")
-"""What a layer is; nothing where it is one of the model's, or a tensor of it, under its name."""
+"""Kinds of layers: "" for layers or tensors of the model under their names, else parts of a trace."""
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element, at whose multiples a tensor may be cut; 8, which suits all, for a type not known here."""
+    """Bytes of one element, at whose multiples a tensor may be cut; 8, which suits all, for an unknown type."""
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
 def holds_gradients(dtype: str | None) -> bool:
-    """Whether tensors of this type can be gradients: of floating-point numbers, or of a type that is not known."""
+    """Whether tensors of this type can be gradients: floating-point numbers, or an unknown type."""
     return dtype is None or "float" in dtype
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One parameter tensor, or one layer where the profile has no finer grain.
+    """One parameter tensor, or one layer if the profile is no finer.
 
     forward_time:     seconds of forward computation
     backward_time:    seconds of backward computation, after which its gradient is ready
     gradient_bytes:   size of its gradient; 0 for a layer without parameters, which is never communicated
     dtype:            element type of the gradient; tensors of different types never share a bucket
-    activation_bytes: bytes kept from forward to backward, where known
-    enqueue_time:     seconds after the start of the iteration at which the *host* submits the gradient, where
+    activation_bytes: bytes kept from forward to backward, if known
+    enqueue_time:     seconds after the start of the iteration at which the *host* submits the gradient, if
                       the host runs ahead of the device; unknown means together with the gradient
     peak_bytes:       most bytes of activations, inputs and scratch of all layers alive at once during its backward;
-                      parameters, gradients, buffers and optimizer state are not among them; where known
-    steady_bytes:     of peak_bytes, those that are there whatever the batch, such as gradients that are not ready yet
-    held_bytes:       size of the gradient in memory, where gradient_bytes is what is sent of it compressed
+                      parameters, gradients, buffers and optimizer state are not among them; if known
+    steady_bytes:     of peak_bytes, those that do not depend on the batch, such as gradients that are not ready yet
+    held_bytes:       size of the gradient in memory, if gradient_bytes is its compressed size
     """
 
     name: str
@@ -76,12 +77,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of the model, such as a residual or transformer block, that can be computed again in backward.
+    """A part of the model, such as a residual or transformer block, that can be recomputed in backward.
 
     name:        of the module
-    first, last: the layers that it spans, as they stand in the workload
-    kept_bytes:  of activations that it keeps from forward to backward, without its output: what computing it again
-                 gives back until then
+    first, last: the layers that it spans, in the order of the workload
+    kept_bytes:  of activations that it keeps from forward to backward, without its output: recomputing it frees
+                 them until then
     """
 
     name: str
@@ -96,11 +97,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """The gradients of a workload in the order in which they become ready: what a planner plans.
+    """The gradients of a workload in ready order: the input of planners.
 
     Parallel tuples, one entry per layer that has parameters. ``ready_times`` are seconds after the start of
-    the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times where the
-    profile does not say). ``held`` are the sizes in memory, where what is sent is compressed; empty where all is sent.
+    the iteration and never decrease; ``enqueue_times`` are when the host submits them (= ready times if the
+    profile does not say). ``held`` are the sizes in memory of compressed gradients; empty without compression.
     """
 
     names: tuple[str, ...]
@@ -112,12 +113,12 @@ class Gradients:
 
     @property
     def held_sizes(self) -> tuple[int, ...]:
-        """Of each in memory: what a framework fills its buckets with that compresses bucket by bucket (DDP)."""
+        """Size of each gradient in memory: the bytes that DDP counts, since it compresses by bucket."""
         return self.held or self.sizes
 
     @property
     def elements(self) -> dict[str, int]:
-        """By dtype, the bytes at whose multiples its tensors may be cut; 1 where they hold no whole elements."""
+        """Bytes of an element by dtype, at whose multiples tensors may be cut; 1 if sizes are not multiples of it."""
         kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
         pairs = list(zip(self.dtypes, self.sizes, strict=True))
         return {
@@ -127,7 +128,7 @@ class Gradients:
 
     @property
     def chains(self) -> list[list[int]]:
-        """Positions in ready order, those of each dtype by themselves: what may share a message."""
+        """Positions in ready order, by dtype: gradients that may share a bucket."""
         kinds = dict.fromkeys(self.dtypes)
         if len(kinds) == 1:
             return [list(range(len(self.dtypes)))]
@@ -139,21 +140,21 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one worker computes: layers from the input to the output, then an update of all parameters.
+    """The computation of one worker: layers from the input to the output, then an update of all parameters.
 
     Backward visits the layers in reverse, so ``layers`` stand in the reverse of the order in which their
     gradients become ready. ``update_time`` is seconds of optimizer step per iteration; ``batch_size`` is
-    samples per worker and iteration, where known.
+    samples per worker and iteration, if known.
 
-    segments:     what can be computed again, in the order of the layers; they do not overlap
-    state_bytes:  of the optimizer's state, where known
-    update_bytes: of scratch alive at once during the optimizer's step, where known
-    fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, where known
-    sent_as:      how its gradients are compressed, such as "fp16" or "powersgd:4"; nothing where they are sent as held
-    grain:        what each layer is where the names of layers are made up: of GRAINS, "gradient" or "bucket" of a trace
-    computing:    the part of its time in which the device really computed, above 0 to 1; None where that is not known
+    segments:     parts that can be recomputed, in the order of the layers; they do not overlap
+    state_bytes:  of the optimizer's state, if known
+    update_bytes: of scratch alive at once during the optimizer's step, if known
+    fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, if known
+    sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without
+    grain:        kind of its layers if their names are made up: "gradient" or "bucket" of a trace, of GRAINS
+    computing:    part of its time in which the device really computed, above 0 to 1; None if not known
 
-    Raises DataError for no layers, duplicate names, and times or sizes that cannot be.
+    Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
 
     name: str
@@ -191,7 +192,7 @@ class Workload:
                 raise DataError(f"the computing part of workload {self.name!r} is {self.computing!r}: 1 at most")
         _require_unique([layer.name for layer in self.layers], self.name)
         _require_segments(self.segments, self.layers, self.name)
-        forward_time = sum(layer.forward_time for layer in self.layers)
+        forward_time = plain_sum(layer.forward_time for layer in self.layers)
         backward_time, gradients = _backward(self.layers, forward_time)
         require_count(sum(gradients.sizes), f"gradient bytes of workload {self.name!r} in all")
         if not forward_time + backward_time + self.update_time > 0:
@@ -202,12 +203,12 @@ class Workload:
 
     @property
     def compute_time(self) -> float:
-        """Seconds of one iteration of one worker alone: forward + backward + update."""
+        """Seconds of one iteration on a single GPU: forward + backward + update."""
         return self.forward_time + self.backward_time + self.update_time
 
     @property
     def computation(self) -> tuple[Span, ...]:
-        """Forward, then backward, of a worker that nothing slows: the same spans each time, which plans share."""
+        """Forward and backward of an undisturbed worker: the same spans each time, shared by all plans."""
         if not self._computation:
             object.__setattr__(self, "_computation", tuple(_spans(self.layers, self.forward_time)))
         return self._computation
@@ -218,7 +219,7 @@ class Workload:
         return sum(self.gradients.sizes)
 
     def span(self, segment: str) -> slice:
-        """Where the layers of a segment stand. Raises DataError for a segment that is not there."""
+        """The slice of ``layers`` that a segment spans. Raises DataError for an unknown segment."""
         for one in self.segments:
             if one.name == segment:
                 return _span(one, {layer.name: place for place, layer in enumerate(self.layers)})
@@ -226,19 +227,19 @@ class Workload:
         raise DataError(f"workload {self.name!r} has no segment {segment!r}: known are {known}")
 
     def recomputing(self, segments: Sequence[str]) -> Workload:
-        """The same with the forward of these segments carried out once more, before their backward.
+        """The workload with the forward of these segments repeated before their backward.
 
-        Raises DataError for a segment that is not there.
+        Raises DataError for an unknown segment.
         """
         layers = list(self.layers)
         for span in map(self.span, segments):
-            again = sum(layer.forward_time for layer in layers[span])
+            again = plain_sum(layer.forward_time for layer in layers[span])
             last = layers[span.stop - 1]
             layers[span.stop - 1] = replace(last, backward_time=last.backward_time + again)
         return replace(self, layers=tuple(layers)) if segments else self
 
     def scaled(self, factor: float) -> Workload:
-        """The same with all times ``factor`` times as long, as on another device. Raises DataError at 0 or less."""
+        """The workload with all times ``factor`` times as long, as on another device. Raises DataError at 0 or less."""
         require_positive(factor, f"the factor on the times of workload {self.name!r}")
         layers = tuple(
             replace(
@@ -252,7 +253,7 @@ class Workload:
         return replace(self, layers=layers, update_time=self.update_time * factor)
 
     def ahead(self, lead: float) -> Workload:
-        """The same with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
+        """The workload with a host that submits work ``lead`` times as fast as the device computes it; 1: in step.
 
         Each gradient is submitted at its ready time divided by ``lead``. Raises DataError below 1.
         """
@@ -318,7 +319,7 @@ def _backward(layers: Sequence[Layer], forward_time: float) -> tuple[float, Grad
 
 
 def _spans(layers: Sequence[Layer], forward_time: float) -> Iterator[Span]:
-    """The layers on the compute stream, summed up as the ready times are."""
+    """The layers on the compute stream, added up in the same order as the ready times."""
     end: float = 0
     for layer in layers:
         start, end = end, end + layer.forward_time
@@ -336,13 +337,13 @@ def _held(layers: Sequence[Layer]) -> tuple[int, ...]:
 
 
 COMPUTING = 0.9
-"""A device that computed in a smaller part of a workload's time is said to have."""
+"""Part of a workload's time below which a remark says that the device was partly idle."""
 
 
 def idle(workload: Workload) -> str:
-    """A clause where the device really computed in little of what stands as computation; else nothing.
+    """A clause that says so if the device really computed in little of the compute time; else "".
 
-    The rest is what a faster device does not shorten: the host, input, collectives that are no gradients'.
+    The rest is time that a faster device does not shorten: the host, input, collectives other than gradients'.
     """
     if workload.computing is None or workload.computing >= COMPUTING:
         return ""

@@ -1,4 +1,4 @@
-"""What changes with the number of workers and with the bucket size, as curves."""
+"""Curves over the number of workers and over bucket size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.rounding import within
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.report import Scaling, ScalingLine, Sweep
 from osfmodel.planning.results import Comparison
@@ -19,19 +20,19 @@ from osfmodel.solve.caps import in_elements
 from osfmodel.targets import CONFIG_TARGETS, Target
 
 FURTHER = 4
-"""A curve without counts of its own goes up to so many times the workers of the report."""
+"""Largest worker count of a default curve, as a multiple of the report's."""
 CAPS = 96
-"""Bucket sizes in a sweep, evenly spread over the logarithm."""
+"""Number of bucket sizes in a sweep, evenly spaced over the logarithm."""
 CLOCKED_CAPS = 32
-"""The same for a framework with a clock, whose loop is followed for each."""
+"""Number of bucket sizes for a framework with a clock, whose loop is simulated for each."""
 SMALLEST_PART = 1 / 4096
-"""The smallest of them, as a part of all gradients, where no tensor is larger."""
+"""Least bucket size in a sweep, as a part of all gradients, unless the largest tensor is smaller still."""
 
 
 def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:
-    """Worker counts for a curve: those that ``cluster`` was measured with, else doublings up to 4 times ``workers``.
+    """Worker counts for a curve: those that ``cluster`` was measured with, else powers of two up to 4 x ``workers``.
 
-    One worker alone is among them where there would be one point only.
+    One worker is included if there would be only one point.
     """
     found = {workers, *worker_counts(cluster)}
     if not worker_counts(cluster):
@@ -40,9 +41,9 @@ def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:
 
 
 def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen: int) -> Scaling:
-    """The curves of what is ``compared`` at each count; those that cannot be priced are left out, but for ``chosen``.
+    """Scaling curves from the comparison at each count; counts that cannot be priced are left out.
 
-    Raises OsfError for that.
+    Raises OsfError if ``chosen`` itself cannot be priced.
     """
     rows = []
     for count in counts:
@@ -61,9 +62,9 @@ def scaling(compared: Callable[[int], Comparison], counts: Sequence[int], chosen
 
 
 def sweep(comparison: Comparison, target: str) -> Sweep | None:
-    """A framework with one limit after the other, timed by the engine, beside its default, the first of ``comparison``.
+    """Iteration time of a framework at each of many bucket size limits, with its default in ``comparison``.
 
-    None where it has no such setting, or there is nothing to send.
+    None if it has no such setting, or there is nothing to send.
     """
     framework, workload, default = CONFIG_TARGETS[target], comparison.workload, comparison.predictions[0]
     knob, gradients = framework.size, workload.gradients
@@ -75,14 +76,14 @@ def sweep(comparison: Comparison, target: str) -> Sweep | None:
     timed = _Timed(workload, pricing, framework)
     rows = [timed(knob.knobs(cap)) for cap in caps]
     times = tuple(time for time, _ in rows)
-    best = max(place for place, time in enumerate(times) if time <= min(times) * (1 + 1e-12))
+    best = max(place for place, time in enumerate(times) if time <= within(min(times)))
     counts = tuple(count for _, count in rows)
     bound = default.lower_bound
     return Sweep(target, knob.name, knob.elements, caps, times, counts, best, default.iteration_time, bound)
 
 
 class _Timed:
-    """(Iteration time, buckets) of knobs; each plan is timed once, since many limits form the same."""
+    """Iteration time and number of buckets for knobs; each plan is timed once, since many limits form the same."""
 
     def __init__(self, workload: Workload, pricing: Pricing, target: Target) -> None:
         self.workload, self.pricing, self.target = workload, pricing, target
@@ -96,7 +97,7 @@ class _Timed:
 
 
 def _caps(sizes: Sequence[int], count: int, also: int | None) -> tuple[int, ...]:
-    """So many, from the largest tensor or 1/4096 of all, whichever is less, up to all."""
+    """``count`` limits, from the largest tensor or 1/4096 of all gradients, whichever is less, up to all of them."""
     whole = sum(sizes)
     least = max(min(max(sizes), int(whole * SMALLEST_PART)), 1)
     steps = [least * (whole / least) ** (number / (count - 1)) for number in range(count)]

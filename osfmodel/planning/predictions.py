@@ -1,4 +1,4 @@
-"""Forward: a workload on a cluster under a plan, and several plans side by side."""
+"""Predict a workload on a cluster under a plan, and several plans side by side."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import AUTO, engine_called
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
@@ -28,15 +29,15 @@ from osfmodel.targets import runs_on
 from osfmodel.targets.named_plans import STOCK_PLANS, named_plan
 
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, PlanRule]
-"""A plan to predict: a name of NAMED_PLANS, a plan, or either under a label of its own."""
+"""A plan to predict: a name in NAMED_PLANS, a plan, or a plan or rule with a label."""
 
 
 def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int, engine: str = AUTO) -> Prediction:
     """The iteration of ``workload`` under ``plan`` (a Plan, or a name from NAMED_PLANS) on ``workers`` workers.
 
-    With the effects of the cluster, or by another engine of ENGINES, such as ``osf``, with what that knows.
+    It includes the effects of the cluster; another engine of ENGINES, such as ``osf``, includes those that it knows.
 
-    Raises UsageError for an unknown name or worker count, CostError where the cluster cannot price it, PlanError where
+    Raises UsageError for an unknown name or worker count, CostError if the cluster cannot price it, PlanError if
     the plan does not belong to the workload.
     """
     return compare(workload, cluster, workers, [plan], engine=engine).predictions[0]
@@ -52,8 +53,8 @@ def compare(
 ) -> Comparison:
     """Predict each of ``plans``: a name, a Plan, (label, Plan) or (label, PlanRule). Raises as :func:`predict`.
 
-    Each under its own rules, that of a plan given or those which a named one was made for, but for the fields of
-    Objective in ``rules``, such as {"channels": 2}, which hold for all.
+    Each plan is predicted under its own rules, or those that a named plan was made for; fields of Objective in
+    ``rules``, such as {"channels": 2}, replace them for all plans.
     """
     require_nouns(workload, cluster)
     subject = _Subject(workload, cluster, workers, engine)
@@ -65,7 +66,7 @@ def compare(
 
 
 class _Subject:
-    """What all plans of a comparison share."""
+    """Prices, caveats and bounds that all plans of a comparison share."""
 
     def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str) -> None:
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
@@ -77,11 +78,11 @@ class _Subject:
         self._bounds: list[Bound] = []
 
     def paid(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
-        """Prices for plans under these rules and this executor, as far as the engine knows them."""
+        """Prices for plans under these rules and this executor, as far as the engine models them."""
         return self.engine.seen(self.pricing.for_rules(objective, executor))
 
     def bound(self, objective: Objective, pricing: Pricing) -> Bound:
-        """What no schedule under these rules can beat; one for all plans that pay and are allowed the same."""
+        """The lower bound under these rules; plans with the same prices and rules share one."""
         question = Question(self.workload, pricing, objective)
         for bound in self._bounds:
             if bound.question == question:
@@ -90,7 +91,7 @@ class _Subject:
         return self._bounds[-1]
 
     def timeline(self, solution: Solution) -> Timeline:
-        """That of the engine; ours made it for the solution."""
+        """The engine's timeline; with our own engine, the one that came with the solution."""
         plan, question = solution.require_plan(), solution.question
         return solution.require()[1] if self.ours else self.engine.carry_out(self.workload, plan, question.pricing)
 
@@ -102,6 +103,14 @@ def _labelled(given: Given) -> tuple[str, Plan | PlanRule]:
     return ("given", given) if isinstance(given, Plan) else given
 
 
+def _require_valid(plan: Plan, workload: Workload, place: str) -> None:
+    """Raise PlanError or DataError, beginning with ``place``, where the plan is not one for the workload."""
+    try:
+        plan.require_valid(workload)
+    except (PlanError, DataError) as error:
+        raise type(error)(f"{place}{error}") from None
+
+
 def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Prediction:
     label, entry = _labelled(given)
     if isinstance(entry, PlanRule):
@@ -110,6 +119,7 @@ def _predict(subject: _Subject, given: Given, rules: Mapping[str, Any]) -> Predi
         solution, caveats = entry.make(bound.question), entry.caveats(subject.workload)
     else:
         objective, caveats = replace(entry.objective, **rules), ()
+        _require_valid(entry, subject.workload, "" if isinstance(given, Plan) else f"{label}: ")
         plan = entry.under(objective)
         bound = subject.bound(objective, subject.engine.seen(subject.pricing.for_plan(plan)))
         solution = Solution(bound.question, plan, Status.HEURISTIC)

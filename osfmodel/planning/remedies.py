@@ -1,8 +1,8 @@
-"""What would help a traced job: each remedy priced by the model, or by the replay of the trace where that is its own.
+"""Remedies for a traced job: each is priced by the model, or by the replay of the trace if it cures a cause there.
 
-The model predicts the step of the job as it is and with the remedy. Where it has the job faster than it was, the rest,
-such as a straggler, is taken to stay; where it has it slower, communication that is exposed is scaled to what was
-measured.
+The model predicts the step as it is and with the remedy. If its prediction is faster than the measured step, the
+difference, such as a straggler, is taken to stay; if it is slower, exposed communication is scaled down to fit the
+measurement.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
@@ -32,11 +33,11 @@ from osfmodel.planning.tuning import tune
 
 MODEL, REPLAY = "model", "replay"
 OFF = 0.1
-"""The model is said to be off where it differs from the step that was measured by a larger part."""
+"""Relative error of the predicted step from which a remark says that the model is off."""
 UNLIKE = 2.0
-"""Times of messages that differ by more than this factor are not alike."""
+"""Largest factor by which times of messages may differ and still count as alike."""
 SMALL = 0.01
-"""Part of the step below which a fault of the trace is not worth a remedy of its own."""
+"""Part of the step below which a cause gets no remedy of its own."""
 POWER_SGD_RANK = 4
 BEYOND = "priced beyond the largest message measured"
 ONE_SIZE = (
@@ -47,9 +48,9 @@ ONE_SIZE = (
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """A step as the model has it: its seconds, and BEYOND where a message in it is larger than any that was priced.
+    """A predicted step: its seconds, and BEYOND if it has a message larger than any that was priced.
 
-    Smaller ones than were measured cost at most what the smallest did, which overstates no remedy.
+    Messages smaller than the smallest measured are priced like that one at most, which overstates no remedy.
     """
 
     seconds: float
@@ -57,7 +58,7 @@ class Modelled:
 
     @classmethod
     def of(cls, seconds: float, plan: Plan, pricing: Pricing) -> Modelled:
-        """Of the plan that is sent in it."""
+        """The step of ``seconds`` with ``plan``."""
         measured = pricing.cost().measured_range
         largest = max((bucket.size for bucket in plan.buckets), default=0)
         return cls(seconds, BEYOND if measured is not None and largest > measured[1] else "")
@@ -65,12 +66,12 @@ class Modelled:
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """The job that was traced, as the model has it.
+    """A traced job for the model.
 
-    cluster: its network as the trace shows it; stated: as it is said to be, where that was given
-    now:     what the model predicts for a step
-    micro_batches: of a step, as it is
-    others:  seconds of a step that are exposed in collectives that are no all-reduces, which the model does not have
+    cluster: its network as the trace shows it; stated: as the user gave it, if at all
+    now:     predicted seconds of a step as it is
+    micro_batches: per step, as it is
+    others:  exposed seconds per step of collectives other than all-reduces, which the model does not have
     ddp:     whether the trace shows DDP, so that a remedy can be a setting of it
     """
 
@@ -85,7 +86,7 @@ class TracedJob:
     ddp: bool = True
 
     def step(self, workload: Workload, cluster: Cluster, workers: int | None = None) -> Modelled:
-        """A step of another workload, with the same layers in the same buckets."""
+        """The predicted step for another workload, with the same layers in the same buckets."""
         pricing, plan = pricing_of(cluster, workers or self.workers), carried_over(self.plan, workload)
         return Modelled.of(predict_timeline(workload, plan, pricing).iteration_time, plan, pricing)
 
@@ -104,14 +105,14 @@ def carried_over(plan: Plan, workload: Workload) -> Plan:
 class Measure:
     """A remedy that the model prices.
 
-    what:    what it is, for this job
-    price:   a step with it. Raises OsfError, saying why, where that cannot be priced
-    note:    what that leaves out
-    samples: those of a step of the job, as a multiple of now
-    applies: whether the job may take it
-    alone:   seconds that one worker alone computes with it, by the model
-    network: whether other collectives than all-reduces take another time with it, so that the model has no price where
-             they matter
+    what:    its description for this job
+    price:   a step with it. Raises OsfError with the reason if it cannot be priced
+    note:    what the price leaves out
+    samples: samples per step, as a multiple of the present number
+    applies: whether the job can use it
+    alone:   predicted seconds of computation with it on a single GPU
+    network: whether it changes the time of collectives other than all-reduces as well, so that the model has no price
+             for jobs in which these matter
     """
 
     what: Callable[[TracedJob], str]
@@ -128,7 +129,7 @@ def _named(what: str) -> Callable[[TracedJob], str]:
 
 
 def _set(job: TracedJob, what: str, setting: str) -> str:
-    """``what``, and for a job of DDP which setting of its that is."""
+    """``what``; for a job of DDP, with the setting that does it."""
     return f"{what} ({setting})" if job.ddp else what
 
 
@@ -207,17 +208,17 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
         ),
     }
 )
-"""By name, what the model prices; what the replay prices stands with its cause."""
+"""Remedies that the model prices, by name; those that the replay prices stand with their causes."""
 
 
 def remedies(
     trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None
 ) -> tuple[tuple[Remedy, ...], tuple[str, ...]]:
-    """What would help the job, the most samples per second first, and what there is to say of all of them.
+    """Remedies for the job, the most samples per second first, and remarks on all of them.
 
-    Workload, buckets and prices are those of the trace. A workload that is given takes its place; a cluster says what
-    its network could do, and how prices depend on sizes and workers. Where a remedy cannot be priced, its note
-    says why.
+    Workload, buckets and prices are the trace's own. ``workload`` replaces the trace's; ``cluster`` gives the
+    possible speed of its network, and how prices depend on sizes and workers. If a remedy cannot be priced, its note
+    gives the reason.
     """
     faults = tuple(_faults(found))
     if found.workers < 2:
@@ -253,21 +254,21 @@ def remedies(
 def job_of(
     trace: Trace, found: Explanation, cluster: Cluster | None = None, workload: Workload | None = None
 ) -> TracedJob:
-    """The job as the model has it. Raises OsfError, saying why, where the trace does not hold what that takes."""
+    """The job for the model. Raises OsfError with the reason if the trace does not hold enough for that."""
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
     wires = wires_of(trace, found.workers, cluster)
     now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
-    others = sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
+    others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
     usual = usual_step(trace)
     return TracedJob(subject, wires, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
 
 
 def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
-    """What all-reduces had the wires for, as an import has it.
+    """The network as the job's all-reduces saw it.
 
-    Of ``cluster``, as much slower as those of the trace took longer in all than it prices them. Raises DataError where
-    no size is known.
+    With ``cluster``: that one, slowed down by the factor by which the trace's all-reduces took longer than priced.
+    Raises DataError if no size is known.
     """
     if cluster is None:
         return cluster_of(trace)
@@ -276,15 +277,15 @@ def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Clus
 
 
 def _slowness(trace: Trace, workers: int, cluster: Cluster) -> float:
-    """How many times as long all-reduces of the trace took in all as ``cluster`` prices them."""
+    """Time of all all-reduces of the trace over the time for which ``cluster`` prices them."""
     times = wire_times_by_size(trace).get(("all_reduce", workers), {})
     price = pricing_of(cluster, workers).cost()
-    priced = sum(price(size) * len(seconds) for size, seconds in times.items())
-    return sum(map(sum, times.values())) / priced if priced else 1.0
+    priced = plain_sum(price(size) * len(seconds) for size, seconds in times.items())
+    return plain_sum(map(plain_sum, times.values())) / priced if priced else 1.0
 
 
 def _large_start_ups(job: TracedJob) -> list[str]:
-    """A sentence where the time of the smallest message of a table stands for a start-up that it is mostly not."""
+    """A remark if the table's smallest message, whose time is taken as start-up, is mostly transfer."""
     cost = pricing_of(job.cluster, job.workers).cost()
     if not isinstance(cost, TableCost):
         return []
@@ -324,15 +325,15 @@ def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:
 
 
 def _counted(count: int, now: int) -> str:
-    """``2``, or ``6, not 3,`` where there are several now."""
+    """``2``, or ``6, not 3,`` if there are several micro-batches now."""
     return str(count) if now == 1 else f"{count}, not {now},"
 
 
 def _measured(measured: float, job: TracedJob, seconds: float, alone: float) -> float:
-    """What the model has at ``seconds``, ``alone`` of one worker alone, in the terms of what was measured.
+    """The measured step with a remedy of predicted ``seconds``, ``alone`` of them computation.
 
-    Where the model has the step of the job itself faster, the rest stays as it was; where slower, communication that is
-    exposed is taken to be as much less of it.
+    If the model's step of the job itself is faster than measured, the difference stays; if it is slower, exposed
+    communication is scaled down by the same factor.
     """
     own = job.workload.compute_time
     if job.now <= measured:
@@ -343,5 +344,5 @@ def _measured(measured: float, job: TracedJob, seconds: float, alone: float) -> 
 
 
 def _ranked(found: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
-    """The most samples per second first; those without a price last."""
+    """Remedies by samples per second, the most first; those without a price last."""
     return tuple(sorted(found, key=lambda one: -(one.throughput or 0.0)))

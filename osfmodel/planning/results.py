@@ -1,4 +1,4 @@
-"""What planning finds: predictions side by side, and a tuned configuration with what it does at each worker count."""
+"""Results of planning: predictions side by side, and a tuned configuration with its times at each worker count."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from osfmodel.engine.bands import Band
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import TIE
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
@@ -20,25 +21,22 @@ from osfmodel.planning.what_if import WhatIf
 from osfmodel.solve.bounds import plan_bound
 from osfmodel.solve.solution import Question
 
-ROUNDING = 1e-12
-"""A gap this small is rounding of the same number computed in two ways."""
-
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A lower bound that is computed when it is asked for, since it takes longer than a prediction."""
+    """A lower bound that is computed on first use, since it takes longer than a prediction."""
 
     question: Question
     plan: Plan | None = None
 
     @property
     def objective(self) -> Objective:
-        """The rules that it holds for."""
+        """The rules under which the bound holds."""
         return self.question.objective
 
     @cached_property
     def value(self) -> float:
-        """Seconds, for what this plan recomputes, releases and sends sparsely where there is one."""
+        """Seconds of the bound; if a plan is given, with its recomputing, releasing and sparse sending."""
         if self.plan is not None:
             return plan_bound(self.question.workload, self.plan, self.question.pricing)
         return self.question.lower_bound
@@ -46,11 +44,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one plan makes of one iteration; what takes longer than that is computed when it is asked for.
+    """The prediction of one iteration under one plan; slower parts are computed on first use.
 
-    alone:     seconds of the iteration if it scaled perfectly, those of one worker alone
-    caveats:   what a prediction for this framework takes for granted
-    shared:    warnings about workload and cluster, whatever the plan
+    alone:     seconds of the iteration with perfect scaling, those of a single GPU
+    caveats:   assumptions of a prediction for this framework
+    shared:    warnings about workload and cluster, the same for all plans
     has_bands: whether error bands were made for the engine
     formed_by: (plan, workload) -> the stock frameworks that can form it
     """
@@ -67,15 +65,15 @@ class Prediction:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Where a price is extrapolated."""
+        """Warnings about workload and cluster, and about extrapolated prices."""
         question = self.bound.question
         return self.shared + plan_extrapolation(question.workload, self.plan, question.pricing)
 
     @cached_property
     def band(self) -> Band | None:
-        """How far such predictions were from measured runs.
+        """The error band of such predictions against measured runs.
 
-        None where nothing is communicated, and for sparse plans and engines other than ours, for which none was made.
+        None if nothing is communicated, and for sparse plans and other engines, which have no measured bands.
         """
         if not self.has_bands or self.plan.sparse:
             return None
@@ -84,27 +82,27 @@ class Prediction:
 
     @cached_property
     def runs_on(self) -> tuple[str, ...]:
-        """The stock frameworks that can carry the plan out; none means that it needs an executor."""
+        """The stock frameworks that can carry out the plan; empty if it needs an executor."""
         return () if self.formed_by is None else self.formed_by(self.plan, self.bound.question.workload)
 
     @property
     def scaling_factor(self) -> float:
-        """Of one worker alone, who recomputes nothing, to this: 1 is perfect scaling."""
+        """Time of a single GPU, without recomputing, over the iteration time: 1 is perfect scaling."""
         return self.alone / self.iteration_time
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All that there is to be careful about."""
+        """All caveats and warnings."""
         return self.warnings + self.caveats
 
     @property
     def iteration_time(self) -> float:
-        """Seconds."""
+        """Seconds for one iteration."""
         return self.timeline.iteration_time
 
     @property
     def engine(self) -> str:
-        """Which engine made the timeline."""
+        """Name of the engine that made the timeline."""
         return self.timeline.engine
 
     @property
@@ -116,7 +114,7 @@ class Prediction:
     def gap(self) -> float:
         """iteration_time / lower_bound - 1."""
         gap = self.timeline.iteration_time / self.lower_bound - 1
-        return 0.0 if abs(gap) < ROUNDING else gap
+        return 0.0 if abs(gap) <= TIE else gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,37 +130,37 @@ class Comparison:
 
     @property
     def lower_bound(self) -> float:
-        """Seconds that no schedule can beat under any of the rules that the plans stand under."""
+        """Seconds that no schedule can beat under the rules of any of the plans."""
         return min(bound.value for bound in self.bounds)
 
     def throughput(self, prediction: Prediction) -> float | None:
-        """Samples per second of all workers together; None where the batch size is not known."""
+        """Samples per second of all workers together; None if the batch size is not known."""
         batch = self.workload.batch_size
         return None if batch is None else self.workers * batch / prediction.iteration_time
 
     def under(self, what_if: WhatIf, alone: float) -> Comparison:
-        """The same, where ``what_if`` made workload and cluster, with scaling factors relative to ``alone`` seconds."""
+        """The comparison marked as made under ``what_if``, with scaling factors relative to ``alone`` seconds."""
         said = what_if.caveats(self.workload, self.cluster)
         predictions = tuple(replace(one, alone=alone, caveats=one.caveats + said) for one in self.predictions)
         return replace(self, what_if=what_if, predictions=predictions)
 
 
 WORTHWHILE = 0.005
-"""Gains below half a percent are within what repeated runs differ by, so they are not called improvements."""
+"""Smallest gain that is called an improvement: repeated runs differ by as much."""
 
 
 PROVEN = 0.0005
-"""What is left to the bound below this part is rounding of whole bytes and of what is printed."""
+"""Gap to the bound below which a plan counts as optimal: the rest is rounding of bytes and of printed figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The recommended configuration at one worker count. Times in seconds.
 
-    tuned_time:   with the configuration, as the framework will really carry it out
+    tuned_time:   with the configuration, as the framework really carries it out
     default_time: with the framework's defaults
-    band:         how far such predictions were from measured runs
-    optimal_time: of the best plan of whole tensors in ready order, whether the framework can form it or not
+    band:         error band of such predictions
+    optimal_time: of the best plan of whole tensors in ready order, even if the framework cannot form it
     """
 
     workers: int
@@ -174,12 +172,12 @@ class Outcome:
 
     @property
     def gap(self) -> float:
-        """tuned_time / lower_bound - 1: at most so much is left for any other schedule."""
+        """tuned_time / lower_bound - 1: no other schedule can save more."""
         return self.tuned_time / self.lower_bound - 1
 
     @property
     def left(self) -> float:
-        """Part of the tuned iteration time that any other schedule could save at most."""
+        """Largest part of the tuned iteration time that any other schedule could save."""
         return 1 - self.lower_bound / self.tuned_time
 
     @property
@@ -190,10 +188,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The configuration for ``target``, the plan that comes of it, and what it does at each worker count.
+    """The configuration for ``target``, its plan, and its times at each worker count.
 
-    ``plan`` is as realised at the first worker count. ``warnings`` say where a price is extrapolated, ``remarks`` what
-    is lost, what a slower network would change, and what a prediction for this framework takes for granted.
+    ``plan`` is the one at the first worker count. ``warnings`` name extrapolated prices; ``remarks`` name losses,
+    changes on a slower network, and assumptions of a prediction for this framework.
     """
 
     workload: Workload = field(repr=False)
@@ -209,17 +207,17 @@ class Tuning:
     what_if: WhatIf = field(default=WhatIf(), repr=False)
 
     def under(self, what_if: WhatIf) -> Tuning:
-        """The same, where ``what_if`` made workload and cluster."""
+        """The tuning marked as made under ``what_if``."""
         return replace(self, what_if=what_if, remarks=self.remarks + what_if.caveats(self.workload, self.cluster))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All that there is to be careful about."""
+        """All caveats and warnings."""
         return self.warnings + self.remarks
 
     @property
     def improvement(self) -> bool:
-        """Whether it saves 0.5 % or more of the default's time at some worker count."""
+        """Whether the configuration saves 0.5 % or more of the default's time at some worker count."""
         return any(outcome.gain >= WORTHWHILE for outcome in self.outcomes)
 
     @property

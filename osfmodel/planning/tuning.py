@@ -1,4 +1,4 @@
-"""Backward: the configuration that makes a framework form the best plan, for one worker count or a range."""
+"""Tune: find the settings with which a framework forms the best plan, for one worker count or several."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
+from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
@@ -25,17 +26,17 @@ from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS
 
 NEGLIGIBLE = 0.001
-"""What a plan may lose against the optimum, as a part of its time, for being safe on a slower network."""
+"""Loss against the optimum, as a part of its time, that a plan may take for being safe on a slower network."""
 STRESS = (1.25, 1.5, 2.0)
-"""How many times slower than stated a network may turn out to be; plans are made to bear it."""
+"""Factors by which the real network may be slower than stated; plans are made to bear them."""
 HOST_LEADS = (1.0, 2.0, 5.0)
-"""How many times as fast as the device a host may submit what that computes, where nobody says."""
+"""Default factors of how much faster than the device a host may submit its work."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
-"""Factors at which a plan is compared with the default."""
+"""Factors of network slowness at which a plan is compared with the default."""
 
 
 def tuned_rule(tuning: Tuning) -> PlanRule:
-    """The configuration that was found, as a plan that can be predicted at any worker count."""
+    """The tuned configuration as a rule that makes a plan at any worker count."""
     target, convert = CONFIG_TARGETS[tuning.target], CONFIG_TARGETS[tuning.target].convert
     default = target.executes and tuning.knobs == convert.default_knobs()  # which is what one has without it
     return PlanRule(
@@ -59,13 +60,13 @@ def tune(
     """The best configuration of ``target`` (default ddp) for ``workers``.
 
     For one worker count the plan is within 0.1 % of the exact optimum (Horovod's settings alone are preferred to groups
-    within 0.5 %) and, within that, as good as was found on a network up to twice as slow as stated. For several it is
-    the one whose worst slow-down against the best plan of each count is as small as was found, and it is slower than
-    the default at none of them. Every candidate is timed with the cluster's effects.
+    within 0.5 %) and, within that, the best that was found on a network up to twice as slow as stated. For several it
+    is the one whose worst slow-down against the best plan of each count is the smallest that was found, and it is
+    slower than the default at none of them. Every candidate is timed with the cluster's effects.
 
-    Where settings depend on how far the host runs ahead of the device (Horovod's), and the workload does not say when
+    If settings depend on how far the host runs ahead of the device (Horovod's), and the workload does not say when
     its tensors are submitted, they are the best in the worst of ``leads``: how many times as fast as the device the
-    host may be; by default HOST_LEADS, or 1 where the host computes itself. Other rules than the plain ones, or than
+    host may be; by default HOST_LEADS, or 1 if the host itself computes. Other rules than the plain ones, or than
     those of a target that has its own, need the target ``runtime``.
 
     Raises UsageError for an unknown target, no worker count, or leads that change nothing, CostError where the cluster
@@ -120,7 +121,7 @@ def tune(
 
 
 def _grain(workload: Workload) -> tuple[str, ...]:
-    """What is said where layers are what a trace saw sent together."""
+    """A remark if the layers are buckets that a trace saw, not single layers."""
     if workload.grain != "bucket":
         return ()
     return ("each layer is a bucket of the traced job, so that smaller buckets cannot be looked at",)
@@ -134,7 +135,7 @@ def _outcomes(
     default: Sequence[float],
 ) -> tuple[Outcome, ...]:
     times = task.times(knobs)
-    # Where the optimum could only be searched for (several dtypes), what was realised may be better still.
+    # With several dtypes the optimum is only searched for: the tuned plan may be better still.
     best = [min(time, timeline.iteration_time) for time, (_, timeline) in zip(times, optima, strict=True)]
     return tuple(map(Outcome, counts, times, default, best, task.bounds(), task.bands(knobs)))
 
@@ -142,7 +143,7 @@ def _outcomes(
 def _choose(
     task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], default: Sequence[float], searched: Any | None
 ) -> Any:
-    """The first of the candidates whose worst slow-down is (all but) the smallest. Raises PlanError for none."""
+    """The first candidate whose worst slow-down is the smallest, or almost. Raises PlanError without candidates."""
     best = [timeline.iteration_time for _, timeline in optima]
     several = len(task.costs) > 1
     ceilings = list(default) if several else [time * (1 + NEGLIGIBLE) for time in best]
@@ -150,23 +151,23 @@ def _choose(
     candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
     if not candidates:
         raise PlanError("no settings of this framework keep the limits for this workload: raise them")
-    # What was searched for is kept where nothing else is much better; then, for one count, the robust plan.
+    # The target's own search wins unless another candidate is much better; then, for one count, the robust plan.
     values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
     close = 0 if several else NEGLIGIBLE
     search = task.target.search
     allowed = [1 + (search.reluctance if search and knobs is searched else close) for knobs in candidates]
     rows = zip(candidates, values, allowed, strict=True)
-    return next(knobs for knobs, value, factor in rows if value <= min(values) * factor)
+    return next(knobs for knobs, value, factor in rows if value <= within(min(values) * factor))
 
 
 def _candidates(
     task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]
 ) -> Iterator[Any]:
-    """Knobs to choose among: for a robust plan, for the best plan of each count, and the defaults."""
+    """Knobs to choose among: those of a robust plan, of the best plan of each count, and the defaults."""
     robust = _robust(task, optima, ceilings)
     pairs = [(robust, task.pricings[0])] if robust is not None else []
     pairs += [(plan, pricing) for (plan, _), pricing in zip(optima, task.pricings, strict=True)]
-    # Spelled out where the target can spell it, so that the recommendation is a complete one.
+    # The defaults are spelled out if the target can do so, for a complete recommendation.
     pairs.append((task.target.convert.default(task.workload, task.pricings[0]), task.pricings[0]))
     seen: set[Plan] = set()
     for plan, pricing in pairs:
@@ -177,7 +178,7 @@ def _candidates(
 
 
 def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilings: Sequence[float]) -> Plan | None:
-    """One plan for all counts; for one count, one that also serves slower networks. None where dtypes alternate."""
+    """One plan for all counts; for one count, one that suits slower networks too. None if dtypes alternate."""
     if not task.objective.plain:
         return None  # the search for robust plans knows the barrier only
     costs, known = list(task.costs), list(optima)
@@ -196,7 +197,7 @@ def _robust(task: TuningProblem, optima: Sequence[tuple[Plan, Timeline]], ceilin
 
 
 def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
-    """What is lost against the best plan, and why."""
+    """A remark on the loss against the best plan, with its reason."""
     worst, workers = max((outcome.tuned_time / outcome.optimal_time - 1, outcome.workers) for outcome in outcomes)
     if worst < WORTHWHILE:
         return []
@@ -206,7 +207,7 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
-    """The leads to be tuned for. Raises UsageError for some where they change nothing."""
+    """The leads to tune for. Raises UsageError if leads are given but change nothing."""
     known = any(layer.enqueue_time is not None for layer in task.workload.layers)
     if leads and (known or not task.target.clock):
         why = "the workload says when its tensors are submitted" if known else "nothing of this target depends on them"
@@ -217,7 +218,7 @@ def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, .
 
 
 def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]:
-    """What is lost by what the target's search found, where something else is recommended."""
+    """A remark on the loss with the settings that the target's own search found, if others are recommended."""
     words = task.target.search.words if task.target.search else str
     if searched is None or words(knobs) in (words(searched), words(task.target.convert.default_knobs())):
         return []
@@ -229,7 +230,7 @@ def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]
 
 
 def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
-    """What the iteration takes where the host runs ahead, which the times in the table do not say."""
+    """A remark on the iteration time if the host runs ahead of the device, which the table does not show."""
     if not task.leads:
         return []
     times, worst = task.times(knobs)[0], task.judged(knobs)[0]
@@ -238,7 +239,7 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
 
 
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:
-    """How much slower than stated the network may be before the default would have been the better choice."""
+    """A remark on how much slower than stated the network may be before the default would be better."""
     default = task.target.convert.default_knobs()
     for factor in MARGINS:
         slower = task.slower(factor)

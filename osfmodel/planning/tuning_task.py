@@ -1,9 +1,10 @@
-"""What is to be tuned, and the questions that a search for settings asks of it."""
+"""A tuning problem: workload, target, prices and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -11,7 +12,7 @@ from osfmodel.cost.shapes import Cost
 from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band
 from osfmodel.entities.errors import PlanError
-from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
@@ -22,12 +23,12 @@ from osfmodel.solve.under_effects import plan_under_effects
 from osfmodel.targets import Target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TuningProblem:
-    """A workload under a target's rules at one or several prices, within limits.
+    """A workload under a target's rules at one or several prices, within limits. Knobs are timed once and kept.
 
-    stock: what a stock framework pays at each, as ``pricings`` is where the target is one
-    leads: how many times as fast as the device the host may be, where the target's settings depend on that
+    stock: prices for a stock framework; ``pricings`` are the same unless the target has an executor of its own
+    leads: how many times as fast as the device the host may be, if the target's settings depend on that
     """
 
     workload: Workload
@@ -36,36 +37,42 @@ class TuningProblem:
     limits: Limits = Limits()
     objective: Objective = PLAIN
     leads: tuple[float, ...] = ()
+    _timed: dict[Any, list[tuple[Plan, Timeline]]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
     def hosts(self) -> tuple[Workload, ...]:
-        """The workload with each of the leads; as it is where there are none."""
+        """The workload with each of the leads; unchanged if there are none."""
         return tuple(map(self.workload.ahead, self.leads)) or (self.workload,)
 
-    @property
+    @cached_property
+    def _led(self) -> list[TuningProblem]:
+        """The same problem with each of the leads."""
+        return [replace(self, workload=workload, leads=()) for workload in self.hosts]
+
+    @cached_property
     def pricings(self) -> tuple[Pricing, ...]:
-        """What the target pays."""
+        """Prices for the target at each worker count."""
         executor = self.target.executor
         return self.stock if executor is None else tuple(one.under(executor.conditions) for one in self.stock)
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
-        """What ``knobs`` pay: the default of an executor is what one has without it."""
+        """Prices for ``knobs``; an executor's defaults are priced as the stock framework that they stand for."""
         return self.stock if self.target.executes and knobs == self.target.convert.default_knobs() else self.pricings
 
-    @property
+    @cached_property
     def costs(self) -> tuple[Cost, ...]:
-        """What an all-reduce costs at each worker count."""
+        """The cost of an all-reduce at each worker count."""
         return tuple(pricing.cost() for pricing in self.pricings)
 
     def optima(self) -> list[tuple[Plan, Timeline]]:
-        """The best plan at each price. Raises PlanError, naming the largest tensor, where there is none."""
+        """The best plan at each price. Raises PlanError, naming the largest tensor, if there is none."""
         return [self._optimum(question).require() for question in self._questions()]
 
     def _questions(self) -> list[Question]:
         return [Question(self.workload, pricing, self.objective, self.limits) for pricing in self.pricings]
 
     def _optimum(self, question: Question) -> Solution:
-        """Of whole tensors in ready order under plain rules, else of all that is known."""
+        """The best plan of whole tensors in ready order under plain rules; under others the best known."""
         solution = plan_under_effects(question, self._planner, limited=not self.objective.plain)
         if solution.plan is None:
             gradients = self.workload.gradients
@@ -78,35 +85,43 @@ class TuningProblem:
         return SOLVERS["optimal" if self.objective.plain else "planned"]
 
     def _planner(self, question: Question) -> Solution:
-        """What the rule answers; for an executor, which sends in a fixed order, without priorities."""
-        solution = self._rule.solve(question)
-        if solution.plan is None or solution.plan.credit is None or not self.target.executes:
-            return solution
-        plan = without_priority(question.workload, solution.plan, question.pricing)
-        return Solution(question, plan, Status.HEURISTIC)
+        """The solution of the target's rule; without priorities for an executor, which sends in a fixed order.
 
-    def timeline(self, plan: Plan, pricing: Pricing) -> Timeline:
-        """One iteration under ``plan``."""
-        return predict_timeline(self.workload, plan, pricing)
+        A split plan that loses its priorities by that may be slower than one of all-reduces, which is asked for too.
+        """
+        solution = self._rule.solve(question)
+        if solution.plan is None or not self.target.executes:
+            return solution
+        if solution.plan.credit is not None:
+            plan = without_priority(question.workload, solution.plan, question.pricing)
+            solution = Solution(question, plan, Status.HEURISTIC)
+        if not question.objective.split:
+            return solution
+        whole = self._planner(replace(question, objective=replace(question.objective, strategy=REPLICATED)))
+        return min(solution, replace(whole, question=question), key=_iteration_time)
 
     def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
-        """What the target makes of ``knobs`` at each price, timed there."""
-        plans = [(self.target.convert.realise(knobs, self.workload, pricing), pricing) for pricing in self._paid(knobs)]
-        return [(plan, self.timeline(plan, pricing)) for plan, pricing in plans]
+        """The plan that the target makes of ``knobs`` at each price, and its timeline there."""
+        if knobs not in self._timed:
+            pairs = [(self._plan(knobs, pricing), pricing) for pricing in self._paid(knobs)]
+            self._timed[knobs] = [(plan, predict_timeline(self.workload, plan, pricing)) for plan, pricing in pairs]
+        return self._timed[knobs]
+
+    def _plan(self, knobs: Any, pricing: Pricing) -> Plan:
+        return self.target.convert.realise(knobs, self.workload, pricing)
 
     def times(self, knobs: Any) -> list[float]:
-        """Iteration time at each price of what the target makes of ``knobs``."""
+        """Iteration time of ``knobs`` at each price."""
         return [timeline.iteration_time for _, timeline in self.realised(knobs)]
 
     def judged(self, knobs: Any) -> list[float]:
-        """The same where the host is as far ahead as is worst for these knobs."""
+        """Iteration time of ``knobs`` at each price, with the host lead that is worst for them."""
         if not self.leads:
             return self.times(knobs)
-        each = [replace(self, workload=workload, leads=()).times(knobs) for workload in self.hosts]
-        return [max(times) for times in zip(*each, strict=True)]
+        return [max(times) for times in zip(*(problem.times(knobs) for problem in self._led), strict=True)]
 
     def bounds(self) -> list[float]:
-        """What no schedule under these rules can beat, at each price."""
+        """Seconds that no schedule can beat under these rules, at each price."""
         return [question.lower_bound for question in self._questions()]
 
     def bands(self, knobs: Any) -> list[Band | None]:
@@ -119,11 +134,11 @@ class TuningProblem:
         return self.target.convert.project(plan, self.workload, pricing, self.limits)
 
     def complete(self, knobs: Any) -> Any:
-        """``knobs`` with what only the final choice needs."""
+        """``knobs`` completed with settings that only the final choice needs."""
         return self.target.convert.complete(knobs, self.workload, self.pricings[0], self.limits)
 
     def search(self, best: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
-        """Knobs that the target finds without a plan, and remarks; None where it has no such search, or finds none.
+        """Knobs that the target finds without a plan, and remarks; None if it has no such search, or finds none.
 
         ``best``: seconds of the best plan at each price.
         """
@@ -137,20 +152,23 @@ class TuningProblem:
         return self.target.search.find(cases, self.limits)
 
     def keeps_limits(self, knobs: Any) -> bool:
-        """Whether what the target makes of ``knobs`` is within the limits."""
+        """Whether the plans that the target makes of ``knobs`` keep the limits."""
         return self.limits == Limits() or all(
-            self.limits.allow(self.target.convert.realise(knobs, self.workload, pricing))
-            for pricing in self._paid(knobs)
+            self.limits.allow(self._plan(knobs, pricing)) for pricing in self._paid(knobs)
         )
 
     def slower(self, factor: float) -> TuningProblem:
-        """The same on a network that takes ``factor`` times as long."""
+        """The same problem on a network that takes ``factor`` times as long."""
         return replace(self, stock=tuple(pricing.slower(factor) for pricing in self.stock))
 
     def caveats(self) -> tuple[str, ...]:
-        """What the target's and the solver's results take for granted."""
+        """Assumptions of the target's and the solver's results."""
         return self.target.text.caveats(self.workload) + self._rule.caveats(self.workload)
 
     def extrapolation(self, plan: Plan) -> tuple[str, ...]:
-        """What is beyond the measured sizes, each said once."""
+        """Warnings about messages beyond the measured sizes, without repeats."""
         return tuple(dict.fromkeys(note for cost in self.costs for note in extrapolation(plan, cost)))
+
+
+def _iteration_time(solution: Solution) -> float:
+    return solution.require()[1].iteration_time

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osfmodel.entities.errors import UsageError
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import show_time
 from osfmodel.ledger.results import Checked
 from osfmodel.show.curves import CURVES
@@ -33,20 +34,20 @@ WIRE = "#f0b133"
 WIDTH, LANE, TALL = 10.0, 0.36, 3.6
 """Inches: of the figure, of a lane, and of the row of curves."""
 NUMBERED = 0.03
-"""Part of the width from which a bar carries its number."""
+"""Least width of a bar that carries its number, as a part of the picture."""
 EDGED = 0.01
-"""The same for a white edge, which would cover narrow bars."""
+"""Least width of a bar with a white edge, which would cover a narrower one."""
 SUFFIXES = (".png", ".svg")
 
 
 def plot_pictures(pictures: Pictures, path: str) -> None:
-    """The default, the tuned, the traced and the measured iterations above each other, and the curves below.
+    """Draw the default, tuned, traced and measured iterations above each other, and the curves below.
 
     Raises UsageError where matplotlib is missing, DataError where the file cannot be written.
     """
     gantts = [coarse(gantt) for gantt in pictures.main]
     rows = [LANE * (len(gantt.lanes) + 2.2) for gantt in gantts]
-    figure = figure_of((WIDTH, sum(rows) + TALL + 0.9))
+    figure = figure_of((WIDTH, plain_sum(rows) + TALL + 0.9))
     grid = figure.add_gridspec(len(rows) + 1, len(pictures.curves), height_ratios=[*rows, TALL])
     longest = max(gantt.end for gantt in gantts)
     for row, gantt in enumerate(gantts):
@@ -59,7 +60,7 @@ def plot_pictures(pictures: Pictures, path: str) -> None:
 
 
 def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
-    """Lanes from the top down over time; bars are as high as they are busy, exposed parts are hatched."""
+    """Draw lanes over time, from the top down; a bar is as high as it is busy, its exposed parts are hatched."""
     unit, factor = time_unit(longest)
     for place, lane in enumerate(reversed(gantt.lanes)):
         for bar in lane.bars:
@@ -94,9 +95,9 @@ def _patches(gantts: Sequence[Gantt]) -> list[Any]:
 
 
 def plot_check(checked: Iterable[Checked], path: str) -> None:
-    """Predicted against measured iteration time of every run that nothing was fitted on, one colour per source.
+    """Plot predicted against measured iteration time of every run that was not fitted on, one colour per source.
 
-    Runs under their own figures are hollow and said to be no predictions.
+    Runs predicted from their own figures are hollow, since they are no predictions.
     Raises UsageError for another suffix than .png or .svg, or where matplotlib is missing.
     """
     if Path(path).suffix.lower() not in SUFFIXES:

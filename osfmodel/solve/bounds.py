@@ -1,4 +1,4 @@
-"""A time that no schedule can beat.
+"""Lower bounds: times that no schedule can beat.
 
 Gradients i, i+1, ... L in ready order hold S_i bytes and none of them is ready before r_i, so whatever the order, the
 grouping or the cutting, S_i bytes cross the one channel after r_i. A message that carries m of them takes at least
@@ -10,7 +10,7 @@ For an affine or any concave cost the minimum is at m = S_i and the bound is max
 LB. For a table with jumps it uses the best bandwidth that was measured at or below S_i.
 
 Other rules (:func:`objective_bound`): k channels hold each message for its price at least, so they take a k-th of that
-sum at least; and all transfers together go at most X(k) times as fast as one, after a first start-up. Where the next
+sum at least; and all transfers together go at most X(k) times as fast as one, after a first start-up. If the next
 forward may overlap, gradient i and those nearer the input still have forward work behind them when the last of them
 arrives: at least q_i, that of the layers from i's towards the output (planning.md's LB_q). On one channel
 :func:`windows_bound` goes further: for a price on one line it is the exact optimum over all schedules. Effects other
@@ -28,28 +28,34 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.engine.sparse import Sparsity, part_bytes
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.scheduling import Jobs, tails_of
 from osfmodel.solve.windows import CostLine, below, minorants, optimum
 
+COLLECTIVES = {REPLICATED: ("all_reduce",), SPLIT: ("reduce_scatter", "all_gather")}
+"""Collectives of each strategy that is searched, each carrying all gradients between backward and next forward."""
+
 
 def objective_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """No schedule under these rules takes less than this many seconds, whatever it fuses, cuts or reorders.
+    """Seconds that no schedule under these rules can beat, whatever it fuses, cuts or reorders.
 
-    Rules are permissions: where a split is allowed, the bound holds for schedules that split all and for those that
-    split nothing.
+    Rules are permissions: if a split is allowed, the bound holds for schedules that split all and for those that
+    split nothing. For a strategy that is not in COLLECTIVES only the computation counts.
     """
+    if objective.strategy not in COLLECTIVES:
+        return workload.compute_time
     if objective.split:
-        whole = objective_bound(workload, pricing, replace(objective, split=False))
+        whole = objective_bound(workload, pricing, replace(objective, strategy=REPLICATED))
         return min(whole, bound_under(workload, pricing, objective))
     return bound_under(workload, pricing, objective)
 
 
 def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
-    """No schedule of the rules, recomputation, release and densities of ``plan`` takes less than this many seconds.
+    """Seconds that no schedule with the rules, recomputation, release and densities of ``plan`` can beat.
 
-    Where gradients are released the update is part of what goes on beside communication. Where tensors are sent
+    If gradients are released, the update overlaps with communication. If tensors are sent
     sparsely the bound is that of their bytes, in messages of whatever number and order: those of whole tensors by
     all-reduces, the entries by all-gathers, each at the best price at or below their sum, and all on the channels.
     """
@@ -76,9 +82,9 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """The same for schedules that split every all-reduce where ``objective`` says so.
+    """Seconds that no schedule can beat that splits every all-reduce if ``objective`` has a split.
 
-    With the collectives in flight that ``pricing`` adds to each channel.
+    Each channel has the collectives in flight that ``pricing`` gives it.
     """
     objective = pricing.rules(objective)
     gradients = workload.gradients
@@ -97,7 +103,7 @@ def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> f
 
 
 def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """No schedule on one channel is faster, also where start-ups of several messages matter (``solve/windows.py``).
+    """Seconds that no schedule on one channel can beat, even if start-ups of several messages matter (windows.py).
 
     The theorem there is for prices on a line; here it is used with lines that lie nowhere above the price. Raises
     UsageError for several channels.
@@ -107,34 +113,34 @@ def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) ->
     jobs = Jobs.of(workload, objective)
     largest = workload.gradient_bytes
     bound: float = workload.compute_time
-    lines = [minorants(pricing.cost(kind), largest) for kind in objective.collectives] if largest else []
+    lines = [minorants(pricing.cost(kind), largest) for kind in COLLECTIVES[objective.strategy]] if largest else []
     for number in range(max(map(len, lines), default=0)):
         chosen = [some[min(number, len(some) - 1)] for some in lines]
         startups, slopes = zip(*chosen, strict=True)
-        line = CostLine(min(startups), sum(slopes), sum(startups))
+        line = CostLine(min(startups), plain_sum(slopes), plain_sum(startups))
         if below(jobs, line, bound) is None:
             bound = max(bound, optimum(jobs, line).time)
     return bound
 
 
 def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:
-    """The least time in which so many bytes can cross the wires under these rules."""
-    costs = [pricing.cost(kind) for kind in objective.collectives]
+    """The least time, by bytes, to send them over the network under these rules."""
+    costs = [pricing.cost(kind) for kind in COLLECTIVES[objective.strategy]]
     channels, together = objective.channels, pricing.together(objective.channels)
     serials, transfers = [_serial(cost) for cost in costs], [_transfer(cost) for cost in costs]
     startup = _startup(costs[0])  # what is sent first is of the first kind
 
     def shortest(size: int) -> float:
-        serial: float = sum(serial(size) for serial in serials)
+        serial: float = plain_sum(serial(size) for serial in serials)
         if channels == 1:
             return serial
-        return max(serial / channels, startup + sum(transfer(size) for transfer in transfers) / together)
+        return max(serial / channels, startup + plain_sum(transfer(size) for transfer in transfers) / together)
 
     return shortest
 
 
 def _serial(cost: Cost) -> Callable[[int], float]:
-    """Of so many bytes, one message after the other: by the best size at or below them, or in one."""
+    """The time, by bytes, to send them one message after the other: in the best size up to that, or in one."""
     floor, knots = cost.floor, cost.breakpoints
     rates = list(accumulate((floor(knot) / knot for knot in knots), min))
 
@@ -152,7 +158,7 @@ def _startup(cost: Cost) -> float:
 
 
 def _transfer(cost: Cost) -> Callable[[int], float]:
-    """The least transfer of so many bytes, each message alone: by the slope of the line that is cheapest for all.
+    """The least transfer time, by bytes, of messages sent alone: by the slope of the line that is cheapest for all.
 
     Larger messages take lines of larger start-up and smaller slope. A table says nothing here: its smallest messages
     are all start-up.

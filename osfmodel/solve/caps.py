@@ -1,10 +1,10 @@
-"""Buckets that close at a cap or before it, and the best that one cap, or a first cap and a cap, can do.
+"""Buckets that close at a cap or before it, and searches for the best cap, or the best first cap and cap.
 
-PyTorch DDP forms its buckets like that. The layout changes only where the cap passes the size of a run of consecutive
+PyTorch DDP forms its buckets so. The layout changes only where the cap passes the size of a run of consecutive
 tensors, so trying those sizes, at most L(L+1)/2, is exhaustive. With one dtype only the end of communication is
 computed for each, for all caps at once; with several dtypes, each walked by itself, caps are tried one by one.
 
-Caps are bytes, but for frameworks that count elements: functions for those say so in their names. What only adds sizes
+Caps are bytes, but for frameworks that count elements: their functions say so in their names. Code that adds sizes
 up and compares them (``Closing``, :func:`cap_forming`, :func:`candidate_caps`) takes and gives caps in the unit of the
 sizes of its gradients: bytes, or elements where they come from :func:`in_elements`.
 """
@@ -20,6 +20,7 @@ import numpy as np
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import least, under, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload, element_bytes
 from osfmodel.solve.solution import Limits, allowed, finish
@@ -31,9 +32,9 @@ MOST_PAIR_CELLS = 20_000_000
 MOST_CAPS = 400_000
 """Caps up to which all are tried (about 900 tensors of unequal sizes); above, they are thinned out evenly."""
 MOST_MIXED_CAPS = 150
-"""Caps that are tried where each is laid out by itself: with several dtypes, with limits."""
+"""Most caps to try if each is laid out by itself: with several dtypes, or with limits."""
 HALVINGS = 12
-"""Single caps of :func:`capped_plans` go from all bytes down to this power of 1/2 of them."""
+"""Halvings of all bytes down to which :func:`capped_plans` tries single caps."""
 CHUNK_CELLS = 2_000_000
 
 
@@ -41,8 +42,8 @@ CHUNK_CELLS = 2_000_000
 class CapSearch:
     """The best single cap, and the best (first cap, cap), in bytes; whether all caps and all pairs were tried.
 
-    ``whole_mib`` is the best single cap among whole numbers of MiB, for launchers that take no other,
-    None where none keeps the limits. Among equally
+    ``whole_mib`` is the best single cap in whole MiB, for launchers that take no other; None if none
+    keeps the limits. Among equally
     good caps the largest is given, which makes the fewest buckets.
     """
 
@@ -54,7 +55,7 @@ class CapSearch:
 
 
 def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]]:
-    """The buckets, as positions in ready order, when each closes as soon as it holds at least its limit.
+    """Buckets, as positions in ready order, that each close as soon as they hold at least their limit.
 
     Limits are in the unit of the sizes, and the last repeats; each dtype is walked by itself with the same limits.
     Buckets stand in the order of closing, those still open at the end behind them. DDP's rule, exactly, but that torch
@@ -68,7 +69,7 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
 
 
 def bounded_layout(gradients: Gradients, limit: int) -> list[list[int]]:
-    """The buckets, as positions in the order given, when each is sent before it would hold more than ``limit``.
+    """Buckets, as positions in the order given, that are each sent before they would hold more than ``limit``.
 
     ``limit`` is in the unit of the sizes. A larger tensor travels alone. Each dtype is walked by itself; what is open
     at the end is sent in the order in which the dtypes came up.
@@ -88,7 +89,7 @@ def _end_at_most(prefix: Array, start: Array, limits: Array) -> Array:
 
 
 class Closing(NamedTuple):
-    """How one cap for all buckets forms them; sizes and caps in one unit, bytes or elements.
+    """A rule by which one cap forms all buckets; sizes and caps in one unit, bytes or elements.
 
     layout: (gradients, cap) -> buckets, as positions
     end:    (prefix sums, starts, caps) -> where the buckets that begin there end; for many caps side by side
@@ -99,16 +100,16 @@ class Closing(NamedTuple):
 
 
 AT_LEAST = Closing(lambda gradients, cap: bucket_layout(gradients, (cap,)), _end_at_least)
-"""A bucket closes as soon as it holds so much: PyTorch DDP, Megatron."""
+"""Close a bucket once it holds the cap: PyTorch DDP, Megatron."""
 AT_MOST = Closing(bounded_layout, _end_at_most)
-"""A bucket closes before it would hold more: DeepSpeed."""
+"""Close a bucket before it would hold more than the cap: DeepSpeed."""
 
 
 def in_elements(gradients: Gradients) -> Gradients:
-    """The same with sizes in elements, as some frameworks count; rounded up where a profile has no whole elements.
+    """The gradients with sizes in elements, as some frameworks count; rounded up unless a profile has whole elements.
 
-    As many as are in memory, since frameworks fill buckets with gradients as they are. What is sent in exactly half its
-    bytes was cast to a type of half the size: what sends parts of gradients sends less.
+    Elements in memory are counted, since frameworks fill buckets with gradients as they are. A gradient sent in half
+    its bytes in memory was cast to a type of half the size; one sent in fewer is sent only in part.
     """
     rows = zip(gradients.dtypes, gradients.sizes, gradients.held_sizes, strict=True)
     sizes = tuple(-(-held // (element_bytes(dtype) * (2 if held == 2 * sent else 1))) for dtype, sent, held in rows)
@@ -116,9 +117,9 @@ def in_elements(gradients: Gradients) -> Gradients:
 
 
 def cap_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: Closing) -> int | None:
-    """A cap, in the unit of the sizes of ``gradients``, that forms exactly these buckets, in this order; else None.
+    """A cap, in the unit of ``gradients``, that forms exactly these buckets in this order; None if there is none.
 
-    Where any does, one of four does: the smallest or the largest bucket, of all of them or without those that close for
+    If any does, one of four does: the smallest or the largest bucket, of all of them or without those that close for
     no reason (the last of each dtype, which just ends) or at any (a single tensor).
     """
     sizes = [sum(gradients.sizes[i] for i in group) for group in groups]
@@ -131,9 +132,9 @@ def cap_forming(groups: Sequence[Sequence[int]], gradients: Gradients, closing: 
 
 
 def best_cap_elements(workload: Workload, cost: Cost, closing: Closing, limits: Limits = Limits()) -> int | None:
-    """The cap, in elements, with the smallest end of communication; None where none keeps ``limits``.
+    """The cap, in elements, with the smallest end of communication; None if none keeps ``limits``.
 
-    1 where there is nothing to send. All that make a difference are tried; with limits, or several dtypes,
+    It is 1 if there is nothing to send. All that make a difference are tried; with limits, or several dtypes,
     MOST_MIXED_CAPS of them.
     """
     gradients = workload.gradients
@@ -149,9 +150,9 @@ def best_cap_elements(workload: Workload, cost: Cost, closing: Closing, limits: 
 
 
 def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
-    """Different plans that limits form: DDP's default, the best single cap, and caps of all bytes, a half, a quarter...
+    """Different plans that caps form: DDP's default, the best single cap, and caps of all bytes, a half, a quarter...
 
-    To time where no method is exact: ``cost`` judges a cap by sending one after the other, with no effects.
+    They are for timing if no method is exact: ``cost`` judges a cap without effects or collectives in parallel.
     """
     caps = [best_cap(workload, cost), *(max(workload.gradient_bytes >> times, 1) for times in range(HALVINGS + 1))]
     layouts = [bucket_layout(workload.gradients, limits) for limits in (DDP_LIMITS, *((cap,) for cap in caps))]
@@ -159,7 +160,7 @@ def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
 
 
 def best_cap(workload: Workload, cost: Cost) -> int:
-    """The single cap, in bytes, with the smallest end of communication; 1 where there is nothing to send."""
+    """The single cap, in bytes, with the smallest end of communication; 1 if there is nothing to send."""
     gradients = workload.gradients
     if not gradients:
         return 1
@@ -170,7 +171,7 @@ def best_cap(workload: Workload, cost: Cost) -> int:
 
 
 def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> CapSearch | None:
-    """Smallest end of communication over all caps, and over all pairs; None where no cap keeps ``limits``.
+    """The best of all caps, and of all pairs, by the end of communication; None if no cap keeps ``limits``.
 
     With several dtypes, with limits or with compression the pair is not searched for: it is the single cap twice.
     """
@@ -212,20 +213,20 @@ def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch |
 
 
 def _best_of(layouts: Mapping[int, list[list[int]]], gradients: Gradients, cost: Cost, limits: Limits) -> int | None:
-    """Of increasing caps with their layouts the last that is best, None where none is allowed; gradients in bytes."""
+    """The best of increasing caps, the last of equals; None if none is allowed; gradients in bytes."""
     kept = [cap for cap, layout in layouts.items() if allowed(layout, gradients, limits)]
-    return min(reversed(kept), key=lambda cap: finish(layouts[cap], gradients, cost), default=None)
+    return least(reversed(kept), lambda cap: finish(layouts[cap], gradients, cost)) if kept else None
 
 
 def _thinned(caps: Array, most: int) -> Array:
-    """At most so many of ``caps``, evenly spread over their ranks, the largest included."""
+    """At most ``most`` of ``caps``, evenly spread over their ranks, the largest included."""
     if len(caps) <= most:
         return caps
     return np.unique(caps[np.linspace(0, len(caps) - 1, most).astype(int)])
 
 
 def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
-    """The sizes of all runs of consecutive tensors, increasing, between two of which no layout changes; and True.
+    """The caps that make a difference, sizes of all runs of consecutive tensors, in increasing order; and True.
 
     They are in the unit of the sizes of ``gradients``, which are those in memory. For more than MOST_CAPS an eighth of
     so many, evenly spread, and False.
@@ -249,8 +250,8 @@ def _best_cap(
 
 
 def _last_minimum(values: Array) -> int:
-    """Position of the last value that is the minimum but for rounding."""
-    return int(np.flatnonzero(values <= values.min() * (1 + 1e-12))[-1])
+    """Position of the last value that equals the minimum up to rounding."""
+    return int(np.flatnonzero(values <= within(values.min()))[-1])
 
 
 def single_cap_finishes(
@@ -275,7 +276,7 @@ def single_cap_finishes(
 
 
 def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[int, int]:
-    """The first bucket may end anywhere; what follows depends on when it ends only through max and +.
+    """The best (first cap, cap), from one pass that serves every end of the first bucket and all caps.
 
     From a boundary p on, a cap turns the time x at which the channel is free there into max(x + A, B). With the bucket
     from p to q, of price t and ready at r, and A', B' those of q:  A = t + A',  B = max(r + t + A', B').  One backward
@@ -296,6 +297,6 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
                 least[start] = np.maximum(ready[end - 1] + add[start], least[end, column])
             finishes = np.maximum(firsts[start - 1] + add[start], least[start])
             winner = _last_minimum(finishes)
-            if finishes[winner] < best * (1 - 1e-12):
+            if finishes[winner] < under(best):
                 best, pair = float(finishes[winner]), (int(prefix[start]), int(chunk[winner]))
     return pair

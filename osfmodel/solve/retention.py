@@ -1,4 +1,4 @@
-"""What to keep, what to compute again and what to send sparsely, so that a step fits: a mixed-integer programme.
+"""Choose what to keep, recompute and send sparsely so that a step fits into memory: a mixed-integer programme.
 
 For one batch size, with x_s = 1 where segment s is computed again and z_l = 1 where layer l is sent sparsely,
 
@@ -23,28 +23,29 @@ import numpy as np
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Array
-from osfmodel.engine.memory import activation_levels
 from osfmodel.engine.optimizers import update_scratch
 from osfmodel.engine.sparse import Sparsity, part_bytes
+from osfmodel.engine.strategies.holdings import activation_levels
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Status
 from osfmodel.solve.windows import minorants
 
 SECONDS, CLOSE, NODES = 20.0, 1e-3, 200
-"""After which, as near to its bound as which, and after how many nodes the search for whole numbers ends with what it
-has. Nodes come first but on slow machines, so that what is found is the same on most."""
+"""Seconds, relative distance to the bound, and number of nodes at which the integer search ends with its best so
+far. Nodes come first except on slow machines, so that results are the same on most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is to decide, and within what.
+    """The limits and permissions of a choice.
 
     limit:   bytes, for all that a step keeps
-    fixed:   bytes that are there throughout: weights, state, buffers
-    release: whether gradients go as their buckets arrive, so that none is kept
-    density: of what may be sent sparsely; None for nothing
+    fixed:   bytes that are in memory throughout: weights, state, buffers
+    release: whether gradients are freed as their buckets arrive
+    density: for layers that are sent sparsely; None to permit none
     """
 
     limit: int
@@ -55,11 +56,11 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What to keep, and what to send sparsely.
+    """A choice of segments to recompute and of layers to send sparsely.
 
-    status:    OPTIMAL, INFEASIBLE, or NOT_CONVERGED where the time was up, perhaps with what had been found by then
-    bound:     no schedule of anything that fits takes less seconds
-    recompute: segments; None where nothing was found
+    status:    OPTIMAL, INFEASIBLE, or NOT_CONVERGED if time ran out, perhaps with the best choice so far
+    bound:     seconds that no schedule of any choice that fits can beat
+    recompute: segments; None if no choice was found
     sparse:    layers
     """
 
@@ -70,9 +71,9 @@ class Retention:
 
 
 def choose(workload: Workload, pricing: Pricing, room: Room) -> Retention:
-    """The best choice that fits, where the wires do no worse than the lines below their prices.
+    """The best choice that fits, for lines that lie nowhere above the prices.
 
-    Where the search ends early what it has found is taken; the bound holds all the same. Raises PlanError where cvxpy
+    If the search ends early, its best choice is taken; the bound still holds. Raises PlanError if cvxpy
     has no solver for whole numbers.
     """
     import cvxpy
@@ -118,7 +119,7 @@ def choose(workload: Workload, pricing: Pricing, room: Room) -> Retention:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """constant + again x + sparse z, row by row."""
+    """Rows of the form constant + again x + sparse z."""
 
     constant: Array
     again: Array
@@ -126,7 +127,7 @@ class _Rows:
 
 
 class _Figures:
-    """The programme in numbers: gradients in ready order, segments in the order of the layers."""
+    """The numbers of the programme: gradients in ready order, segments in the order of the layers."""
 
     def __init__(self, workload: Workload, pricing: Pricing, room: Room) -> None:
         self.workload, self.pricing, self.room = workload, pricing, room
@@ -136,7 +137,7 @@ class _Figures:
         self.sizes = np.array(gradients.sizes, dtype=float)
         self.ready = np.array(gradients.ready_times, dtype=float)
         self.spans = [workload.span(segment.name) for segment in workload.segments]
-        self.again = np.array([sum(layer.forward_time for layer in workload.layers[span]) for span in self.spans])
+        self.again = np.array([plain_sum(layer.forward_time for layer in workload.layers[span]) for span in self.spans])
         self.kept = np.array([segment.kept_bytes for segment in workload.segments], dtype=float)
         # Were each tensor sent sparsely in a message of its own, which is not padded here.
         density, sparsity = room.density or 1.0, Sparsity(workload, pricing.effects, pricing.workers)
@@ -149,7 +150,7 @@ class _Figures:
         self.unit = float(room.limit)
 
     def times(self) -> _Rows:
-        """Seconds that T is not below."""
+        """Seconds that T cannot be below, row by row."""
         workload = self.workload
         count, segments = len(self.sizes), max(len(self.spans), 1)
         work = _Rows(
@@ -174,7 +175,7 @@ class _Figures:
         )
 
     def _line(self) -> tuple[float, float]:
-        """Of the lines below the price of an all-reduce, the one that bounds a dense iteration best."""
+        """The line, among those below the price of an all-reduce, that bounds a dense iteration best."""
         suffix = self.sizes[::-1].cumsum()[::-1]
         lines = minorants(self.pricing.cost(), int(suffix[0])) or [(0.0, 0.0)]
         return max(lines, key=lambda line: float((self.ready + line[0] + line[1] * suffix).max()))
@@ -198,12 +199,12 @@ class _Figures:
 
 
 def _filled(row: Array, least: int) -> Array:
-    """As a matrix of one row and at least so many columns."""
+    """The row as a matrix of one row with at least ``least`` columns."""
     return np.pad(np.atleast_2d(row), ((0, 0), (0, max(0, least - np.atleast_1d(row).size))))
 
 
 def _cheapest(pricing: Pricing, total: float) -> float:
-    """Seconds per byte gathered that no message of up to so many bytes does better than."""
+    """Seconds per gathered byte that no message of up to ``total`` bytes can beat."""
     floor = pricing.cost("all_gather").floor
     sizes = [size for size in pricing.cost("all_gather").breakpoints if 0 < size < total]
     return min(floor(size) / size for size in [*sizes, total])

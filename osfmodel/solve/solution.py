@@ -1,7 +1,7 @@
-"""A question of planning, its answer, and what the rules share that answer it.
+"""A planning question and its solution, with helpers for the rules that answer it.
 
-A plan of whole tensors is given by the end of each bucket in ready order where there is one dtype (or one after the
-other), and by groups of positions in ready order where dtypes alternate, since types never share a message. The time of
+A plan of whole tensors is given by the end of each bucket in ready order if there is one dtype (or one after the
+other), and by groups of positions in ready order if dtypes alternate, since types never share a message. The time of
 a Solution is the engine's, never a solver's own.
 """
 
@@ -22,7 +22,7 @@ from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Gradients, Workload
-from osfmodel.solve.bounds import objective_bound
+from osfmodel.solve.bounds import COLLECTIVES, objective_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Limits:
                 raise UsageError(f"the limit on the {name} is {value}: it must be 1 or more")
 
     def allow(self, plan: Plan) -> bool:
-        """Whether ``plan`` is within them."""
+        """Whether ``plan`` keeps them."""
         most = self.max_bucket_bytes
         return (self.max_buckets is None or len(plan.buckets) <= self.max_buckets) and (
             most is None or all(bucket.size <= most for bucket in plan.buckets)
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a framework may meet: when tensors are submitted, and what they pay; ``best``: seconds, to judge against."""
+    """A situation of a framework: submission times, prices, and the ``best`` seconds to compare with."""
 
     workload: Workload
     pricing: Pricing
@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Question:
-    """What is the best plan for ``workload`` at these prices, under these rules and within these limits?"""
+    """A question: the best plan for ``workload`` at these prices, under these rules and within these limits."""
 
     workload: Workload
     pricing: Pricing
@@ -70,11 +70,16 @@ class Question:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether ready times and prices say all: no effects, and one collective in flight on each channel."""
+        """Whether ready times and prices are all that matters: no effects, one collective in flight per channel."""
         return self.pricing.in_flight == 1 and not self.pricing.effects.active
 
+    def require_searched(self) -> None:
+        """Raise UsageError for a strategy under which no search for plans exists."""
+        if not searched(self.objective):
+            raise UsageError(f"no plans are searched for under the strategy {self.objective.strategy}: name a plan")
+
     def require_plain(self, rule: str) -> None:
-        """Raise UsageError where the rules are others than one collective at a time and a barrier."""
+        """Raise UsageError for rules other than one collective at a time and a barrier."""
         if not self.objective.plain:
             raise UsageError(
                 f"{rule} knows one collective at a time and a barrier before the update: ask planned for other rules"
@@ -82,7 +87,7 @@ class Question:
 
 
 class Status(Enum):
-    """How a solver ended."""
+    """The outcome of a solver."""
 
     OPTIMAL = "optimal: no plan of whole tensors, in ready order within each dtype and within the limits, is faster"
     HEURISTIC = "heuristic: a rule made this plan; the gap says how far from the bound it is"
@@ -98,9 +103,9 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer to a question: a plan, or None where ``status`` says that there is none, and how the search ended.
+    """The answer to a question: a plan, or None for the reason in ``status``, and how the search ended.
 
-    ``timed``: the timeline that the engine gave the plan, where the search had it made.
+    ``timed``: the engine's timeline of the plan, if the search computed it.
     """
 
     question: Question = field(repr=False)
@@ -110,7 +115,7 @@ class Solution:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """The timeline of the plan, by the engine, made once; None where there is no plan."""
+        """The engine's timeline of the plan, computed once; None without a plan."""
         if self.plan is None or self.timed is not None:
             return self.timed
         return predict_timeline(self.question.workload, self.plan, self.question.pricing)
@@ -122,11 +127,11 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """iteration_time / lower_bound - 1: how much faster any schedule could be, at most."""
+        """iteration_time / lower_bound - 1: no schedule can be faster by more."""
         return None if self.timeline is None else self.timeline.iteration_time / self.lower_bound - 1
 
     def require_plan(self) -> Plan:
-        """The plan. Raises PlanError with the status where there is none."""
+        """The plan. Raises PlanError with the status if there is none."""
         if self.plan is None:
             raise PlanError(self.status.value)
         return self.plan
@@ -138,8 +143,13 @@ class Solution:
         return plan, timeline
 
 
+def searched(objective: Objective) -> bool:
+    """Whether solvers can search for plans under the strategy of these rules."""
+    return objective.strategy in COLLECTIVES
+
+
 Planner: TypeAlias = Callable[[Question], Solution]
-"""Question -> Solution. Raises UsageError for rules that it does not serve."""
+"""A planner: question -> solution. Raises UsageError for rules that it does not serve."""
 
 
 class PlanRule(NamedTuple):
@@ -147,23 +157,23 @@ class PlanRule(NamedTuple):
 
     solve:      question -> the rule's own answer
     meaning:    half a line for a person
-    caveats:    what a prediction under its plan takes for granted
-    objective:  the rules that it was made for, where nobody asks for others
-    serves:     (objective) -> whether it plans under these rules; all rules unless it says so
+    caveats:    assumptions of a prediction under its plan
+    objective:  the rules that it was made for, unless others are asked for
+    serves:     (objective) -> whether it plans under these rules; by default all with a strategy that is searched
     searches:   whether its name stands for the best that can be found rather than for this very rule. Its plan is then
                 only a candidate: under effects it is asked again, and there and with several collectives in flight
                 plans of other searches compete with its own. Left out, its plan is carried out as it is
     chooses:    whether its plan may use less than the rules permit
-    on_request: whether it is shown only where asked for
-    executor:   that carries it out, on which prices depend; None where it is not given
-    unpriced:   whether its plan can be carried out without knowing what a message costs
+    on_request: whether it is shown only if asked for
+    executor:   the one that carries it out, on which prices depend; None if not given
+    unpriced:   whether its plan needs no prices
     """
 
     solve: Planner
     meaning: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     objective: Objective = PLAIN
-    serves: Callable[[Objective], bool] = lambda objective: True
+    serves: Callable[[Objective], bool] = searched
     searches: bool = False
     chooses: bool = False
     on_request: bool = False
@@ -171,7 +181,7 @@ class PlanRule(NamedTuple):
     unpriced: bool = False
 
     def make(self, question: Question) -> Solution:
-        """The answer under any rules: the plan for those that it was made for where it does not serve the others."""
+        """The answer under any rules; a rule that does not serve them makes its plan for its own rules."""
         if self.serves(question.objective):
             return self.solve(question)
         made = self.solve(replace(question, objective=self.objective))
@@ -181,14 +191,14 @@ class PlanRule(NamedTuple):
 def answer(
     question: Question, plan: Plan, status: Status = Status.HEURISTIC, timed: Timeline | None = None
 ) -> Solution:
-    """``plan`` as the solution; none, status BEYOND_LIMITS, where it breaks the limits."""
+    """``plan`` as the solution; no plan, with status BEYOND_LIMITS, if it breaks the limits."""
     if not question.limits.allow(plan):
         return Solution(question, None, Status.BEYOND_LIMITS)
     return Solution(question, plan, status, timed)
 
 
 def planner_of(make: Callable[[Workload, Pricing], Plan]) -> Planner:
-    """A planner of one plan whatever the rules are, which is carried out under those of the question."""
+    """A planner of one plan for any rules; it is carried out under those of the question."""
     return lambda question: answer(question, make(question.workload, question.pricing).under(question.objective))
 
 
@@ -197,8 +207,13 @@ def groups_of(ends: Sequence[int]) -> list[list[int]]:
     return [list(range(start, end)) for start, end in pairwise([0, *ends])]
 
 
+def rank_of(groups: Sequence[Sequence[int]]) -> tuple[int, tuple[int, ...]]:
+    """The order of plans whose times differ by rounding alone: fewest buckets, then the earliest cuts."""
+    return len(groups), tuple(map(len, groups))
+
+
 def finish(groups: Sequence[Sequence[int]], gradients: Gradients, cost: Callable[[int], float]) -> float:
-    """When the communication of these buckets, sent in this order, ends: seconds after the start of the iteration."""
+    """Seconds from the start of the iteration until these buckets, sent in this order, have been sent."""
     return communication_finish(
         [max(gradients.ready_times[i] for i in group) for group in groups],
         [cost(sum(gradients.sizes[i] for i in group)) for group in groups],

@@ -1,4 +1,4 @@
-"""Plans under effects: solvers know ready times and prices, so effects are turned into those, as the engine shows them.
+"""Plan under effects: solvers know only ready times and prices, so effects are turned into those.
 
 Copies, hooks, stragglers and the slowdown of computation move ready times, partly as a consequence of the plan itself.
 So a plan is made, timed by the engine with all effects, and made again for the ready times that came of it, a few
@@ -15,6 +15,7 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
+from osfmodel.entities.rounding import least, under
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import HALVINGS, capped_plans
@@ -22,15 +23,13 @@ from osfmodel.solve.exact import merge, pareto
 from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status
 
 ROUNDS = 3
-"""Plans settle after two or three."""
-TIE = 1e-12
-"""Times whose relative difference is smaller differ by rounding: no plan is preferred for that."""
+"""Most rounds; plans settle after two or three."""
 
 
 def plan_under_effects(question: Question, planner: Planner, limited: bool = False) -> Solution:
-    """The best of the plans that ``planner`` gives for what effects leave of ready times and prices.
+    """The best plan of ``planner`` for the ready times and prices that effects lead to.
 
-    Where the library keeps several collectives in flight, which ``planner`` may not know, the best runs for so many
+    If the library keeps several collectives in flight, which ``planner`` may not know, the best runs for so many
     channels are tried too, and with these or effects the plans that caps form, unless there are limits or ``limited``
     says that buckets have others (those searches know none). Without either the answer of ``planner`` is the answer.
     """
@@ -51,7 +50,7 @@ def plan_under_effects(question: Question, planner: Planner, limited: bool = Fal
         return planner(question)  # whose status says why
     for _ in range(ROUNDS if active else 0):
         found = best_for(as_timed(workload, best.require()[1]))
-        if found is None or _time(found) >= _time(best):
+        if found is None or _time(found) >= under(_time(best)):
             break
         best = found
     others = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]
@@ -59,7 +58,7 @@ def plan_under_effects(question: Question, planner: Planner, limited: bool = Fal
 
 
 def _undisturbed(question: Question) -> list[Question]:
-    """The question without effects, and with what hooks take of a bucket as a part of every message's price."""
+    """The question without effects, and with the cost of hooks per bucket added to every message's price."""
     pricing = question.pricing
     bare = replace(pricing, effects=NO_EFFECTS)
     hooked = replace(bare, costs={kind: cost.plus(pricing.effects.hook_time) for kind, cost in bare.costs.items()})
@@ -68,7 +67,7 @@ def _undisturbed(question: Question) -> list[Question]:
 
 
 def _flushed(workload: Workload, pricing: Pricing) -> list[Plan]:
-    """Where fusing costs: whenever the channel is free all that is ready, up to all bytes, a half, a quarter..."""
+    """Plans that send, whenever the channel is free, all that is ready, up to all bytes, a half, a quarter..."""
     if not pricing.effects.fusion_copy:
         return []
     from osfmodel.engine.horovod_loop import Loop, steady_iteration
@@ -83,11 +82,8 @@ def _time(solution: Solution) -> float:
 
 
 def _fastest(solutions: Iterable[Solution]) -> Solution | None:
-    """The solution of the least time; of those that differ from it by rounding alone, the first with fewest buckets."""
     found = list(solutions)
-    least = min(map(_time, found), default=0) * (1 + TIE)
-    tied = [solution for solution in found if _time(solution) <= least]
-    return min(tied, key=lambda solution: len(solution.require_plan().buckets), default=None)
+    return least(found, _time, lambda solution: solution.require_plan().rank) if found else None
 
 
 def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
@@ -97,7 +93,7 @@ def _for_several(workload: Workload, pricing: Pricing) -> list[Plan]:
 
 
 def as_timed(workload: Workload, timeline: Timeline) -> Workload:
-    """``workload`` with the times that its layers took in ``timeline``: what a profile of that run would show.
+    """``workload`` with the times that its layers took in ``timeline``, as a profile of that run would have them.
 
     Enqueue times stay: they are the host's, which runs ahead of the device that effects slow. Solvers do not read them.
     """

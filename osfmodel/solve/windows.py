@@ -1,4 +1,4 @@
-"""The exact optimum over everything that one channel can do: any order, any fusion, any cutting. T(m) = a + b m.
+"""The exact optimum over all schedules of one channel: any order, any fusion, any cutting. T(m) = a + b m.
 
 To finish by t, gradient j must be sent within [r_j, t - q_j]. Ready times and tails both grow in ready order, so these
 windows are nested. Let S_j be the bytes of gradients j..L.
@@ -35,13 +35,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.cost.shapes import AffineCost, Cost
+from osfmodel.entities.rounding import under, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 HALVINGS = 40
 
 
 class CostLine(NamedTuple):
-    """Seconds of start-up of a message, seconds per byte, and what start-ups window L holds at least."""
+    """Seconds of start-up of a message, seconds per byte, and the least start-ups in window L."""
 
     startup: float
     per_byte: float
@@ -59,7 +60,7 @@ class Windows:
 
 
 class _WindowState(NamedTuple):
-    """Least of A, least of B, how many were added to both, and the state it comes from."""
+    """Least of A, least of B, the number added to both, and the state before."""
 
     start: int
     end: int
@@ -68,11 +69,11 @@ class _WindowState(NamedTuple):
 
 
 def optimum(jobs: Jobs, line: CostLine) -> Windows:
-    """The windows of the fastest schedule for messages that cost so much."""
+    """The windows of the fastest schedule for messages at these prices."""
     best = _timed(jobs, line, (), ())
     low = _relaxed(jobs, line)
     for _ in range(HALVINGS):
-        if not best.time > low:
+        if best.time <= within(low):
             return best
         middle = (low + best.time) / 2
         found = below(jobs, line, middle)
@@ -82,7 +83,7 @@ def optimum(jobs: Jobs, line: CostLine) -> Windows:
             best = found
         if best.time - low <= best.time * 1e-9:
             break
-    while (found := below(jobs, line, best.time)) is not None:
+    while (found := below(jobs, line, under(best.time))) is not None:
         best = found
     return best
 
@@ -98,7 +99,9 @@ def chunks_of(jobs: Jobs, windows: Windows, line: CostLine) -> list[Chunk]:
     marks += [windows.time - jobs.tails[kind] for kind in kinds[len(windows.starts) :]]
     grain, total = jobs.grain, sum(jobs.sizes)
     rooms = [
-        min(total, int(max(0, end - start - line.startup) / line.per_byte) // grain * grain) if line.per_byte else total
+        min(total, int(within(max(0, end - start - line.startup) / line.per_byte)) // grain * grain)
+        if line.per_byte
+        else total
         for start, end in pairwise(marks)
     ]
     held = 0
@@ -143,7 +146,7 @@ def _turns_down(first: tuple[int, float], second: tuple[int, float], third: tupl
 
 
 def _relaxed(jobs: Jobs, line: CostLine) -> float:
-    """LB_q of docs/reference/planning.md, or the compute time: less is of no use."""
+    """LB_q of docs/reference/planning.md, at least the compute time."""
     bound, suffix = jobs.least, 0
     for size, ready, tail in zip(reversed(jobs.sizes), reversed(jobs.ready), reversed(jobs.tails), strict=True):
         suffix += size
@@ -182,7 +185,7 @@ def below(jobs: Jobs, line: CostLine, limit: float) -> Windows | None:
 
 
 def _undominated(states: Sequence[_WindowState]) -> list[_WindowState]:
-    """Those of which no other has start, end and added no larger."""
+    """The states that no other beats in start, end and added."""
     kept: list[_WindowState] = []
     for state in sorted(states, key=lambda state: state[:3]):
         if not any(other.end <= state.end and other.added <= state.added for other in kept):
@@ -204,7 +207,7 @@ def _trace(state: _WindowState) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _timed(jobs: Jobs, line: CostLine, starts: Sequence[int], ends: Sequence[int]) -> Windows:
-    """The right side of (1), largest over j."""
+    """The windows with the largest right side of (1) over j as their time."""
     start = end = len(jobs.sizes) - 1
     count, suffix = 0, 0
     time: float = 0

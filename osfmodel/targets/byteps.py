@@ -1,6 +1,6 @@
 """BytePS: ``BYTEPS_PARTITION_BYTES`` and ``BYTEPS_SCHEDULING_CREDIT``: tensors cut in pieces, sent one by one.
 
-What BytePS does (byteps/common of bytedance/byteps: global.cc, operations.cc, scheduled_queue.cc, and its torch plugin;
+The rule of BytePS (byteps/common of bytedance/byteps: global.cc, operations.cc, scheduled_queue.cc, and its plugin;
 read, not run: it needs CUDA to build): the partition, 4096000 bytes by default, is rounded up to a multiple of the page
 size times the GPUs of a machine. Each tensor is cut into pieces of so many bytes and a rest; nothing is fused. They go
 in the order in which gradients are ready; with a credit of k, those nearest the input first, while the pieces under way
@@ -18,6 +18,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
@@ -33,24 +34,24 @@ from osfmodel.targets.target import (
 )
 
 PAGE = 4096
-"""Bytes of a page of memory, of whose multiples partitions are."""
+"""Bytes of a page of memory; partitions are rounded up to multiples of it."""
 DEFAULT_PARTITION = 4_096_000
 CREDITS = (None, 1, 2, 4, 8)
-"""Credits tried, in partitions; None is BytePS's default, which sends as gradients become ready."""
+"""Credits to try, in partitions; None is BytePS's default, which sends as gradients become ready."""
 FEWEST_PIECES = 4096
-"""Partitions below so many to the whole of the gradients are not tried."""
+"""Largest number of partitions in all gradients; smaller partitions are not tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class BytePsKnobs:
-    """Most bytes of a piece, before it is rounded up, and how many partitions may be under way by priority."""
+    """Most bytes of a piece, before it is rounded up, and most partitions under way by priority."""
 
     partition: int = DEFAULT_PARTITION
     credit: int | None = None
 
 
 def realise(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> Plan:
-    """The pieces, in ready order or, with a credit, in that of priority."""
+    """The plan of pieces, in ready order or, with a credit, by priority."""
     partition = _rounded(knobs.partition, pricing.per_host)
     gradients = list(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
     if knobs.credit is None:
@@ -70,7 +71,7 @@ def _pieces(gradients: Iterable[tuple[str, int]], partition: int) -> Iterable[Bu
 
 
 def exact(plan: Plan, workload: Workload) -> BytePsKnobs:
-    """The settings that form exactly this plan on machines of one GPU. Raises PlanError where none do."""
+    """The settings that form exactly this plan on machines of one GPU. Raises PlanError if none do."""
     plan.require_valid(workload)
     longest = max((bucket.size for bucket in plan.buckets), default=DEFAULT_PARTITION)
     partition = _rounded(longest, 1)
@@ -83,14 +84,14 @@ def exact(plan: Plan, workload: Workload) -> BytePsKnobs:
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> BytePsKnobs:
-    """The fastest of partitions in powers of two with CREDITS. Raises PlanError for a plan that needs an executor."""
+    """The fastest partition, of powers of two, with one of CREDITS. Raises PlanError if the plan needs an executor."""
     require_plain(plan, workload, "BytePS")
     tried = [BytePsKnobs(partition, credit) for partition in _partitions(workload, limits) for credit in CREDITS]
-    return min([*tried, *([] if tried else [BytePsKnobs()])], key=lambda knobs: _time(knobs, workload, pricing))
+    return least(tried or [BytePsKnobs()], lambda knobs: _time(knobs, workload, pricing))
 
 
 def _partitions(workload: Workload, limits: Limits) -> list[int]:
-    """The default, and powers of two pages from about the largest tensor down."""
+    """Partition sizes to try: the default, and powers of two pages from about the largest tensor down."""
     largest = max(workload.gradients.sizes, default=PAGE)
     least = workload.gradient_bytes // FEWEST_PIECES
     found = [DEFAULT_PARTITION, *(size for power in range(32) if least <= (size := PAGE << power) < 2 * largest)]
@@ -103,7 +104,7 @@ def _time(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> float:
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """What a prediction for BytePS takes for granted."""
+    """Assumptions of a prediction for BytePS."""
     return (
         "BytePS as read, not run: one piece at a time, each at the price of an all-reduce on this cluster; its "
         "servers, copies to the host and pulls beside pushes are not in these times",
@@ -111,7 +112,7 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 
 
 def config(knobs: BytePsKnobs) -> dict[str, Any]:
-    """Environment variables: bytes, and partitions."""
+    """Environment variables, in bytes and partitions."""
     credit = {} if knobs.credit is None else {"BYTEPS_SCHEDULING_CREDIT": str(knobs.credit)}
     return {"env": {"BYTEPS_PARTITION_BYTES": str(knobs.partition), **credit}}
 

@@ -1,6 +1,6 @@
 """PyTorch DistributedDataParallel.
 
-What DDP does (torch/nn/parallel/distributed.py and c10d reducer.cpp, checked by running torch 2.13): it walks the
+The rule of DDP (torch/nn/parallel/distributed.py and c10d reducer.cpp, checked by running torch 2.13): it walks the
 gradients in the order in which they became ready and closes a bucket as soon as it holds *at least* its limit, so a
 tensor is never cut and a limit is a lower bound; the last limit of the list repeats. Each dtype is walked separately
 with the same list of limits. One all-reduce per bucket, launched strictly in order. Without arguments the limits are
@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from osfmodel.cost.pricing import Pricing
@@ -23,22 +24,23 @@ from osfmodel.cost.shapes import Cost
 from osfmodel.entities.compression import hook_of
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.units import MIB, parse_bytes, show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
-from osfmodel.solve.solution import Limits, allowed, finish
+from osfmodel.solve.solution import Limits, allowed, finish, rank_of
 from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, Target, require_plain, whatever_it_costs
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
-"""By what a limit is changed in the search for lists that serve several dtypes."""
+"""Factors by which limits are changed in the search for lists that serve several dtypes."""
 SPREAD = 1500
-"""How many lists that search draws its starts from."""
+"""Number of lists from which that search draws its starts."""
 STARTS, ROUNDS, MOST_STEPPED = 6, 3, 8
 
 
 @dataclass(frozen=True, slots=True)
 class DdpKnobs:
-    """Bucket limits in bytes, and what to fall back to on a torch without ``bucket_cap_mb_list``.
+    """Bucket limits in bytes, and the fallback for a torch without ``bucket_cap_mb_list``.
 
     DDP without arguments has the limits 1 MiB, then 25 MiB.
     """
@@ -56,7 +58,7 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
     """Limits that make DDP form ``plan``: the size of each bucket.
 
     With several dtypes the k-th limit serves the k-th bucket of each, so most plans cannot be formed exactly; then the
-    list is searched for that does best. Raises PlanError for a plan that DDP cannot approach: cut tensors, several
+    best list is searched for. Raises PlanError for a plan that DDP cannot approach: cut tensors, several
     channels, communication across the barrier, tensors out of order.
     """
     require_plain(plan, workload, "DDP")
@@ -71,9 +73,9 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
 
 
 def exact(plan: Plan, workload: Workload) -> DdpKnobs:
-    """Limits that form exactly this plan. Raises PlanError where none do.
+    """Limits that form exactly this plan. Raises PlanError if none do.
 
-    What reaches its limit is sent then; the last bucket of each dtype may stay below and be sent at the end.
+    A bucket is sent once it reaches its limit; the last bucket of each dtype may stay below and is sent at the end.
     """
     require_plain(plan, workload, "DDP")
     if not plan.buckets:
@@ -86,7 +88,7 @@ def exact(plan: Plan, workload: Workload) -> DdpKnobs:
 
 
 def _closing(plan: Plan, workload: Workload, left: int = 0) -> tuple[int, ...]:
-    """The largest limits that all buckets but so many of the last reach."""
+    """The largest limits that all buckets except the last ``left`` ones reach."""
     count = max(map(len, _sizes_per_dtype(plan, workload).values()))
     closed = replace(plan, buckets=plan.buckets[: len(plan.buckets) - left])
     rows = _sizes_per_dtype(closed, workload).values()
@@ -95,7 +97,7 @@ def _closing(plan: Plan, workload: Workload, left: int = 0) -> tuple[int, ...]:
 
 
 def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
-    """What each bucket of a dtype holds, in the order of the plan. Raises PlanError where tensors are out of order."""
+    """Bytes of each bucket of a dtype, in plan order. Raises PlanError if tensors are out of order."""
     held = dict(zip(workload.gradients.names, workload.gradients.held_sizes, strict=True))
     order = {name: position for position, name in enumerate(workload.gradients.names)}
     found: dict[str, list[int]] = {}
@@ -111,12 +113,16 @@ def _sizes_per_dtype(plan: Plan, workload: Workload) -> dict[str, list[int]]:
 
 
 def _search_list(sizes: list[list[int]], workload: Workload, cost: Cost, limits: Limits) -> tuple[int, ...]:
-    """A list of limits for several dtypes: the best of the plan's sizes, the default and many lists, then improved."""
+    """Limits for several dtypes: the best of the plan's sizes, the default and many lists, improved step by step."""
     gradients = workload.gradients
 
+    @cache
     def value(caps: tuple[int, ...]) -> float:
         groups = bucket_layout(gradients, caps)
         return finish(groups, gradients, cost) if allowed(groups, gradients, limits) else math.inf
+
+    def rank(caps: tuple[int, ...]) -> Any:
+        return rank_of(bucket_layout(gradients, caps))
 
     count = max(map(len, sizes))
     per_bucket = [[row[k] for row in sizes if k < len(row)] for k in range(count)]
@@ -125,8 +131,11 @@ def _search_list(sizes: list[list[int]], workload: Workload, cost: Cost, limits:
     starts += [] if single is None else [(single.cap,) * min(count, MOST_STEPPED)]
     whole = sum(gradients.held_sizes)
     starts += _spread(whole // 300 + 1, whole)
-    by_value = {value(start): start for start in starts}
-    return min((_stepped(by_value[time], value) for time in sorted(by_value)[:STARTS]), key=value)
+    best: list[tuple[int, ...]] = []
+    for start in ranked(starts, value, rank):
+        if len(best) < STARTS and (not best or value(start) > within(value(best[-1]))):
+            best.append(start)
+    return least((_stepped(start, value) for start in best), value, rank)
 
 
 def _spread(low: int, high: int) -> list[tuple[int, ...]]:
@@ -144,7 +153,7 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
         for k in range(min(len(caps), MOST_STEPPED)):
             tried = [(*caps[:k], max(1, int(caps[k] * factor)), *caps[k + 1 :]) for factor in FACTORS]
             tried += [(*caps[:k], caps[k], *caps[k:]), (*caps[:k], *caps[k + 1 :]) or caps]
-            caps = min([caps, *tried], key=value)
+            caps = least([caps, *tried], value)
             if k >= len(caps) - 1:
                 break
         if caps == before:
@@ -153,12 +162,12 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
 
 
 def complete(knobs: DdpKnobs, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
-    """Add what to fall back to; it does not depend on the plan, so it is searched for once."""
+    """Add the fallback for an older torch; it does not depend on the plan, so it is searched for once."""
     return replace(knobs, fallback=search_caps(workload, pricing.cost(), limits))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """Mixed dtypes are the one thing that a list of limits cannot always say."""
+    """A caveat for mixed dtypes, for which a list of limits cannot form every plan."""
     if len(set(workload.gradients.dtypes)) < 2:
         return ()
     return (
@@ -183,13 +192,13 @@ def config(knobs: DdpKnobs) -> dict[str, Any]:
 
 
 def render(knobs: DdpKnobs, workload: Workload) -> str:
-    """Python to paste where the model is wrapped; it finds out what the installed torch can do."""
+    """Python to paste that wraps the model; it checks what the installed torch supports."""
     hook = hook_of(workload)
     return arguments(knobs, workload) + WRAPPED.format(whole=_whole(knobs.fallback), hook=f"\n{hook}" if hook else "")
 
 
 def arguments(knobs: DdpKnobs, workload: Workload) -> str:
-    """The part that sets ``ddp_kwargs``, whoever wraps the model."""
+    """The Python lines that set ``ddp_kwargs``, without those that wrap the model."""
     caps = textwrap.fill(
         ", ".join(repr(limit / MIB) for limit in knobs.limits), 88, initial_indent="    ", subsequent_indent="    "
     )
@@ -204,13 +213,13 @@ def arguments(knobs: DdpKnobs, workload: Workload) -> str:
 
 
 def hook_beside(workload: Workload) -> str:
-    """What compresses gradients, as comments, where something else wraps the model; nothing where nothing does."""
+    """Commented lines that register a compression hook on a DDP made elsewhere; "" without compression."""
     lines = hook_of(workload).splitlines()
     return "".join(f"{line}\n" for line in (HOOKED, *(f"#     {line}" for line in lines))) if lines else ""
 
 
 def _whole(fallback: CapSearch | None) -> str:
-    """What to give a launcher that takes one whole number for all buckets."""
+    """Words on the best single whole number for all buckets, for a launcher that takes only that."""
     if fallback is None or fallback.whole_mib is None:
         return "none keeps the limits asked for"
     return f"the best is  --ddp_bucket_cap_mb {fallback.whole_mib}"
@@ -279,15 +288,15 @@ TARGET = Target(
 
 
 CAP = "cap:"
-"""What the name of a plan begins with that has one limit for all buckets, as DDP's ``bucket_cap_mb`` sets it."""
+"""Prefix of plan names with one limit for all buckets, as DDP's ``bucket_cap_mb`` sets it."""
 
 
 BEST_CAP = "cap:best"
-"""The best such limit."""
+"""Name of the plan with the best single limit."""
 
 
 def single_cap(name: str) -> int | None:
-    """The bytes in ``cap:25MiB``; None for any other name. Raises UsageError for a size that is none."""
+    """The bytes in ``cap:25MiB``; None for any other name. Raises UsageError for a bad size."""
     if not name.startswith(CAP) or name == BEST_CAP:
         return None
     size = parse_bytes(name.removeprefix(CAP))

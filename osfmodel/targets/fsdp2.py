@@ -1,9 +1,9 @@
 """PyTorch FSDP2: which modules ``fully_shard`` groups; each group is one message.
 
-What FSDP2 does (torch 2.13, ``reshard_after_forward=False``; run over gloo with 2 ranks): a group of modules given
+The rule of FSDP2 (torch 2.13, ``reshard_after_forward=False``; run over gloo with 2 ranks): a group of modules given
 together is one reduce-scatter, when the last of its gradients is ready, and one all-gather of its updated parameters in
 the next forward, which comes before the modules need it. Parameters in no group belong to the root and travel with it.
-That is a plan with split all-reduces and forward overlap, its buckets whole modules. Not modelled: resharding after
+This is a plan with split all-reduces and forward overlap, its buckets whole modules. Not modelled: resharding after
 forward, the default, gathers parameters once more in backward; the step ends before the first all-gather begins.
 """
 
@@ -20,25 +20,26 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import RUNTIME
-from osfmodel.entities.plan import Objective, Plan, grouped_plan
+from osfmodel.entities.plan import SPLIT, Objective, Plan, grouped_plan
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import UNPRICED, Conversion, SettingsText, Target, exact_or, require_plain
 
-RULES = Objective(forward_overlap=True, split=True)
-"""Those under which it works, whatever is grouped."""
+RULES = Objective(forward_overlap=True, strategy=SPLIT)
+"""The rules of every FSDP2 plan, whatever is grouped."""
 MOST_GROUPS = 32
-"""Even groupings of 1 to so many groups are tried."""
+"""Most groups of the even groupings that are tried."""
 PLACES, MOST_TRIED = 60, 60_000
-"""At how many places an end of a group may be added, and groupings tried, times modules, after which no more are."""
+"""Most places to try for the end of a group, and the number of groupings tried, times modules, that ends the search."""
 
 NOTHING = 1e-4
-"""A part of the time for which no group is added."""
+"""Relative gain below which a further group is not worth adding."""
 
 
 @dataclass(frozen=True, slots=True)
 class FsdpKnobs:
-    """Names of modules, grouped, from the output to the input; what is in none is the root's. None: the root alone."""
+    """Module names by group, from output to input; modules in no group are the root's. No groups: the root alone."""
 
     groups: tuple[tuple[str, ...], ...] = ()
 
@@ -46,9 +47,9 @@ class FsdpKnobs:
 def modules(workload: Workload) -> dict[str, list[int]]:
     """Positions in ready order of the gradients of each module, in the order in which the backward of modules ends.
 
-    That of a module ends after all that are inside it, so that its own parameters wait for theirs. The module is what
-    stands before the last dot of a parameter's name, "" for the root; in a profile of whole layers, whose names have no
-    dots, the layer.
+    A module's backward ends after that of everything inside it, so its own parameters wait for theirs. The module is
+    the part before the last dot of a parameter's name, "" for the root; in a profile of whole layers, whose names have
+    no dots, it is the layer.
     """
     names = workload.gradients.names
     of_layers = not any("." in name for name in names)
@@ -64,7 +65,7 @@ def modules(workload: Workload) -> dict[str, list[int]]:
 
 
 def realise(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
-    """A bucket per group, and one for the root where it has parameters; each dtype by itself."""
+    """A bucket per group, and one for the root if it has parameters; each dtype gets its own."""
     members = modules(workload)
     grouped = {name for group in knobs.groups for name in group}
     rows = [[*group] for group in knobs.groups] + [[name for name in members if name not in grouped]]
@@ -73,7 +74,7 @@ def realise(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
 
 
 def _pure(groups: Sequence[Sequence[int]], workload: Workload) -> list[list[int]]:
-    """FSDP2 refuses a group of several dtypes: they are sent one after the other."""
+    """Groups split by dtype, since FSDP2 refuses a group of several dtypes."""
     dtypes = workload.gradients.dtypes
     kinds = [dict.fromkeys(dtypes[i] for i in group) for group in groups]
     pairs = zip(groups, kinds, strict=True)
@@ -81,7 +82,7 @@ def _pure(groups: Sequence[Sequence[int]], workload: Workload) -> list[list[int]
 
 
 def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
-    """The groups that form exactly this plan. Raises PlanError where none do."""
+    """The groups that form exactly this plan. Raises PlanError if none do."""
     if plan.objective != RULES:
         require_plain(plan, workload, "FSDP2")
         raise PlanError("FSDP2 splits all-reduces and overlaps the next forward: this plan does neither")
@@ -96,9 +97,9 @@ def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> FsdpKnobs:
-    """The fastest of one group, even ones and those nearest to the plan, then changed end by end while that helps.
+    """The fastest of even groupings and the one nearest to the plan, then changed end by end while that helps.
 
-    Raises PlanError for a plan that needs an executor.
+    Raises PlanError if the plan needs an executor.
     """
     if plan.objective.plain or not RULES.permits(plan.objective):
         require_plain(plan, workload, "FSDP2")
@@ -114,21 +115,21 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     tried = sorted([*_even(names, workload), _nearest(names, plan, workload)], key=len)
     best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NOTHING))
     while len(times) * len(names) < MOST_TRIED:
-        changed = min(_changed(best, len(names)), key=time, default=best)
+        changed = least([*_changed(best, len(names)), best], time, len)
         if time(changed) >= time(best) * (1 - NOTHING):
             break
         best = changed
     default = predict_timeline(workload, realise(FsdpKnobs(), workload, pricing), pricing).iteration_time
-    return FsdpKnobs() if default <= time(best) else _grouped(names, best)
+    return FsdpKnobs() if default <= within(time(best)) else _grouped(names, best)
 
 
 _any = exact_or(exact, nearest)
 
 
 def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
-    """The groups that form ``plan``; where none do, the fastest of those nearest to it and of even ones.
+    """The groups that form ``plan``; if none do, the fastest of those nearest to it and of even ones.
 
-    Raises DataError for a workload of a trace that knew no names: there is nothing to group.
+    Raises DataError for a workload from a trace without module names: there is nothing to group.
     """
     if workload.grain:
         raise DataError(
@@ -139,7 +140,7 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
 
 
 def _even(names: Sequence[str], workload: Workload) -> list[frozenset[int]]:
-    """Ends of groups of about equal bytes, 1, 2, 3 ... of them."""
+    """Ends of groups of about equal bytes, for 1, 2, 3 ... groups."""
     members, sizes = modules(workload), workload.gradients.sizes
     ends = list(accumulate(sum(sizes[i] for i in members[name]) for name in names))
     counts = range(1, min(len(names), MOST_GROUPS) + 1)
@@ -150,7 +151,7 @@ def _even(names: Sequence[str], workload: Workload) -> list[frozenset[int]]:
 
 
 def _nearest(names: Sequence[str], plan: Plan, workload: Workload) -> frozenset[int]:
-    """Ends of groups where each module goes where the last of its gradients does in the plan."""
+    """Ends of groups that put each module where the last of its gradients is in the plan."""
     bucket_of = {block.layer: number for number, bucket in enumerate(plan.buckets) for block in bucket.blocks}
     members, tensors = modules(workload), workload.gradients.names
     numbers = list(accumulate((max(bucket_of[tensors[i]] for i in members[name]) for name in names), max))
@@ -159,7 +160,7 @@ def _nearest(names: Sequence[str], plan: Plan, workload: Workload) -> frozenset[
 
 def _changed(ends: frozenset[int], count: int) -> list[frozenset[int]]:
     places = {place * count // PLACES for place in range(1, PLACES)} - {0, count} if count > 1 else set()
-    moved = [ends - {end} | {end + step} for end in ends for step in (-1, 1) if 0 < end + step < count]
+    moved = [ends - {end} | {end + step} for end in sorted(ends) for step in (-1, 1) if 0 < end + step < count]
     return [*(ends ^ {place} for place in sorted(places | ends)), *moved]
 
 
@@ -168,7 +169,7 @@ def _grouped(names: Sequence[str], ends: frozenset[int]) -> FsdpKnobs:
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """What is predicted of FSDP2 and what is not."""
+    """Limits of a prediction for FSDP2."""
     return (
         "FSDP2 with reshard_after_forward=False, a reduce-scatter and an all-gather for each group: resharding gathers "
         "once more in backward, which is not in these times, nor is what copies into and out of messages take",
@@ -176,12 +177,12 @@ def caveats(workload: Workload) -> tuple[str, ...]:
 
 
 def config(knobs: FsdpKnobs) -> dict[str, Any]:
-    """The groups as names of modules, in the order in which they are to be wrapped."""
+    """The groups as module names, in the order in which to wrap them."""
     return {"groups": _wrapped(list(knobs.groups[::-1])), "reshard_after_forward": False}
 
 
 def _wrapped(groups: list[tuple[str, ...]]) -> list[list[str]]:
-    """In the order of the forward, but what is inside another module first: that takes what is left of it."""
+    """Groups in forward order, but modules inside another module first: the outer one takes the rest."""
     found = []
     while groups:
         group = next((group for group in groups if not _holds(group, groups)), groups[0])
@@ -191,13 +192,13 @@ def _wrapped(groups: list[tuple[str, ...]]) -> list[list[str]]:
 
 
 def _holds(group: tuple[str, ...], groups: Sequence[tuple[str, ...]]) -> bool:
-    """Whether a module of it holds one of another group."""
+    """Whether a module of ``group`` contains a module of another group."""
     inside = tuple(f"{name}." for name in group)
     return any(name.startswith(inside) for other in groups if other is not group for name in other)
 
 
 def render(knobs: FsdpKnobs, workload: Workload) -> str:
-    """Python to paste after the model was made."""
+    """Python to paste after the code that makes the model."""
     lines = [
         textwrap.fill(f"{group!r},", 112, initial_indent="    ", subsequent_indent="     ", break_on_hyphens=False)
         for group in config(knobs)["groups"]

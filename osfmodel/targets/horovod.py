@@ -20,6 +20,7 @@ from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
+from osfmodel.entities.rounding import least
 from osfmodel.entities.units import MIB, show_bytes, show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
@@ -36,15 +37,15 @@ from osfmodel.targets.target import (
 )
 
 GROUP_CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005)
-"""Cycle times tried with groups, seconds: the loop has nothing to wait for."""
+"""Cycle times to try with groups, in seconds; with groups the loop has nothing to wait for."""
 WORTH_A_LINE = 0.005
-"""By how much groups must be better, relative, before they are recommended over settings alone."""
+"""Relative gain from which groups, which need changed code, are recommended over settings alone."""
 BEST = "horovod:best"
-"""The name of the plan with the best threshold and cycle time that were found."""
+"""Name of the plan with the best threshold and cycle time that were found."""
 
 
 def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
-    """The batches that the loop forms, each released when it is launched; as ready where one worker is alone."""
+    """The batches that the loop forms, each released at its launch; with one worker, as they become ready."""
     if pricing.workers == 1 and pricing.cost() == FREE:  # a cost that is given may be of several workers
         return one_by_one(workload)  # DistributedOptimizer registers no hooks then
     return carry_out(knobs, workload, pricing)
@@ -53,8 +54,8 @@ def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
 def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
     """The buckets of the plan as groups, and the cycle time of GROUP_CYCLES that is best for them.
 
-    Groups are of parameters by name: where a trace did not know those, settings alone. Raises PlanError for a plan that
-    Horovod cannot carry out, and where no settings keep the limits.
+    Groups list parameters by name; for a trace without names, settings alone are searched. Raises PlanError for a plan
+    that Horovod cannot carry out, and if no settings keep the limits.
     """
     require_plain(plan, workload, "Horovod")
     if workload.grain:
@@ -66,20 +67,20 @@ def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = L
     if not loop.groups:
         return loop
     tried = [replace(loop, cycle=cycle) for cycle in GROUP_CYCLES]
-    return min(tried, key=lambda loop: steady_iteration(loop, workload, pricing).iteration_time)
+    return least(tried, lambda loop: steady_iteration(loop, workload, pricing).iteration_time)
 
 
 def _grouped(plan: Plan) -> Loop:
-    """Groups of the plan's buckets, with a threshold that all of them keep."""
+    """Groups of the plan's buckets, with a threshold that holds the largest."""
     groups = tuple(tuple(block.layer for block in bucket.blocks) for bucket in plan.buckets)
     largest = max((bucket.size + PADDING * len(bucket.blocks) for bucket in plan.buckets), default=0)
     return Loop(max(DEFAULT_THRESHOLD, -(-largest // MIB) * MIB), groups=groups, use_groups=bool(groups))
 
 
 def exact(plan: Plan, workload: Workload) -> Loop:
-    """Groups that form exactly these buckets in this order; when each is launched the clock decides.
+    """Groups that form exactly these buckets in this order; the clock decides when each is launched.
 
-    Raises PlanError where none do: where a bucket would be whole before one that comes first in the plan, or is
+    Raises PlanError if none do: if a bucket would be complete before one that comes first in the plan, or is
     released before all of it was submitted.
     """
     require_plain(replace(plan, channels=1), workload, "Horovod")
@@ -96,7 +97,7 @@ def exact(plan: Plan, workload: Workload) -> Loop:
 
 
 def search(cases: Sequence[Case], limits: Limits) -> tuple[Loop | None, tuple[str, ...]]:
-    """The threshold and cycle time that do best in the worst of the cases; None where none keeps the limits."""
+    """The threshold and cycle time that do best in the worst of the cases; None if none keeps the limits."""
     found = best_settings(cases, limits)
     if found is None:
         return None, ()
@@ -105,13 +106,13 @@ def search(cases: Sequence[Case], limits: Limits) -> tuple[Loop | None, tuple[st
 
 
 def best(workload: Workload, pricing: Pricing) -> Loop:
-    """The best threshold and cycle time found for one price, with the host as the workload has it."""
+    """The best threshold and cycle time for one price, with the host as the workload has it."""
     found = best_settings([Case(workload, pricing, workload.compute_time)])
     return Loop() if found is None else found.loop
 
 
 def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
-    """Add the best plan as groups, on offer, where they are not in force and parameters have names."""
+    """Add the best plan as groups on offer, if groups are not in force and parameters have names."""
     if knobs.use_groups or workload.grain:
         return knobs
     plan = optimal.solve(Question(workload, pricing, limits=limits)).plan
@@ -119,7 +120,7 @@ def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits =
 
 
 def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:
-    """The groups as buckets, without a clock."""
+    """The plan of the groups as buckets, without a clock."""
     place = {name: i for i, name in enumerate(workload.gradients.names)}
     return grouped_plan(workload, [[place[name] for name in group] for group in loop.groups])
 
@@ -136,7 +137,7 @@ def stated(conditions: Mapping[str, str], workload: Workload) -> Loop | None:
 
 
 def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str, int]:
-    """How to find the settings that ``horovod:64MiB,5ms`` or ``horovod:best`` names, what they are, and the streams.
+    """The search that ``horovod:64MiB,5ms`` or ``horovod:best`` names, its description, and the number of streams.
 
     Raises UsageError as :func:`named`.
     """
@@ -148,12 +149,12 @@ def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str, in
 
 
 def words(knobs: Loop) -> str:
-    """In a few words: the settings, and whether groups are in force."""
+    """The settings in a few words, and whether groups are in force."""
     return f"{PREFIX}{name_of(knobs)}" + (f" with {len(knobs.groups)} groups" if knobs.use_groups else "")
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """What the prediction takes for granted."""
+    """Assumptions of the prediction."""
     known = any(layer.enqueue_time is not None for layer in workload.layers)
     return () if known else ("Horovod with the host in step with the device (ahead, it would fuse more)",)
 

@@ -95,7 +95,7 @@ def test_residuals_show_noise(model):
 
 @pytest.mark.parametrize("model", COST_MODELS)
 def test_without_samples_there_is_no_fit_and_no_price(model):
-    with pytest.raises(CostError):
+    with pytest.raises(CostError, match=r"there are no samples to fit|needs all-reduce times"):
         COST_MODELS[model].fit([], 4)
     for bare in (Cluster("bare", model), Cluster("bare", model, tables=(Table(64, (1, 2), (1.0, 1.0)),))):
         with pytest.raises(CostError, match=r"'bare' (has no|was measured with 64)"):
@@ -140,7 +140,7 @@ def test_what_if_the_network_were_faster(model, workers):
 @pytest.mark.parametrize("workers", COUNTS)
 @pytest.mark.parametrize("model", COST_MODELS)
 def test_what_if_bandwidth_had_no_end(model, workers):
-    """What is left does not depend on the size, but for what the model says to be no network's."""
+    """With endless bandwidth prices do not depend on size, except for the part that depends on no network."""
     cluster = one_network(model)
     endless = cost_of(faster_network(cluster, bandwidth=Change(1e15)), workers)
     assert COST_MODELS[model].network_independent or endless(2**36) == pytest.approx(endless(0), rel=1e-3)
@@ -162,7 +162,7 @@ def test_what_if_latency_were_longer(model):
 
 @pytest.mark.parametrize("model", COST_MODELS)
 def test_what_if_a_link_had_another_bandwidth(model):
-    """What is described by a link takes a figure in its place; what is not says so, and how to ask."""
+    """A model described by a link takes a value for bandwidth or latency; another refuses, and says how to ask."""
     cluster, figures = one_network(model), {"bandwidth": Change(value=1e11), "latency": Change(value=1e-6)}
     for name, change in figures.items():
         if name in COST_MODELS[model].link_parameters:

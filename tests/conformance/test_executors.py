@@ -15,7 +15,8 @@ from osfmodel.cli import main
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import BUCKETS, GRADIENTS, memory_of
+from osfmodel.engine.memory import memory_of
+from osfmodel.engine.strategies.holdings import BUCKETS, GRADIENTS
 from osfmodel.entities import executors
 from osfmodel.entities.effects import COUNTED, NO_EFFECTS, REPLAYED_ON_CPU, Effects
 from osfmodel.entities.errors import UsageError

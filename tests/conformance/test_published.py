@@ -20,8 +20,8 @@ RULES = [
     Objective(2),
     Objective(3, True),
     Objective(1, True),
-    Objective(2, True, True),
-    Objective(1, False, True),
+    Objective(2, True, "split"),
+    Objective(1, False, "split"),
 ]
 
 

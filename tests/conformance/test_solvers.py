@@ -16,9 +16,9 @@ from osfmodel.targets.named_plans import make_plan
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, asked, min_of_affine, random_problem
 
-OBJECTIVES = [PLAIN, Objective(2), Objective(forward_overlap=True), Objective(2, True), Objective(1, True, True)]
+OBJECTIVES = [PLAIN, Objective(2), Objective(forward_overlap=True), Objective(2, True), Objective(1, True, "split")]
 WHOLE = [name for name, rule in SOLVERS.items() if not any(map(rule.serves, OBJECTIVES[1:]))]
-"""Those for stock frameworks, which neither cut nor reorder tensors."""
+"""Rules for stock frameworks, which neither cut nor reorder tensors."""
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -79,7 +79,7 @@ def test_statuses_are_sentences_and_failures_carry_a_remedy():
 
 
 BUSY = {"workers": 4, "effects": Effects(hook_time=0.05, copy_in=1e-3, compute_slowdown=0.2), "in_flight": 2}
-"""What a search would plan again for: effects, and several collectives in flight."""
+"""Prices for which a search would plan again: effects, and several collectives in flight."""
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -98,7 +98,7 @@ def test_the_named_plan_is_what_the_solver_gives_unless_it_searches(name):
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("objective", OBJECTIVES[1:], ids=str)
 def test_a_named_plan_is_carried_out_under_any_rules(name, objective):
-    """That of a rule that does not serve them is the one that was made for its own."""
+    """A rule that does not serve these rules gives the plan that it makes for its own."""
     problem, rule = random_problem(np.random.default_rng(26)), SOLVERS[name]
     workload = workload_of([time + 0.01 for time in problem.ready_times], problem.sizes)
     pricing = replace(Pricing.of(affine(np.random.default_rng(26))), **BUSY)

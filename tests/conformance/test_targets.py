@@ -145,7 +145,7 @@ def some_plans(workload, pricing, plan):
 
 
 def members(plan):
-    """Which blocks travel together, in which order: all that a framework with a clock of its own is told."""
+    """The blocks of each bucket, in order: all that a framework with a clock of its own can be told."""
     return [bucket.blocks for bucket in plan.buckets]
 
 
@@ -194,7 +194,7 @@ STOCK = [name for name, target in CONFIG_TARGETS.items() if not target.executes]
 
 
 @pytest.mark.parametrize("name", STOCK)
-@pytest.mark.parametrize("setting", [{"channels": 2}, {"forward_overlap": True}, {"split": True}])
+@pytest.mark.parametrize("setting", [{"channels": 2}, {"forward_overlap": True}, {"strategy": "split"}])
 def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
     workload, pricing, plan = case
     target, beyond = CONFIG_TARGETS[name], Plan(workload.name, plan.buckets, **setting)
@@ -215,15 +215,22 @@ def test_a_cut_tensor_is_refused(name, case):
         CONFIG_TARGETS[name].convert.project(plan, workload, pricing, Limits())
 
 
+@pytest.mark.parametrize("name", CONFIG_TARGETS)
+def test_the_plan_of_another_workload_is_refused(name, case):
+    workload, pricing, plan = case
+    convert, other = CONFIG_TARGETS[name].convert, replace(plan, workload="another")
+    with pytest.raises(PlanError, match=f"the plan is for workload 'another', not for {workload.name!r}"):
+        convert.project(other, workload, pricing, Limits())
+    assert not convert.forms(other, workload)
+
+
 @pytest.mark.parametrize("name", [name for name in CONFIG_TARGETS if name not in STOCK])
 def test_an_executor_carries_out_any_plan_as_it_is(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, split=True)
+    wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, strategy="split")
     assert target.convert.realise(target.convert.project(wild, workload, pricing, Limits()), workload, pricing) == wild
     assert target.convert.forms(wild, workload)
-    with pytest.raises(PlanError):
-        target.convert.project(Plan("another", wild.buckets), workload, pricing, Limits())
 
 
 PLANS = [*NAMED_PLANS, *(name for family in FAMILIES.values() for name in family.examples), "sparse:1%,ddp,fallback"]

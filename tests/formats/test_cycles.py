@@ -21,9 +21,9 @@ from tests.formats import traces
 from tests.formats.traces import Job
 
 STORED = ROOT / "tests/formats/data/cycles"
-"""What two ranks wrote with schedule(wait=0, warmup=3, active=3, repeat=2) and TensorBoard's handler."""
+"""Files of two ranks with schedule(wait=0, warmup=3, active=3, repeat=2) and TensorBoard's handler."""
 FILES = sorted(STORED.iterdir())
-"""Of rank 0 the first and the second cycle, then those of rank 1."""
+"""Rank 0's first and second cycle, then rank 1's."""
 LATER = 60_000_000
 """Microseconds between the cycles of the jobs that never ran."""
 
@@ -39,6 +39,7 @@ def test_cycles_of_a_recorded_job_are_its_steps():
         waits = [[one.waiting for one in step.reductions] for step in parts]
         for step, known in zip(rank.steps, waits, strict=True):
             assert [one.waiting for one in step.reductions] == pytest.approx(known, abs=1e-7)
+    assert [(rank.file, rank.checksum) for rank in trace.ranks] == [(one.file, one.checksum) for one in first.ranks]
     assert len(measurement_of(trace).samples) == 6
     assert explain_trace(trace).cause == explain_trace(load_trace(FILES[::-1])).cause
 

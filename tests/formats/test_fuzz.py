@@ -5,22 +5,28 @@ Only OsfErrors on one line that names the file; memory bounded; no hang (a quadr
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osfmodel import OsfError, Workload
+from osfmodel.cli import main
+from osfmodel.engine.bands import decode_bands
 from osfmodel.entities import units
 from osfmodel.entities.errors import DataError
-from osfmodel.entities.files import profiles
-from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, recognise
+from osfmodel.entities.files import documents, profiles
+from osfmodel.formats import IMPORT_FORMATS, Hints, import_file, load_trace, recognise
 from osfmodel.formats.source_text import LARGEST_JSON, LARGEST_TABLE, Text, silent
-from tests.formats import samples
+from tests.conftest import ROOT
+from tests.formats import damage, samples, traces
 
 HINTS = Hints("mine", workers=4)
 CONTENTS = [sample for group in samples.SAMPLES.values() for sample in group]
@@ -247,7 +253,7 @@ def test_long_lines_take_no_square_of_their_length(form, number):
 )
 @pytest.mark.parametrize("parse", [units.parse_bytes, units.parse_time, units.parse_bandwidth])
 def test_long_quantities_take_no_square_of_their_length(parse, text):
-    with pytest.raises(OsfError):
+    with pytest.raises(OsfError, match=r"is not a |has no unit"):
         parse(text)
 
 
@@ -278,3 +284,228 @@ def test_own_files_are_read_as_they_are(tmp_path, small_workload):
 def test_a_row_without_times_is_a_fault_of_its_line():
     row = samples.NEW_TEXT.replace("61.50", "N/A").replace("60.25", "N/A")
     assert "line 14: has neither an out-of-place nor an in-place time" in outcome(Text("file.txt", row))
+
+
+DEEP = b"[" * 500 + b"]" * 500
+PLANNED = ["predict", "workload.json", "--cluster", "ring:50us,10Gbps", "--workers", "4", "--plan", "plan.json"]
+FOUND = {
+    "kind of many characters": (
+        ["predict", "broken.json", "--cluster", "ring:50us,10Gbps", "--workers", "4"],
+        {"broken.json": b'{"schema_version": 1, "kind": "' + b"x" * 70_000 + b'", "layers": []}'},
+        "broken.json: is a 'xxx",
+    ),
+    "kind that is a list": (
+        ["predict", "broken.json", "--cluster", "ring:50us,10Gbps", "--workers", "4"],
+        {"broken.json": b'{"schema_version": 1, "kind": ' + DEEP + b"}"},
+        "broken.json: is a [[[",
+    ),
+    "kind with codes for terminals": (
+        ["import", "broken.json", "--as", "osfmodel"],
+        {"broken.json": rb'{"schema_version": 1, "kind": "\u001b[31m\n"}'},
+        r"broken.json: is osfmodel's own, of kind \x1b[31m",
+    ),
+    "version of many numbers": (
+        ["import", "broken.json"],
+        {"broken.json": b'{"schema_version": [' + b"0, " * 5000 + b'0], "kind": "cluster"}'},
+        "broken.json: has schema_version [0, 0, ",
+    ),
+    "unknown field with codes for terminals": (
+        ["predict", "broken.json", "--cluster", "ring:50us,10Gbps", "--workers", "4"],
+        {"broken.json": damage.WORKLOAD.replace("batch_size", "\\u001b[2Jbatch_size").encode()},
+        r"broken.json: Object contains unknown field '\x1b[2Jbatch_size'",
+    ),
+    "name of many lines": (
+        ["predict", "broken.json", "--cluster", "ring:50us,10Gbps", "--workers", "4"],
+        {"broken.json": damage.WORKLOAD.replace("mine", "\\n" * 3000).encode()},
+        r"broken.json: the name of the workload is '\n\n",
+    ),
+    "time that is a nest of lists": (
+        ["import", "broken.json"],
+        {"broken.json": samples.DDP_JSON.encode().replace(b"8000000", DEEP)},
+        "broken.json: avg_backward_compute_time is [[[",
+    ),
+    "time that no float holds": (
+        ["import", "broken.json"],
+        {"broken.json": samples.DDP_JSON.replace("8000000", f"1{'0' * 400}").encode()},
+        "broken.json: avg_backward_compute_time is 1000",
+    ),
+    "workers that nothing has": (
+        ["import", "broken.json"],
+        {"broken.json": traces.text(traces.Job()).replace('"Group size": 1', f'"Group size": {2**64}').encode()},
+        "'Group size' is 18446744073709551616, which is no count",
+    ),
+    "profile with a name too long for a file": (
+        ["predict", "x" * 3000, "--cluster", "ring:50us,10Gbps", "--workers", "4"],
+        {},
+        "no workload named 'xxx",
+    ),
+    "folder with a name too long for one": (
+        ["predict", "x" * 3000 + ".json", "--cluster", "ring:50us,10Gbps", "--workers", "4"],
+        {},
+        "cannot be read: File name too long",
+    ),
+    "cost model that there is not": (
+        ["import", "broken.json", "-o", "out.json"],
+        {"broken.json": samples.OWN_CLUSTER.replace("ring", "\\u0000").encode()},
+        r"broken.json: unknown cost model '\x00'",
+    ),
+    "more channels than any float": (
+        PLANNED,
+        {"plan.json": damage.PLAN.replace('"channels": 2', f'"channels": 1{"0" * 400}').encode()},
+        "plan.json: the plan has 1000",
+    ),
+    "block of no bytes": (
+        PLANNED,
+        {"plan.json": damage.PLAN.replace('"b", "bytes": 100', '"b", "bytes": -1', 1).encode()},
+        "plan.json: bytes of a block of 'b' in bucket 1 is -1",
+    ),
+    "block of no bytes, and memory": (
+        ["memory", *PLANNED[1:]],
+        {"plan.json": damage.PLAN.replace('"b", "bytes": 100', '"b", "bytes": -1', 1).encode()},
+        "plan.json: bytes of a block of 'b' in bucket 1 is -1",
+    ),
+    "name too long for a file": (
+        ["import", "broken.csv", "-o", "out/"],
+        {"broken.csv": samples.FITS_CSV.replace("10GbE", "x" * 300).encode()},
+        "it makes the name of a file there: give a shorter one",
+    ),
+    "log of another model": (
+        ["explain", "rank0.json", "--ddp-logging", "broken.json"],
+        {"rank0.json": traces.text(traces.Job()).encode(), "broken.json": samples.DDP_JSON.encode()},
+        "broken.json: DDP's log has 2 buckets, a step of the trace 'rank0' 3 all-reduces",
+    ),
+    "steps that are not there": (
+        ["explain", "rank0.json", "--steps", "90"],
+        {"rank0.json": traces.text(traces.Job()).encode()},
+        "the trace 'rank0': rank 0 has no steps 90",
+    ),
+}  # fmt: skip
+"""Faults that damaged files showed (benchmarks/fuzz.py): arguments, files, and the message now."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_damaged_files_brought_to_light(name, tmp_path, monkeypatch):
+    """One line that names the file and can be printed; nothing new is there, and what was there is as it was."""
+    arguments, files, said = FOUND[name]
+    monkeypatch.chdir(tmp_path)
+    before = {"workload.json": damage.WORKLOAD.encode(), "out.json": b"what was there before\n"} | files
+    for file, content in before.items():
+        (tmp_path / file).write_bytes(content)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code in (1, 2), result.exception
+    told = result.output.removesuffix("\n")
+    assert said in told
+    assert told.isprintable()
+    assert len(told) < 1000
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_byte_that_is_no_text_costs_a_trace_nothing(tmp_path, monkeypatch):
+    """In args that are read, beside a number that no float holds, which sends them the slow way."""
+    content = traces.text(traces.Job()).encode()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rank0.json").write_bytes(content)
+    (clean,) = load_trace([tmp_path / "rank0.json"]).ranks
+    for odd in (b'"dtype": "Float", "note": "caf\xe9"', b'"dtype": "Float", "name": "caf\xe9", "Seq": 1e400'):
+        (tmp_path / "rank0.json").write_bytes(content.replace(b'"dtype": "Float"', odd))
+        (found,) = load_trace([tmp_path / "rank0.json"]).ranks
+        assert found.steps == clean.steps
+        assert CliRunner().invoke(main, ["import", "rank0.json", "-o", "out/"]).exit_code == 0
+
+
+@pytest.mark.parametrize("base", ["1" + "0" * 400, "1e400", "null", '"text"', "-1e308"])
+def test_a_clock_that_no_float_holds_is_left_out(tmp_path, base):
+    """One rank needs none: times are those from the trace's own start."""
+    found = []
+    for content in (traces.text(traces.Job()), traces.text(traces.Job()).replace(str(traces.BASE), base)):
+        (tmp_path / "rank0.json").write_text(content)
+        found.append([step.end - step.start for step in load_trace([tmp_path / "rank0.json"]).ranks[0].steps])
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_a_refused_import_leaves_what_was_there(tmp_path, monkeypatch):
+    """Cut off in the middle, also packed: no file, no folder, no temporary name, and the old file as it was."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out.json").write_bytes(b"before")
+    whole = {form: texts[0].encode() for form, texts in samples.SAMPLES.items()}
+    whole["packed"] = damage.gzipped(whole["kineto"])
+    for form, content in whole.items():
+        for output in ("out.json", "new.json", "new/"):
+            (tmp_path / "broken").write_bytes(content[: len(content) // 2] + b"\0\xff")
+            result = CliRunner().invoke(main, ["import", "broken", "-o", output])
+            assert result.exit_code == 1, (form, result.output)
+            assert {path.name: path.is_file() for path in tmp_path.iterdir()} == {"out.json": True, "broken": True}
+            assert (tmp_path / "out.json").read_bytes() == b"before"
+
+
+@pytest.fixture
+def fuzz(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("fuzz")
+
+
+def test_the_samples_that_are_damaged_are_good(fuzz, tmp_path):
+    """Each is read as it is, or it would be refused for what it is and not for its damage."""
+    refused = {"horovod-autotune-0"}  # nothing to import
+    for number, sample in enumerate(damage.all_samples()):
+        path = tmp_path / f"{number}.json"
+        path.write_bytes(sample.content)
+        if sample.name in refused:
+            continue
+        if sample.kind in fuzz.LOADERS:
+            assert fuzz.LOADERS[sample.kind](path)
+        elif sample.kind == "plan":
+            assert profiles.load_plan(path, documents.decode_workload(damage.WORKLOAD.encode()))
+        elif sample.kind == "bands":
+            assert profiles.read(path, decode_bands)
+        else:
+            assert import_file(path, HINTS if sample.kind == "osu" else Hints("mine"), tell=silent)
+
+
+def test_damaged_files_through_the_command_line(fuzz):
+    """As ``python benchmarks/fuzz.py``, which takes 100,000, with a few."""
+    command = [sys.executable, "benchmarks/fuzz.py", "--seed", "7", "--count", "150", "--jobs", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = next(line for line in done.stdout.splitlines() if line.startswith("| all |"))
+    count, accepted, refused, found = (int(cell) for cell in total.split("|")[2:6])
+    assert count == 150 == accepted + refused
+    assert found == 0
+    assert accepted > 10
+
+
+def _raised(error):
+    def called(arguments):
+        raise error
+
+    return called
+
+
+def _written(arguments):
+    (Path.cwd() / "out.json.part").write_bytes(b"half")
+    raise DataError("broken.json: is damaged")
+
+
+def _overwritten(arguments):
+    (Path.cwd() / "out.json").write_bytes(b'{"time_s": NaN}')
+
+
+FAULTS = {
+    "ValueError at outside": _raised(ValueError("odd")),
+    "message without the file": _raised(DataError("is odd")),
+    "message of several lines": _raised(type("Several", (DataError,), {"__str__": lambda self: "broken.json:\n"})()),
+    "message of 1011 characters": _raised(
+        type("Long", (DataError,), {"__str__": lambda self: "broken.json" + 1000 * "x"})()
+    ),
+    "left behind: ['out.json.part']": _written,
+    "what was written is no JSON": _overwritten,
+}
+
+
+@pytest.mark.parametrize("found", FAULTS)
+def test_the_search_for_faults_can_find_some(fuzz, monkeypatch, tmp_path, found):
+    monkeypatch.setattr(fuzz, "called", FAULTS[found])
+    case = fuzz.Case("import", {"broken.json": b"{}"}, ["import", "broken.json", "-o", "out.json"])
+    verdict, _ = fuzz.within(tmp_path / "case", case)
+    assert verdict.startswith(found)
+    assert list(tmp_path.iterdir()) == []

@@ -179,7 +179,7 @@ class Trace:
         yield from ((name, "E", "") for name in tensors)
 
     def loop(self, group, waits):
-        """What the background thread writes of a group, which ``waits`` for its data where it is on a GPU."""
+        """The background thread's events for a group, which ``waits`` for its data if it is on a GPU."""
         for phase in ("B", "E"):
             for name in group:
                 yield name, phase, "NEGOTIATE_ALLREDUCE" if phase == "B" else ""
@@ -192,7 +192,7 @@ class Trace:
         yield from ((name, "E", "") for name in group if waits)
 
     def finalizer(self, group, steps):
-        """What a thread writes that waits for the GPU."""
+        """The events of a thread that waits for the GPU."""
         around = ["MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"] if len(group) > 1 else []
         for step in [*around[:1], *steps, *around[1:]]:
             yield from self.during(group, step)
@@ -470,7 +470,7 @@ def test_several_timelines_become_the_tables_of_one_cluster(tmp_path):
 def test_where_a_timeline_is_given_for_a_workload(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(samples.HOROVOD_FUSED)
-    with pytest.raises(ForeignFileError) as caught:
+    with pytest.raises(ForeignFileError, match=f"{path}: ") as caught:
         osf.load_workload(path)
     assert re.search(
         r"looks like Horovod's timeline: run `osf import .* --kind workload -o", import_advice(caught.value)

@@ -1,4 +1,4 @@
-"""What profiler traces mean: jobs that never ran are read back exactly, and those that did as they were."""
+"""Profiler traces: jobs that never ran are read back exactly, and those that did as they were."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def on_gpus(places, ranks=None):
     ],
 )
 def test_gpus_of_a_node_are_those_that_its_ranks_used(places, ranks, nodes, each):
-    """Where it is certain; else each rank has a node of its own, and nothing is said."""
+    """If it is certain, they share nodes; else each rank has a node of its own, and nothing is said."""
     cluster, said = on_gpus(places, ranks)
     assert (cluster.nodes, cluster.gpus_per_node) == (nodes, each)
     assert (f"{each} on each node by their GPUs" in said) == (each > 1)
@@ -227,6 +227,7 @@ def test_gpus_of_a_node_are_those_that_its_ranks_used(places, ranks, nodes, each
 def test_gpus_of_a_node_in_a_published_trace(published):
     trace = published("param_dlrm_8xV100_all8ranks.tar.gz")
     assert (cluster_of(trace).nodes, cluster_of(trace).gpus_per_node) == (1, 8)
+    assert cluster_of(trace).library == "nccl"
     told = [noun for noun in nouns_of(trace, Hints("", gpus_per_node=4), silent) if isinstance(noun, Cluster)]
     assert [(cluster.nodes, cluster.gpus_per_node) for cluster in told] == [(2, 4)]
 
@@ -242,9 +243,9 @@ def test_collectives_that_become_computation_are_told(published, recorded):
 
 
 def test_ranks_of_two_runs_are_refused():
-    """Whose collectives come at the same places and are others."""
+    """Their collectives come at the same places, but differ."""
     mixed = [paths_of("giant-bucket")[0], paths_of("find-unused")[1]]
-    with pytest.raises(DataError, match="ranks 0 and 1 do not fit together: 3 of 3 collectives that they share"):
+    with pytest.raises(DataError, match=r"find-unused-1\.json\.gz do not fit together: 3 of 3 collectives that"):
         load_trace(mixed)
 
 
@@ -266,7 +267,7 @@ def test_hosts_of_one_name_may_have_several_clocks(clock):
 def test_ranks_of_several_runs_are_refused():
     """No clock brings steps of 3 ms and of 60 ms together."""
     job = Job(late=(0, 0), clocks=(0, 0), steps=5)
-    with pytest.raises(DataError, match=r"ranks 0 and 1 do not fit together: on no one clock .* of one run"):
+    with pytest.raises(DataError, match=r"do not fit together: on no one clock .* of one run"):
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
 
 
@@ -342,7 +343,7 @@ def test_sizes_that_a_trace_lacks():
 
 
 def test_sizes_from_its_own_gradients():
-    """Where only the shapes of gradients are recorded, buckets have the sizes of what they carry."""
+    """Buckets have the sizes of their gradients if only the shapes of those are recorded."""
     trace = read(Job(sizes="nowhere", late=(0, 0), clocks=(0, 0)))
     found = trace.ranks[0].steps[0].reductions
     assert [(one.elements, one.sized_by) for one in found] == [
@@ -1042,3 +1043,58 @@ def test_coalesced_all_reduces_of_a_compiled_backward_are_read_whole():
     assert [one.issued for one in step.reductions] == times(300e-6, 310e-6)
     assert list(step.backward) == times(200e-6, 700e-6)
     assert workload_of(trace).gradients.sizes == (2000, 28)
+
+
+def test_a_gradient_is_there_when_what_its_hook_submits_has_ended():
+    """The last fifth of each gradient's kernel is the copy into its bucket, launched after the accumulation."""
+
+    def with_copies(events):
+        for event in [event for event in events if event["name"] == "gradient"]:
+            launch = next(
+                one
+                for one in events
+                if one["cat"] == "cuda_runtime" and one["args"]["correlation"] == event["args"]["correlation"]
+            )
+            number = event["args"]["correlation"] + 10**6
+            event["dur"] -= 10
+            copy = {"name": "copy", "ts": event["ts"] + event["dur"], "dur": 10}
+            events.append(event | copy | {"args": event["args"] | {"correlation": number}})
+            events.append(launch | {"ts": launch["ts"] + 10, "args": {"correlation": number}})
+        return events
+
+    for step, plain in zip(read(Job(), change=with_copies).ranks[0].steps, read(Job()).ranks[0].steps, strict=True):
+        assert [gradient.ready for gradient in step.gradients] == times(*(one.ready for one in plain.gradients))
+
+
+def test_gloo_between_gpus_leaves_the_device_the_one_that_computes(monkeypatch):
+    """Its files are not read again for the operators of hosts."""
+    plain, readings = kineto._read, []
+    monkeypatch.setattr(kineto, "_read", lambda files, on_host: readings.append(on_host) or plain(files, on_host))
+
+    def over_gloo(events):
+        return [event | {"name": event["name"].replace("nccl:", "gloo:")} for event in events]
+
+    job = Job(late=(0, 0), clocks=(0, 0))
+    trace = read(job, change=over_gloo)
+    assert (trace.pace.host_computes, readings) == (False, [False])
+    assert [rank.steps for rank in trace.ranks] == [rank.steps for rank in read(job).ranks]
+
+
+def test_operators_of_hosts_are_read_only_where_a_library_of_hosts_is_told():
+    """Devices are listed, and nothing says that the job does not use them: it is not taken to compute on the host."""
+    texts = []
+    for path in paths_of("slow-link"):
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        events = [event for event in document["traceEvents"] if not event.get("name", "").startswith("gloo:")]
+        changed = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": events}
+        texts.append(Text(path.name, json.dumps(document | changed)))
+    assert {step.compute for rank in load_trace(texts).ranks for step in rank.steps} == {()}
+
+
+def test_a_single_step_is_kept_though_the_record_begins_within_it():
+    job = Job(annotated=False, steps=1)
+    middle = expected(job)[0][0].forward[1]
+    trace = read(job, change=lambda events: [event for event in events if event["ts"] > middle - job.lead])
+    (step,) = trace.ranks[0].steps
+    assert len(step.reductions) == len(job.buckets)
+    assert not any("left out" in remark for remark in trace.remarks)

@@ -1,4 +1,4 @@
-"""What a new user's files are: several runs in one log, other collectives, failed tests, several files, packed ones."""
+"""Files of new users: several runs in one log, other collectives, failed tests, several files, packed ones."""
 
 from __future__ import annotations
 
@@ -72,6 +72,18 @@ def test_runs_of_the_same_count_are_repeats_of_which_the_median_is_taken():
     assert table.workers == 4
     assert table.times[0] == pytest.approx(2 * (20 + 2**20 / 2e4) * 1e-6, rel=1e-3)
     assert "median of 3 runs" in cluster.source.conditions
+    assert "median" not in read(log())[0][0].source.conditions
+
+
+def test_of_several_communicators_the_first_is_the_one_that_is_read():
+    """nccl-tests can split ranks into groups, each of which does the same; here the second spans two hosts."""
+    document = json.loads(json_run())
+    hosts = (("n1", 0), ("n1", 0), ("n2", 1), ("n3", 1))
+    document["config"]["devices"] = [
+        {"rank": rank, "host": host, "group": group} for rank, (host, group) in enumerate(hosts)
+    ]
+    (cluster,), _ = read(json.dumps(document), collective="all_reduce")
+    assert (cluster.tables[0].workers, cluster.gpus_per_node, cluster.nodes) == (2, 2, 1)
 
 
 def test_runs_of_different_collectives_become_tables_of_each():
@@ -146,6 +158,7 @@ def test_an_unnamed_reduction_is_told_by_its_bandwidths(program):
 
 def test_a_name_that_its_bandwidths_contradict_is_refused():
     wrong = log("reduce_scatter").replace("reduce_scatter_perf", "all_reduce_perf")
+    assert refused(wrong).startswith("line 10: ")
     assert "busbw/algbw is 0.75, but all_reduce with 4 workers has 1.5" in refused(wrong)
     assert "is 1.5, but reduce_scatter with 4 workers has 0.75" in refused(json_run("reduce_scatter"))
     (cluster,), told = read(wrong, collective="all_reduce")
@@ -170,6 +183,29 @@ def test_rows_with_wrong_results_are_left_out_and_told():
     assert cluster.tables[0].sizes == (2**21, 2**22)
     assert told[0] == "results[0]: has 17 wrong results and is left out"
     assert told[1].startswith("out_of_bounds: is not okay")
+
+
+@pytest.mark.parametrize(("counts", "said"), [(("0", "5"), "5"), (("3e+01", "N/A"), "3e+01")])
+def test_results_that_are_wrong_in_one_column_are_enough(counts, said):
+    (cluster,), told = read(in_wrong(*counts))
+    assert cluster.tables[0].sizes == (2**20, 2**22)
+    assert told[0].startswith(f"line 11: has {said} wrong results and is left out")
+
+
+@pytest.mark.parametrize("counts", [("0", "0.0"), ("N/A", "0e+00"), ("?", "5x")])
+def test_no_number_of_wrong_results_is_none(counts):
+    (cluster,), told = read(in_wrong(*counts))
+    assert (cluster.tables[0].sizes, told) == ((2**20, 2**21, 2**22), [])
+
+
+def in_wrong(out_of_place, in_place):
+    """A log with these words under #wrong in the row of 2 MiB."""
+    rows = log().splitlines()
+    place = next(k for k, row in enumerate(rows) if row.startswith(f"  {2**21} "))
+    fields = rows[place].split()
+    fields[8], fields[12] = out_of_place, in_place
+    rows[place] = "  " + "  ".join(fields)
+    return "\n".join(rows) + "\n"
 
 
 def test_a_test_that_was_cut_off_is_told_with_its_place():
@@ -453,8 +489,13 @@ def test_the_command_line_says_what_a_file_is_that_is_not_its_own(tmp_path, cont
 
 def test_a_broken_profile_of_ones_own_is_not_taken_for_another_tools(tmp_path):
     path = tmp_path / "own.json"
-    for content in (samples.OWN_CLUSTER[:-10], "{", '{"schema_version": 1, "tables": [{"a": 1, "b": [2, 3]}]}\n'):
+    cut = "is not valid JSON: Input data was truncated"
+    for content, message in (
+        (samples.OWN_CLUSTER[:-10], cut),
+        ("{", f"{cut}; to convert another tool's output: osf import"),
+        ('{"schema_version": 1, "tables": [{"a": 1}]}\n', "Object contains unknown field 'a' at '.tables[0]'"),
+    ):
         path.write_text(content)
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=r"own\.json") as caught:
             osf.load_cluster(path)
-        assert "osf import" not in str(caught.value) or "schema_version" not in content
+        assert str(caught.value) == f"{path}: {message}"

@@ -30,9 +30,9 @@ RULES: dict[str, dict[str, Any]] = {
     "": {},
     "channels": {"channels": 2},
     "overlap": {"forward_overlap": True},
-    "split": {"split": True},
-    "overlap+split": {"forward_overlap": True, "split": True},
-    "all": {"channels": 3, "forward_overlap": True, "split": True},
+    "split": {"strategy": "split"},
+    "overlap+split": {"forward_overlap": True, "strategy": "split"},
+    "all": {"channels": 3, "forward_overlap": True, "strategy": "split"},
 }
 EFFECTS: dict[str, osf.Effects | None] = {
     "": None,
@@ -115,7 +115,7 @@ def key(question: Sequence[Any]) -> str:
 
 
 def digest(plan: osf.Plan) -> str:
-    """Of all that a plan says, the times at which buckets are released to ten digits."""
+    """A digest of a plan, with release times to ten digits."""
     buckets = [
         ([(block.layer, block.offset, block.bytes) for block in bucket.blocks], f"{bucket.release_time:.10g}",
          bucket.density)

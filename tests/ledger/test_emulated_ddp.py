@@ -135,7 +135,7 @@ def test_runs_of_another_origin_state_no_machine(tmp_path):
 
 @pytest.mark.parametrize("option", ["--keep", "--models", "--tune"])
 def test_what_needs_a_folder_says_so(capsys, option):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         live.main([option])
     assert f"{option} needs FOLDER" in capsys.readouterr().err
 

@@ -46,7 +46,7 @@ def leaks(judge, runs, factor=own_factor) -> list[str]:
 
 @pytest.mark.parametrize("source", LEDGER)
 def test_predictions_do_not_know_the_measurement(source):
-    """Of all predicted runs of the source."""
+    """No predicted run of the source leaks."""
     assert leaks(LEDGER[source].judge, load_measurements(source)) == []
 
 
@@ -79,5 +79,5 @@ def test_a_leak_into_ratios_would_be_seen():
 
     runs = [run for run in load_measurements("papers") if run.workers == 32]
     assert len(leaks(cheat, runs)) == 8
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="> 0"):
         leaks(cheat, runs, factor=lambda number: 2)

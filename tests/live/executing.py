@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the executor: ``python -m tests.live.executing SCENARIO...`` prints a line for each."""
+"""Ranks in the tests of the executor: ``python -m tests.live.executing SCENARIO...`` prints a line for each."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RULES = {
     "k2": Objective(channels=2),
     "k4": Objective(channels=4),
     "overlap": Objective(forward_overlap=True),
-    "split": Objective(split=True),
-    "all": Objective(channels=2, forward_overlap=True, split=True),
+    "split": Objective(strategy="split"),
+    "all": Objective(channels=2, forward_overlap=True, strategy="split"),
 }
 
 
@@ -166,7 +166,7 @@ def cut(workload):
     for name, size in zip(workload.gradients.names, workload.gradients.sizes, strict=True):
         first = size // 3 // 8 * 8
         blocks += [Block(name, 0, first), Block(name, first, size - first)] if first else [Block(name, 0, size)]
-    ends = [0, 1, 4, 9, 10, len(blocks)]
+    ends = sorted({min(end, len(blocks)) for end in (0, 1, 4, 9, 10, len(blocks))})
     return Plan("small", tuple(Bucket(tuple(blocks[a:b])) for a, b in pairwise(ends)))
 
 
@@ -400,20 +400,19 @@ def measure():
 
 
 def deferral():
-    """Which parameters have changed as the next forward goes on, of those of the stem and of the head."""
+    """Whether parameters are up to date as the next forward goes on, one of the stem and one of the head."""
     model = model_of()
     optimizer = sgd(model)
     executor = execute(model, optimizer, families(workload_of(model))["wfbp"].under(RULES["all"]), limit=60)
     found = []
     for finish in (executor.synchronize, partial(evaluate, model)):
-        before = [tensor.detach().clone() for tensor in (model.stem[0].weight, model.head.weight)]
         loss_of(model, 0).backward()
         optimizer.step()
         optimizer.zero_grad()
         for go_on in (lambda: None, lambda: model.stem(torch.randn(1, 3, 16, 16)), finish):
             go_on()
-            now = (model.stem[0].weight, model.head.weight)
-            found.append([not torch.equal(*pair) for pair in zip(before, now, strict=True)])
+            due = {gradient.name for gradient in executor.deferral.due}
+            found.append([name not in due for name in ("stem.0.weight", "head.weight")])
     return found
 
 
@@ -458,7 +457,7 @@ class Joined(nn.Module):
 
 
 class Prepared(nn.Module):
-    """What forward uses is made of a parameter by a hook of the user's."""
+    """A model whose forward uses a tensor that a user's hook makes of a parameter."""
 
     def __init__(self):
         super().__init__()
@@ -525,7 +524,7 @@ def reference_of(model):
 
 
 def changed():
-    """What is said where other parameters are to be trained than before, or these by two at once."""
+    """Messages if other parameters are to be trained than before, or these by two at once."""
     said = {}
     for what in ("unfrozen", "assigned", "twice", "wrapped", "no plan"):
         model = model_of()
@@ -599,7 +598,7 @@ class Branches(nn.Module):
 
 
 def order():
-    """What this rank handed to the network, and in which order its gradients came."""
+    """Messages that this rank handed to the network, and the order in which its gradients came."""
     found = {}
     for rule, rules in RULES.items():
         model, came, sent = model_of(Branches), [], []
@@ -636,7 +635,7 @@ def told(work):
 
 
 def refusals():
-    """What execute() says to plans and models that do not go together; ranks differ in some."""
+    """Messages of execute() on plans and models that do not go together; ranks differ in some."""
     model = model_of()
     workload = workload_of(model)
     plan = families(workload)["merged"]
@@ -683,7 +682,7 @@ def rest_of(block, size):
 
 
 def misuse():
-    """What loops that go wrong are told; the same on every rank."""
+    """Messages to loops that go wrong; the same on every rank."""
     found = {}
     for rule in ("plain", "overlap", "all"):
         for what in MISUSES:
@@ -745,16 +744,16 @@ def lacking(model, optimizer):
     model.body(torch.randn(2, 3, 16)).sum().backward()
 
 
-def uncalled(model, optimizer):
-    """A parameter that is used past its module once all are waited for in theirs."""
-    for number in range(2):
-        loss_of(model, number).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    nn.functional.linear(torch.randn(2, 16), model.head.weight).sum().backward()
+def stale(model, optimizer):
+    """A backward after step of a forward before it, which autograd notices."""
+    one, other = loss_of(model, 0), loss_of(model, 1)
+    one.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    other.backward()
 
 
-MISUSES = (twice, looked_at, early, kept, stepped_twice, zeroed, zeroed_in_place, lacking, uncalled)
+MISUSES = (twice, looked_at, early, kept, stepped_twice, zeroed, zeroed_in_place, lacking, stale)
 
 
 class Failing(torch.autograd.Function):
@@ -831,7 +830,7 @@ def unlucky(model, optimizer, what):
 
 
 def lost(what, rule):
-    """What is told where rank 1 ends in backward, at once or with an exception that nothing catches."""
+    """Messages if rank 1 ends in backward, at once or with an exception that nothing catches."""
     model = model_of(Unlucky)
     optimizer = sgd(model)
     execute(model, optimizer, families(workload_of(model))["merged"].under(RULES[rule]), limit=3600)

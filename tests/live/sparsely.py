@@ -1,4 +1,4 @@
-"""What ranks do in the tests of sparse buckets: ``python -m tests.live.sparsely SCENARIO...``."""
+"""Ranks in the tests of sparse buckets: ``python -m tests.live.sparsely SCENARIO...``."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def recomputed():
         "blocks": replace(plan, recompute=("blocks.0", "blocks.1", "blocks.2")),
         "all": replace(plan, recompute=("blocks", "head")),
         "inner": replace(plan, recompute=inner),
-        "overlap": replace(plan, recompute=inner, forward_overlap=True, split=True),
+        "overlap": replace(plan, recompute=inner, forward_overlap=True, strategy="split"),
         "released": replace(plan, recompute=("blocks.1",), release=True),
         "sparse": replace(sparse(plan, 1), recompute=("blocks.1",), release=True, mirror=False),
     }
@@ -471,12 +471,12 @@ def fresh(plan):
 
 
 def scheduled(scheduler):
-    """What is saved of it."""
+    """The objects to save for it."""
     return scheduler.optimizer, scheduler
 
 
 def states():
-    """What is told where a state is loaded that is of another run, and what there is without sparse buckets."""
+    """Messages if a state of another run is loaded, and the state without sparse buckets."""
     every = plans()
     executors = {}
     for name, plan in {**every, "mirror": replace(every["merged 0.01"], mirror=True)}.items():
@@ -502,7 +502,7 @@ def states():
 
 
 def refused():
-    """What execute() says to plans that do not go with what is here."""
+    """Messages of execute() on plans that the model or the optimizer does not suit."""
     model = model_of(doubled)
     plan = plans()["merged 0.01"]
     dense = families(workload_of(model))["merged"]
@@ -511,7 +511,7 @@ def refused():
     cases = {
         "sparse unused": lambda: execute(model, sgd(model), plan, unused=True),
         "release unused": lambda: execute(model, sgd(model), release, unused=True),
-        "release split": lambda: execute(model, sgd(model), replace(release, split=True)),
+        "release split": lambda: execute(model, sgd(model), replace(release, strategy="split")),
         "release optimizer": lambda: execute(model, torch.optim.Adagrad(model.parameters()), release),
         "release none": lambda: execute(model, None, release),
         "release partly": lambda: execute(model, torch.optim.SGD(model.head.parameters()), release),
@@ -528,7 +528,7 @@ def refused():
 
 
 def wrong():
-    """What loops that go wrong are told, with release and with mirrors."""
+    """Messages to loops that go wrong, with release and with mirrors."""
     every = families(workload_of(model_of(doubled)))
     release, mirror = replace(every["merged"], release=True), replace(sparse(every["merged"], 0.1), mirror=True)
     found = {}

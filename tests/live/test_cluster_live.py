@@ -86,10 +86,10 @@ def test_nothing_is_left_after_an_error(allowed, error):
             ["ip", "netns", "pids", hosts.namespaces[0]], capture_output=True, text=True
         ).stdout.strip():
             time.sleep(0.02)
-        raise error
+        raise error("in between")
 
     found = {}
-    with pytest.raises(error), cluster.emulated(2) as hosts:
+    with pytest.raises(error, match="in between"), cluster.emulated(2) as hosts:
         fail(hosts)
     assert found["process"].wait(10) == -9
     assert mine() == []

@@ -297,7 +297,7 @@ def test_nothing_stays_behind():
     made = convolutions()
     plain = torch.autograd.backward
     before = hooks_of(made[0])
-    with pytest.raises(ZeroDivisionError), osf.profile(made[0], warm_up=1) as watched:
+    with pytest.raises(ZeroDivisionError, match="division by zero"), osf.profile(made[0], warm_up=1) as watched:
         train((made[0], made[1], Fails(4, made[2])), 9)
     assert hooks_of(made[0]) == before == 0
     assert torch.autograd.backward is plain
@@ -429,7 +429,7 @@ def test_a_lightning_training_that_breaks_off_keeps_what_was_measured(tmp_path):
 
         def training_step(self, batch, number):
             if number == 9:
-                raise ZeroDivisionError
+                raise ZeroDivisionError("in a batch")
             return self.loss(self.model(batch[0]), batch[1])
 
         def configure_optimizers(self):
@@ -441,7 +441,7 @@ def test_a_lightning_training_that_breaks_off_keeps_what_was_measured(tmp_path):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     quiet |= {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
     module = Module()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError, match="in a batch"):
         lightning.Trainer(callbacks=[callback], **quiet).fit(module, loader)
     assert hooks_of(module) == 0
     assert "stopped before the 20 steps" in osf.load_workload(tmp_path / "module.json").source.conditions
@@ -733,7 +733,7 @@ def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         while process.poll() is None and not (started.exists() and started.stat().st_size > 12):
-            with pytest.raises(subprocess.TimeoutExpired):
+            with pytest.raises(subprocess.TimeoutExpired, match="timed out after"):
                 process.wait(0.1)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)

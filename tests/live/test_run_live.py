@@ -216,7 +216,7 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
     cases = {
         "wants 2 channels": replace(plain, channels=2),
         "wants the next forward to overlap communication": replace(plain, forward_overlap=True),
-        "wants all-reduces split": replace(plain, split=True),
+        "wants all-reduces split": replace(plain, strategy="split"),
         "wants sending by priority": replace(plain, credit=1),
         "wants a clock that releases": replace(plain, buckets=(replace(first, release_time=1), plain.buckets[1])),
         "wants tensors cut in pieces": replace(plain, buckets=(replace(first, blocks=pieces), plain.buckets[1])),

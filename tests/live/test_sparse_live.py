@@ -35,7 +35,7 @@ def two() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def three() -> list[Any]:
-    """What three ranks do."""
+    """Results of three ranks."""
     return found(SCENARIOS, THREE, world=3)
 
 
@@ -48,7 +48,7 @@ def test_sparse_buckets_train_as_error_feedback_does(world, request):
 
 
 def test_the_oracle_of_error_feedback_can_fail(two):
-    """Where what is not sent is forgotten."""
+    """Without the unsent part it fails."""
     for rank in two:
         assert rank["without_feedback"] > 1e-3
 
@@ -99,7 +99,7 @@ def test_mirrors_train_as_residuals_do(two):
 
 
 def test_the_comparison_of_mirrors_can_fail(two):
-    """Where they take what was mirrored at one rate for what is at another."""
+    """It fails if mirrors of one rate are taken for those of another."""
     for rank in two:
         assert rank["stiff"] > 1e-3
 
@@ -121,7 +121,7 @@ def test_release_leaves_nothing_of_gradients(two):
 
 
 def test_recomputation_changes_no_bit(two):
-    """Of parameters and buffers, with normalisation and dropout; forward of the middle block runs twice."""
+    """Parameters and buffers are the same, with normalisation and dropout; the middle block's forward runs twice."""
     for rank in two:
         calls, again = rank["recomputed"].pop("calls")
         assert again == calls + 6  # the hook of the block itself is outside, that of its convolution inside
@@ -186,7 +186,7 @@ def test_what_does_not_go_together_is_refused(two):
 
 def test_loops_that_go_wrong_are_told(two):
     gone = "UsageError: the plan releases gradients: parameters are updated in backward and nothing is left"
-    again = "UsageError: a second backward without step() before it: the plan releases gradients"
+    again = "UsageError: 'stem.0.weight' was used in backward, or between it and step()"
     for rank in two:
         assert_told(
             rank["wrong"],

@@ -21,12 +21,12 @@ class EndedError(Exception):
 
 @pytest.fixture
 def ends(monkeypatch):
-    """What would have ended this process: (rank, message, code)."""
+    """Ends of this process that were prevented: (rank, message, code)."""
     found = []
 
     def end_now(*arguments):
         found.append(arguments)
-        raise EndedError
+        raise EndedError(*arguments)
 
     monkeypatch.setattr(ranks, "end_now", end_now)
     return found
@@ -116,7 +116,7 @@ def test_what_there_is_is_saved_before_the_end_and_named_in_its_line(ends):
             watch.kept = "; 2 are in a.json"
 
         watch.saving = save
-        with pytest.raises(EndedError):
+        with pytest.raises(EndedError, match=r"2 are in a\.json"):
             watch.end("failed", 1)
     assert ends == [(3, "failed; 2 are in a.json", 1)]
 
@@ -162,7 +162,7 @@ def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeyp
     with Watchdog(0, 60) as watch:
         watch.saving = save
         for code in (1, 2):
-            with pytest.raises(EndedError):
+            with pytest.raises(EndedError, match=f"'failed', {code}"):
                 watch.end("failed", code)
     assert [end[-1] for end in ends] == [1, 2]
     assert len(calls) == 1
@@ -181,7 +181,7 @@ def test_a_second_signal_does_not_disturb_the_end(ends, number):
         watch.saving = save
         with pytest.raises(StoppedError, match=f"stopped by {number.name} in step 3"):
             signal.raise_signal(number)
-        with pytest.raises(EndedError):
+        with pytest.raises(EndedError, match="stopped"):
             watch.end("stopped", StoppedError.exit_code)
     assert saved == [1]
 

@@ -13,9 +13,10 @@ import pytest
 from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost, TableCost
 from osfmodel.cost.pricing import Pricing
+from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.effects import Effects
-from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan
+from osfmodel.entities.plan import Block, Bucket, Objective, Plan, contiguous_plan, one_by_one
 from osfmodel.entities.workload import element_bytes
 from osfmodel.solve import SOLVERS, Limits, Question, Status
 from osfmodel.solve.blocks import programme, resize, search, tape
@@ -27,7 +28,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import block_choice
 
 OVERLAP = Objective(forward_overlap=True)
-RULES = [Objective(), OVERLAP, Objective(split=True), Objective(forward_overlap=True, split=True)]
+RULES = [Objective(), OVERLAP, Objective(strategy="split"), Objective(forward_overlap=True, strategy="split")]
 
 
 def made(rng: np.random.Generator, count: int, most: int = 40) -> Workload:
@@ -91,6 +92,13 @@ def test_the_recursion_knows_launches_copies_and_jitter():
         problem = resize.problem_of(workload, pricing, objective)
         predicted = predict_timeline(workload, plan, pricing).iteration_time
         assert resize.time_of(problem, *tape.tape_of(plan)) == pytest.approx(predicted, rel=1e-12)
+
+
+def test_with_a_barrier_a_step_takes_at_least_what_it_computes_copies_out_and_updates():
+    workload = made(np.random.default_rng(4), 5)
+    pricing = Pricing.of(FREE, Effects(copy_out=0.002), workers=4)
+    least = predict_timeline(workload, one_by_one(workload), pricing).iteration_time
+    assert tape.times_of(workload, pricing, Objective()).least == pytest.approx(least, rel=1e-12)
 
 
 def test_a_plan_survives_its_tape():

@@ -72,7 +72,7 @@ def test_attained_by_one_tensor_and_by_one_moment():
 
 
 def test_a_bound_that_ignores_cheaper_large_messages_would_be_wrong():
-    """Where 8 bytes are cheaper than 4, a message padded with earlier gradients is cheaper: the bound allows for it."""
+    """If 8 bytes are cheaper than 4, a message padded with earlier gradients is cheaper: the bound allows for it."""
     from osfmodel.cost import TableCost
 
     cost = TableCost((1, 4, 8), (1.0, 9.0, 2.0))
@@ -113,10 +113,7 @@ def test_no_partition_in_any_order_beats_it(make_cost):
     assert attained > 0 or make_cost is jumping
 
 
-OBJECTIVES = [
-    Objective(channels, overlap, split)
-    for channels, overlap, split in itertools.product((1, 2, 3), (False, True), (False, True))
-]
+OBJECTIVES = [Objective(*rules) for rules in itertools.product((1, 2, 3), (False, True), ("replicated", "split"))]
 
 
 def random_pricing(rng, make_cost, objective):
@@ -204,7 +201,7 @@ def test_the_bound_of_plain_rules_is_at_least_the_simple_one():
         (Objective(2), "_transfer", lambda cost: lambda size: 3 * size * cost.pieces[0][1]),
         (Objective(3), "_startup", lambda cost: 3 * cost.pieces[0][0]),
         (Objective(1, True), "tails_of", lambda workload: [workload.forward_time] * 2),
-        (Objective(1, False, True), "_serial", lambda cost: lambda size: cost(size) + 0.01),
+        (Objective(1, False, "split"), "_serial", lambda cost: lambda size: cost(size) + 0.01),
     ],
 )
 def test_enumeration_notices_a_bound_that_is_too_high(monkeypatch, objective, name, wrong):
@@ -220,12 +217,12 @@ def test_enumeration_notices_a_bound_that_is_too_high(monkeypatch, objective, na
 
 
 def test_rules_are_permissions():
-    """Where a split is permitted, the bound holds for schedules that split and for those that do not."""
+    """If a split is permitted, the bound holds for schedules that split and for those that do not."""
     rng = np.random.default_rng(19)
     for _ in range(20):
         workload, pricing = small_workload_of(rng), Pricing.of(affine(rng))
         for channels, overlap in ((1, False), (1, True), (2, True)):
-            split, whole = (Objective(channels, overlap, both) for both in (True, False))
+            split, whole = (Objective(channels, overlap, name) for name in ("split", "replicated"))
             found = objective_bound(workload, pricing, split)
             assert found == min(bound_under(workload, pricing, split), bound_under(workload, pricing, whole))
             assert objective_bound(workload, pricing, whole) == bound_under(workload, pricing, whole)

@@ -66,9 +66,9 @@ def test_defaults_are_those_of_the_code():
     assert "starts with" in byte_scheduler.caveats(two_layers())[0]
 
 
-@pytest.mark.parametrize(("partition", "credit"), [(0, 4), (4, 0)])
-def test_less_than_a_byte_is_refused(partition, credit):
-    with pytest.raises(OsfError):
+@pytest.mark.parametrize(("partition", "credit", "said"), [(0, 4, "partition of 0 bytes"), (4, 0, "credit .* is 0")])
+def test_less_than_a_byte_is_refused(partition, credit, said):
+    with pytest.raises(OsfError, match=said):
         byte_scheduler.plan(two_layers(), partition, credit)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from math import log2
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osfmodel import Cluster, CostError, Link, cost_of
+from osfmodel import AlphaBeta, Cluster, CostError, Link, OsfError, cost_of
 from osfmodel.cost import AffineCost, TableCost
+from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.textbook import FORMULAS
 from tests.conftest import ROOT
 
@@ -160,3 +162,26 @@ def test_every_bundled_table_gives_back_what_was_measured():
             assert [cost(size) for size in row["bytes"]] == row["time_s"]
             seen += 1
     assert seen > 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times", "said"),
+    [
+        ((1, 2), (1.0, -1.0), r"a time of a cost table is -1\.0"),
+        ((1, 2), (math.nan, 1.0), "a time of a cost table is nan"),
+        ((-1, 2), (1.0, 1.0), "the smallest size of a cost table is -1"),
+        ((2, 2), (1.0, 1.0), "sizes of a cost table must increase"),
+        ((1,), (1.0,), "two points or more"),
+        ((1, 2), (1.0, 1.0, 1.0), "as many times as sizes"),
+    ],
+)
+def test_impossible_tables_are_refused(sizes, times, said):
+    with pytest.raises(OsfError, match=said):
+        TableCost(sizes, times)
+
+
+def test_halves_without_prices_are_assumed_where_there_is_anything_to_pay():
+    """A fit to all-reduces has none of reduce-scatter and all-gather; one worker pays nothing."""
+    fitted = Cluster("c", "hockney", fits=(AlphaBeta(4, 1.0, 0.01),))
+    assert pricing_of(fitted, 4).assumed == ("reduce_scatter", "all_gather")
+    assert pricing_of(fitted, 1).assumed == ()

@@ -19,6 +19,7 @@ from osfmodel.entities.effects import EFFECTS, effects_of, expected_maximum
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.executors import effects_under
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.rounding import within
 from osfmodel.solve.under_effects import as_timed
 
 
@@ -191,8 +192,8 @@ def test_plans_are_made_with_the_effects_in_view(effects):
     assert ours.tuned_time <= blind * 1.001
     assert ours.tuned_time <= ours.default_time * 1.001
     optimal = osf.predict(workload, cluster, "optimal", 64).iteration_time
-    assert optimal <= osf.predict(workload, cluster, "ddp", 64).iteration_time
-    assert ours.lower_bound <= optimal
+    assert optimal <= within(osf.predict(workload, cluster, "ddp", 64).iteration_time)
+    assert ours.lower_bound <= within(optimal)
 
 
 def test_effects_move_the_times_of_the_device_and_not_those_of_the_host():
@@ -222,7 +223,7 @@ def test_the_executor_has_as_many_in_flight_as_the_plan_has_channels():
 
 
 def test_the_fusion_buffer_and_negotiation_are_horovods():
-    """Where it is not said what carries a run out, they are charged as they are given."""
+    """If a run does not state its executor, they are charged as they are given."""
     effects = Effects(fusion_copy=1e-10, negotiation=1e-4, negotiation_miss=2e-4)
     assert effects_under(effects, {}) == effects_under(effects, {"executor": "horovod"}) == effects
     assert effects_under(effects, {"executor": "runtime"}) == effects_under(effects, {"executor": "ddp"}) == Effects()

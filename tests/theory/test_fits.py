@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osfmodel import COST_MODELS, Cluster, CostError, FittedRange, Link, Protocol, Table, cost_of, predict, tune
+from osfmodel import (
+    COST_MODELS,
+    Cluster,
+    CostError,
+    FittedRange,
+    Link,
+    OsfError,
+    Protocol,
+    Table,
+    cost_of,
+    predict,
+    tune,
+)
 from osfmodel.cost import AffineCost, Fit, Sample, TableCost
 from osfmodel.cost.fitting import jumps, minimum, samples_of, soft_l1
 from osfmodel.cost.fitting.minimum import MOST_PIECES, fit_minimum
@@ -264,3 +276,18 @@ def test_prices_beyond_a_fit_carry_a_warning(small_workload):
     assert any("messages below 512 B, the smallest measured, are extrapolated" in note for note in below)
     assert any("fit to 2, 4 workers" in note for note in tune(small_workload, cluster, [4, 8]).warnings)
     assert tune(small_workload, cluster, 4).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ((1, 8, 1.0), "workers of a sample is 1"),
+        ((2, 0, 1.0), "size of a sample is 0"),
+        ((2, 8, -1.0), r"time of a sample is -1\.0"),
+        ((2, 8, 0.0), "takes no time at all"),
+    ],
+)
+def test_impossible_samples_are_refused(row, said):
+    with pytest.raises(OsfError, match=said):
+        Sample(*row)
+    assert Sample(2, 1, 1e-9).time == 1e-9

@@ -37,7 +37,7 @@ def test_each_channel_of_a_plan_keeps_so_many_in_flight(make_cost):
         workload, width, channels = problem_of(rng), int(rng.integers(1, 4)), int(rng.integers(1, 3))
         pricing = Pricing.of(make_cost(rng))
         pricing = replace(pricing, gain=float(rng.uniform(1, 2)))
-        rules = Objective(channels, bool(rng.integers(2)), bool(rng.integers(2)))
+        rules = Objective(channels, bool(rng.integers(2)), str(rng.choice(["replicated", "split"])))
         plan = any_schedule(rng, workload).under(rules)
         wide = replace(rules, channels=width * channels)
         found = predict_timeline(workload, plan, replace(pricing, in_flight=width))

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from osfmodel import Workload
+from osfmodel import Layer, Workload
 from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
@@ -18,7 +18,7 @@ from osfmodel.solve.scheduling import Chunk, Jobs, blocks_plan, chunks_in, plan_
 from osfmodel.solve.search.local_search import Filling, Meter, improve, moves
 from tests.problems import tiny_workload
 
-RULES = [Objective(*rule) for rule in product((1, 2, 3), (False, True), (False, True))]
+RULES = [Objective(*rule) for rule in product((1, 2, 3), (False, True), ("replicated", "split"))]
 
 
 def pricing_of(rng: np.random.Generator) -> Pricing:
@@ -126,3 +126,12 @@ def test_dtypes_stay_apart():
     assert not able([Chunk(1, 8, "a"), Chunk(1, 4, "b")])
     for other in moves(chunks, jobs, 1):
         assert {chunk.dtype for chunk in other} == {"a", "b"}
+
+
+def test_bytes_that_rounding_to_elements_loses_go_where_the_most_room_was():
+    """12 bytes of float32 in two chunks of 6: two elements and one."""
+    workload = Workload("w", (Layer("a", 1.0, 1.0, 12),))
+    plan = plan_of(workload, [Chunk(0, 6), Chunk(0, 6)], Objective(forward_overlap=True))
+    assert plan is not None
+    assert sorted(bucket.size for bucket in plan.buckets) == [4, 8]
+    assert plan_of(workload, [Chunk(0, 6), Chunk(0, 5)], Objective(forward_overlap=True)) is None

@@ -98,3 +98,18 @@ def test_the_worst_of_several_cases_decides():
     assert found is not None
     values = [worst([case], found.loop.threshold, found.loop.cycle) for case in (in_step, ahead)]
     assert found.value == max(values)
+
+
+@pytest.mark.parametrize(
+    ("low", "above", "rounded"),
+    [
+        (MIB - 100, MIB + 1, MIB),
+        (MIB + 1, 3 * MIB, 2 * MIB),
+        (MIB - 100, MIB, MIB - 100),
+        (1500, 5000, 2048),
+        (1500, 2048, 1500),
+        (2048, 2049, 2048),
+    ],
+)
+def test_thresholds_are_rounded_up_as_far_as_they_do_the_same(low, above, rounded):
+    assert horovod_search._round(low, above) == rounded

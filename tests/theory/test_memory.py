@@ -14,7 +14,10 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
 from osfmodel.engine import predict_timeline
-from osfmodel.engine.memory import (
+from osfmodel.engine.memory import memory_of
+from osfmodel.engine.optimizers import state_bytes
+from osfmodel.engine.sparse import Sparsity, sparsely
+from osfmodel.engine.strategies.holdings import (
     ACTIVATIONS,
     BUCKETS,
     GATHERED,
@@ -22,9 +25,7 @@ from osfmodel.engine.memory import (
     STATE,
     UPDATE,
     activation_levels,
-    memory_of,
 )
-from osfmodel.engine.optimizers import state_bytes
 from osfmodel.entities.plan import contiguous_plan, grouped_plan
 
 LINE = AffineCost(((0.5, 0.01),))
@@ -118,7 +119,7 @@ def test_cut_tensors_have_a_home_and_splits_a_shard():
         "step", (Bucket((Block("c", 0, 200),)), Bucket((Block("c", 200, 200), Block("b", 0, 200), Block("a", 0, 100))))
     )
     assert levels(memory(plan=cut), BUCKETS)["update"] == 400 + 500  # the first piece is sent out of its tensor
-    split = replace(contiguous_plan(STEP, (1, 3)), split=True)
+    split = replace(contiguous_plan(STEP, (1, 3)), strategy="split")
     assert levels(memory(plan=split), BUCKETS)["update"] == 700 + 100 + 75
 
 
@@ -168,6 +169,8 @@ def test_what_is_not_known_is_said():
         state_bytes(replace(STEP, state_bytes=None))
     with pytest.raises(UsageError, match="known are sgd, momentum, adam"):
         memory(optimizer="lion")
+    with pytest.raises(UsageError, match="mirror weights need SGD, and the optimizer is adam"):
+        memory(plan=replace(sparsely(contiguous_plan(STEP, (1, 3)), 0.5), mirror=True), optimizer="adam")
     with pytest.raises(UsageError, match="unknown keeper"):
         memory(keeper="nobody")
     with pytest.raises(UsageError, match=r"only osf\.execute can"):
@@ -220,3 +223,14 @@ def test_the_count_can_fail():
     segment = replace(STEP.segments[0], kept_bytes=2400)
     wrong = replace(STEP, segments=(segment,))
     assert activation_levels(wrong, ("ab",)) != activation_levels(STEP, ("ab",))
+
+
+def test_sparse_buckets_have_memory_to_arrive_in_as_soon_as_backward_has_ended():
+    """All are submitted by then, also those that a slow network has not begun to send when the first means are made."""
+    plan = sparsely(contiguous_plan(STEP, (1, 2, 3)), 0.1)
+    pricing = Pricing(dict.fromkeys(("all_reduce", "all_gather"), AffineCost(((50, 1),))), 4)
+    levels = memory_of(STEP, plan, predict_timeline(STEP, plan, pricing), 4).levels
+    sparsity = Sparsity(STEP, workers=4)
+    each = [sparsity.sent_bytes(bucket) + sparsity.gathered_bytes(bucket) for bucket in plan.buckets]
+    means = [level.held[GATHERED] for level in levels if level.during.startswith("means")]
+    assert means == [sum(each), sum(each[1:]), each[2]]

@@ -60,6 +60,29 @@ def test_four_nodes_of_h100_by_hand(way, latency, seconds_per_gb):
     assert ways(H100, FOUR_NODES)[way][:2] == pytest.approx((latency * US, seconds_per_gb / GB))
 
 
+@pytest.mark.parametrize(
+    ("way", "latency", "seconds_per_gb"),
+    [
+        (("ring", "LL"), 6.6 + 14 * 1.0, 14 / 8 / 12),
+        (("ring", "Simple"), 8.4 + 14 * 5.7, 14 / 8 / 24),
+        (("tree", "LL"), 6.8 + 14 * 1.0, 2 / (24 * 0.92 / 3.8)),
+        (("tree", "Simple"), 8.4 + 14 * 4.0, 2 / (24 * 0.92)),
+    ],
+)
+def test_one_node_over_pcie_by_hand(way, latency, seconds_per_gb):
+    shape = NcclShape("blackwell", "pcie", 24 * GB)
+    assert ways(shape, ONE_NODE)[way][:2] == pytest.approx((latency * US, seconds_per_gb / GB))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_ll128_of_a_ring_of_v100_is_what_two_channels_carry(nodes):
+    """2 of 20 GB/s, where the links carry 112.5; inside a node 14 steps of 1.9 us."""
+    shape = NcclShape("volta", "nvlink-mesh", 120 * GB, 50 * GB)
+    found = ways(shape, Placement(8 * nodes, nodes, 8, 8))["ring", "LL128"]
+    assert found.seconds_per_byte == pytest.approx(2 * (8 * nodes - 1) / (8 * nodes) / (40 * GB))
+    assert nodes > 1 or found.latency == pytest.approx((14.0 + 14 * 1.9) * US)
+
+
 def test_a_slow_network_is_the_bus():
     slow = replace(H100, nic_bandwidth=2 * GB)
     assert nccl.bus(slow, FOUR_NODES) == 16 * GB
@@ -102,6 +125,16 @@ def test_nvls_by_the_tuner_and_by_bytes_through_a_link():
     assert corrected.seconds_per_byte == pytest.approx((8 + 1) / 8 / (370 * GB * 0.85))
     assert ("NVLS", "Simple") not in ways(H100, Placement(2, 1, 2, 2))
     assert ("NVLS", "Simple") not in ways(replace(H100, nvls=False), ONE_NODE)
+
+
+@pytest.mark.parametrize(
+    ("names", "links", "rate"),
+    [("v100", 6, 20), ("a100", 12, 20), ("h100 h200", 18, 20.6), ("b200 b300 gb200", 18, 40.1)],
+)
+def test_gpus_have_the_bandwidth_of_their_links(names, links, rate):
+    """To the whole 10 GB/s."""
+    for name in names.split():
+        assert DEVICES[name].bandwidth == pytest.approx(round(links * rate, -1) * GB)
 
 
 def test_ll128_stays_off_pcie():

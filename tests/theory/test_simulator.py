@@ -18,7 +18,7 @@ from osfmodel.engine import simulate
 from osfmodel.engine.recursion import predict_timeline
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.errors import OsfError
-from osfmodel.entities.plan import Block, Bucket
+from osfmodel.entities.plan import Block, Bucket, one_by_one
 from osfmodel.entities.workload import Segment
 from osfmodel.solve.bounds import plan_bound
 from tests.theory import events
@@ -82,7 +82,7 @@ def cases(draw):
         draw(buckets(workload)),
         channels=draw(st.integers(1, 3)),
         forward_overlap=draw(st.booleans()),
-        split=draw(st.booleans()),
+        strategy=draw(st.sampled_from(["replicated", "split"])),
         credit=draw(st.sampled_from([None, 1, 6, 1000])),
     )
     return workload, plan, draw(pricings())
@@ -112,7 +112,7 @@ def beyond_dense(draw):
         "w",
         found,
         channels=draw(st.integers(1, 2)),
-        split=not sparse and not release and draw(st.booleans()),
+        strategy="replicated" if sparse or release else draw(st.sampled_from(["replicated", "split"])),
         credit=None if sparse else draw(st.sampled_from([None, 6])),
         recompute=tuple(one.name for one in segments if draw(st.booleans())),
         release=release,
@@ -136,6 +136,17 @@ def test_equals_the_recursion(case):
     assert found.iteration_time == closed.iteration_time
     assert isinstance(found.iteration_time, Fraction)
     assert spans_of(found) == spans_of(closed)
+
+
+@pytest.mark.parametrize("effects", [{}, {"copy_in": 0.25, "hook_time": 0.5}], ids=["alone", "with copies and hooks"])
+def test_stragglers_stretch_backward_also_where_its_last_layer_has_no_gradient(effects):
+    layers = (Layer("input", 1.0, 6.0, 0), Layer("a", 1.0, 2.0, 4), Layer("b", 1.0, 2.0, 4))
+    workload, cost = Workload("w", layers, update_time=1.0), AffineCost(((0.5, 0.0),))
+    plan, drawn = one_by_one(workload), Effects(straggler_deviation=0.25, **effects)
+    closed = predict_timeline(workload, plan, cost, drawn, 5)
+    assert closed.iteration_time == pytest.approx(simulate(workload, plan, Pricing.of(cost, drawn, 5)).iteration_time)
+    added = sum(effects.values()) * 2 + (0.25 * 6 if effects else 0)
+    assert closed.iteration_time == pytest.approx(13 * drawn.stretch(5) + added + 1)
 
 
 @settings(max_examples=250)
@@ -290,7 +301,7 @@ def test_by_hand_the_next_forward_overlaps():
 
 def test_by_hand_split_and_credit():
     """Scatters of 9 and 17 s from 7, gathers in the order of the forward: a's 17 s, then b's 9."""
-    found = simulate(TWO, Plan("w", APART, split=True), priced(1, 2))
+    found = simulate(TWO, Plan("w", APART, strategy="split"), priced(1, 2))
     assert [span.end for span in found.communication] == [16, 33, 50, 59]
     pieces = (Bucket((Block("a", 0, 8),)), *(Bucket((Block("b", i, 1),)) for i in range(4)))
     urgent = Plan("w", pieces, credit=1)

@@ -154,16 +154,26 @@ def priced(draw):
     return Pricing(found, workers=draw(st.sampled_from([2, 4, 16])), effects=draw(effects))
 
 
+def sparse_time(pricing, size, count):
+    """Seconds of ``count`` entries of a tensor: gathered, and all that is computed for it, term by term."""
+    effects, sent = pricing.effects, count * (4 + 4)
+    received = sent * pricing.workers
+    chosen = effects.select_time + effects.select * size + effects.select_sent * sent
+    spread = effects.spread_time + effects.spread * size + effects.spread_received * received
+    return pricing.cost("all_gather")(received) + chosen + spread
+
+
 @settings(max_examples=300)
 @given(priced(), st.integers(1, 12_000))
 def test_break_even_at_measured_prices(pricing, size):
     """The greatest number of entries that takes no longer, whatever a table does: against trying all."""
     elements, dense = -(-size // 4), pricing.cost()(size)
-    paying = [count for count in range(1, elements + 1) if gathered_time(pricing, size, count / elements) <= dense]
+    paying = [count for count in range(1, elements + 1) if sparse_time(pricing, size, count) <= dense]
     found = break_even(pricing, size)
     trusted = {top_k(elements, count / elements) for count in paying}
     assume(all(top_k(elements, count / elements) == count for count in range(1, elements + 1)) or not paying)
     assert (top_k(elements, found) if found else 0) == max(trusted, default=0)
+    assert gathered_time(pricing, size, 1.0) == pytest.approx(sparse_time(pricing, size, elements), rel=1e-12)
 
 
 def workload():
@@ -195,6 +205,10 @@ def test_dense_where_sparse_does_not_pay():
     assert [bucket.density for bucket in plan.buckets] == [0.01, None, 0.01]
     for bucket in plan.buckets:
         assert (bucket.density is not None) == (break_even(pricing, bucket.size) >= 0.01)
+    flat = AffineCost(((1e-4, 0.0),))
+    assert (
+        falling_back(plan, workload(), Pricing({"all_reduce": flat, "all_gather": flat}, 4)) == plan
+    )  # as long: sparse
     dear = replace(pricing, effects=Effects(select=1e-6))
     alone = falling_back(replace(plan, mirror=True), workload(), dear)
     assert not alone.sparse

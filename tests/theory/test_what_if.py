@@ -1,4 +1,4 @@
-"""What-ifs: closed forms, limits, and what no change for the better can do."""
+"""Tests of what-ifs: closed forms, limits, and improvements that must not make things worse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.problems import affine, tiny_workload
 
 RING = Cluster("ring", "ring", between_nodes=Link(5e-5, 1e-9))
 TABLE = Cluster("table", "tabulated", tables=(Table(4, (64, 1024, 4096), (3e-5, 2e-5, 6e-5)),))
-OBJECTIVES = (PLAIN, Objective(channels=2), Objective(forward_overlap=True), Objective(split=True))
+OBJECTIVES = (PLAIN, Objective(channels=2), Objective(forward_overlap=True), Objective(strategy="split"))
 
 
 def seconds(workload: Workload, pricing: Pricing, ends: list[int], objective: Objective = PLAIN) -> float:

@@ -90,12 +90,12 @@ def schedules(rng: np.random.Generator, workload: Workload) -> Iterator[object]:
 
 
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
-@pytest.mark.parametrize("split", [False, True])
-def test_no_plan_of_any_kind_beats_the_bound(make_cost, split):
+@pytest.mark.parametrize("strategy", ["replicated", "split"])
+def test_no_plan_of_any_kind_beats_the_bound(make_cost, strategy):
     rng = np.random.default_rng(33)
     for _ in range(25):
         workload, pricing = tiny_workload(rng, 12), Pricing.of(make_cost(rng))
-        for objective in (Objective(1, True, split), Objective(1, False, split)):
+        for objective in (Objective(1, True, strategy), Objective(1, False, strategy)):
             bound = objective_bound(workload, pricing, objective)
             for plan in schedules(rng, workload):
                 assert predict_timeline(workload, plan.under(objective), pricing).iteration_time >= bound * (1 - 1e-9)
@@ -105,7 +105,7 @@ def test_the_bound_of_the_split_is_attained_where_one_message_is_best():
     workload = Workload("one", (Layer("a", Fraction(1), Fraction(2), 10),))
     pricing = Pricing.of(AffineCost(((Fraction(4), Fraction(1)),)))
     pricing = Pricing({kind: AffineCost(((Fraction(2), Fraction(1, 2)),)) for kind in pricing.costs})
-    objective = Objective(1, True, True)
+    objective = Objective(1, True, "split")
     plan = blocks_plan(workload, [[(0, 0, 10)]]).under(objective)
     bound = bound_under(workload, pricing, objective)
     assert predict_timeline(workload, plan, pricing).iteration_time == bound == 2 + 14 + 1

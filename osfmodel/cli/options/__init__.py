@@ -1,15 +1,19 @@
-"""Options that several commands have, and what they take."""
+"""Options that several commands share, and the values that they accept."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from osfmodel.cli.app import PLAN, OneOf
 from osfmodel.cli.groups import Decorator
+from osfmodel.engine.strategies import STRATEGIES
 from osfmodel.entities.files import profiles
+from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import Plan
+from osfmodel.entities.workload import Workload
 from osfmodel.targets import CONFIG_TARGETS
 
 
@@ -25,12 +29,14 @@ def target_option(said: str) -> Decorator:
     return click.option("--for", "target", type=names, metavar="TARGET", default="ddp", show_default=True, help=said)
 
 
-def named_or_file(name: str) -> str | tuple[str, Plan]:
-    """The name of a plan, or that of a file and the plan in it. Raises UsageError, DataError."""
+def named_or_file(name: str, workload: Workload | None = None) -> str | tuple[str, Plan]:
+    """The name of a plan, or a file's name and the plan in it. Raises UsageError, DataError."""
     from osfmodel.targets.named_plans import NAMED_PLANS, named_plan
 
     path = Path(name)
-    if name not in NAMED_PLANS and (path.is_file() or path.name != name or path.suffix == ".json"):
-        return name, profiles.load_plan(path)
+    if name not in NAMED_PLANS and (os.path.isfile(path) or path.name != name or path.suffix == ".json"):
+        plan = profiles.load_plan(path, workload)
+        require(plan.strategy, STRATEGIES, f"strategy in {name}:")
+        return name, plan
     named_plan(name)
     return name

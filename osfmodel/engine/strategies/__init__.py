@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
-from osfmodel.entities.lookup import LateTable
+from osfmodel.entities.lookup import LateTable, require
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
@@ -27,14 +27,14 @@ STRATEGIES: LateTable[Strategy] = LateTable(
 
 
 def strategy_of(plan: Plan) -> Strategy:
-    """The entry of STRATEGIES by which ``plan`` is carried out."""
-    return next(strategy for strategy in STRATEGIES.values() if strategy.carries(plan))
+    """The entry of STRATEGIES that carries out ``plan``. Raises UsageError for an unknown name."""
+    return require(plan.strategy, STRATEGIES, "strategy")
 
 
 def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     """The program of one step of ``workload`` under ``plan``, by the plan's strategy.
 
-    Raises PlanError where the plan does not belong to the workload.
+    Raises PlanError if the plan does not belong to the workload, UsageError for an unknown strategy.
     """
     workload, plan = plan.computed(workload)
     plan.require_valid(workload)

@@ -1,7 +1,7 @@
-"""What the lowerings of strategies share: the operations of the compute stream, and a collective for a bucket.
+"""Lowering for all strategies: the operations of the compute stream, and a collective for each bucket.
 
 Backward takes each layer in turn, with its copy into a bucket or the choice of what a sparse bucket sends, and the hook
-of the buckets that it completes. What follows the collectives depends on the plan: with the barrier every bucket is
+of the buckets that it completes. The work after the collectives depends on the plan: with the barrier every bucket is
 dealt with after backward, in the order of the plan (reducer.cpp, ``finalize_backward``), and one update follows; with
 ``forward_overlap`` each layer of the next forward takes its share of copy and update when its gradient has arrived;
 with ``release`` the compute stream turns to a bucket that has arrived as soon as another gradient is there.
@@ -16,18 +16,20 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import CHANNEL, COMPUTE, RELEASE, Operation, Program, Stream
 from osfmodel.engine.sparse import Sparsity
+from osfmodel.engine.strategies.holdings import Holdings
 from osfmodel.entities.plan import Bucket, Plan
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Layer, Workload
 
 
 class Lowering:
     """A program in the making: operations are added in the order in which they are issued.
 
-    ready: by layer the number of the operation after which its gradient is there
+    ready: by layer, the number of the operation after which its gradient is ready
     """
 
     def __init__(self, workload: Workload, plan: Plan, pricing: Pricing) -> None:
-        """Begin with forward, unless it overlaps and so comes last, and backward."""
+        """Begin with forward, unless it overlaps and so comes last, and with backward."""
         self.workload, self.plan, self.pricing, self.effects = workload, plan, pricing, pricing.effects
         self.sparsity = Sparsity(workload, pricing.effects, pricing.workers)
         self.stretch = pricing.effects.stretch(pricing.workers)
@@ -39,7 +41,7 @@ class Lowering:
         self._backward()
 
     def add(self, operation: Operation) -> int:
-        """The number of the operation that is added."""
+        """Add an operation, and return its number."""
         self.operations.append(operation)
         return len(self.operations) - 1
 
@@ -57,7 +59,7 @@ class Lowering:
                 self.add(Operation("hook", COMPUTE, (layer.name,), 0, yields=True, quiet=True))
 
     def _hooks(self) -> dict[str, float]:
-        """Seconds by layer, for the buckets that it completes."""
+        """Seconds of hooks by layer, for the buckets that it completes."""
         order = {name: place for place, name in enumerate(self.workload.gradients.names)}
         hooks: dict[str, float] = {}
         for bucket in self.plan.buckets if self.effects.hook_time else ():
@@ -66,7 +68,7 @@ class Lowering:
         return hooks
 
     def _choices(self) -> dict[str, float]:
-        """Seconds by layer to choose what sparse buckets send."""
+        """Seconds by layer to choose the entries of sparse buckets."""
         sparse = [bucket for bucket in self.plan.buckets if bucket.density is not None]
         return {
             block.layer: self.sparsity.sparsify(block, bucket.density or 1)
@@ -75,7 +77,7 @@ class Lowering:
         }
 
     def send(self, number: int, kind: str, waits: tuple[int, ...] = ()) -> int:
-        """Add the collective ``kind`` of a bucket. It waits for ``waits``, or if there are none for its gradients."""
+        """Add the collective ``kind`` of a bucket, and return its number. It waits for ``waits``, or its gradients."""
         bucket = self.plan.buckets[number]
         dense = bucket.density is None
         layers = tuple(dict.fromkeys(block.layer for block in bucket.blocks))
@@ -90,7 +92,7 @@ class Lowering:
         )
 
     def finished(self, arrivals: Sequence[int]) -> Program:
-        """The program, with what follows the ``arrivals``: the collectives that end the way of each bucket."""
+        """The program with the operations after ``arrivals``, the last collective of each bucket."""
         if self.plan.forward_overlap:
             self._next_forward(arrivals)
         elif self.plan.release:
@@ -102,13 +104,13 @@ class Lowering:
         return Program(tuple(self.operations), streams)
 
     def _landing(self, bucket: Bucket) -> tuple[str, float]:
-        """What the compute stream does with a bucket that has arrived, and for how many seconds."""
+        """Kind and seconds of the computation on a bucket that has arrived."""
         if bucket.density is None:
             return "copy", self.effects.copy_out * bucket.size
         return "spread", self.sparsity.densify(bucket)
 
     def _mirroring(self, bucket: Bucket) -> float:
-        """Seconds by which mirror weights lengthen the update of what a bucket carries."""
+        """Seconds by which mirror weights lengthen the update of a bucket."""
         return self.effects.mirror * bucket.size if self.plan.mirror and bucket.density is not None else 0
 
     def _barrier(self, arrivals: Sequence[int]) -> None:
@@ -121,17 +123,17 @@ class Lowering:
                     kind, COMPUTE, layers, time, waits=(arrivals[number],), bucket=number, slowed=False, quiet=True
                 )
             )
-        time = self.workload.update_time + sum(self._mirroring(bucket) for bucket in self.plan.buckets)
+        time = self.workload.update_time + plain_sum(self._mirroring(bucket) for bucket in self.plan.buckets)
         self.add(Operation("update", COMPUTE, (), time, waits=() if landed else tuple(arrivals), quiet=True))
 
     def _after_backward(self, time: float) -> None:
-        """The update of all, where no bucket is updated by itself; else the moment at which backward ends."""
+        """Add the update of all layers, or if buckets are updated one by one the moment at which backward ends."""
         last = max(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
         self.operations[last] = replace(self.operations[last], yields=False)
         self.add(Operation("update", COMPUTE, (), time, quiet=True))
 
     def _release(self, arrivals: Sequence[int]) -> None:
-        """The update of each bucket, by bytes, after it is copied out or made of its entries."""
+        """Add the update of each bucket, by bytes, after it is copied out or made from its entries."""
         self._after_backward(0 if self.plan.buckets else self.workload.update_time)
         for number, bucket in enumerate(self.plan.buckets):
             kind, time = self._landing(bucket)
@@ -141,7 +143,7 @@ class Lowering:
             self.add(Operation("update", RELEASE, layers, share, waits=waits, bucket=number))
 
     def _next_forward(self, arrivals: Sequence[int]) -> None:
-        """Each layer of the next forward, after its gradient has arrived: its share of copy and update, then itself."""
+        """Add each layer of the next forward, after its gradient has arrived and its share of copy and update."""
         awaited: dict[str, list[int]] = {}
         for number in sorted(arrivals):
             for name in self.operations[number].layers:
@@ -159,11 +161,11 @@ class Lowering:
 class Strategy(NamedTuple):
     """An entry of STRATEGIES.
 
-    lower:   (workload, plan, pricing) -> Program of one step, in the steady state
-    summary: shown to people
-    carries: whether a plan is carried out by it; no two strategies carry the same plan
+    lower:    (workload, plan, pricing) -> Program of one step, in the steady state
+    summary:  shown to people
+    holdings: the memory of its programs
     """
 
     lower: Callable[[Workload, Plan, Pricing], Program]
     summary: str
-    carries: Callable[[Plan], bool]
+    holdings: type[Holdings] = Holdings

@@ -1,4 +1,4 @@
-"""Replicated: every worker has all weights and all gradients; an all-reduce for each bucket (DDP, Horovod)."""
+"""Replicated weights: every worker has all weights and all gradients; one all-reduce per bucket (DDP, Horovod)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from osfmodel.entities.workload import Workload
 
 
 def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
-    """A step with one collective a bucket: an all-reduce, of a sparse bucket an all-gather of entries."""
+    """The program of a step with one collective per bucket: an all-reduce, or an all-gather of sparse entries."""
     step = Lowering(workload, plan, pricing)
     kinds = ["all_reduce" if bucket.density is None else "all_gather" for bucket in plan.buckets]
     return step.finished([step.send(number, kind) for number, kind in enumerate(kinds)])
 
 
-STRATEGY = Strategy(
-    lower, "all weights and gradients on every worker, an all-reduce a bucket", lambda plan: not plan.split
-)
+STRATEGY = Strategy(lower, "all weights and gradients on every worker, an all-reduce a bucket")

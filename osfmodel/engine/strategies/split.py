@@ -1,16 +1,17 @@
-"""Split: each all-reduce is a reduce-scatter in backward and an all-gather in the order of the next forward."""
+"""Split all-reduces: a reduce-scatter in backward and an all-gather in the order of the next forward."""
 
 from __future__ import annotations
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine.program import Program
+from osfmodel.engine.strategies.holdings import Holdings
 from osfmodel.engine.strategies.lowering import Lowering, Strategy
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
 
 def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
-    """A step with two collectives a bucket; the all-gathers are sent as the next forward needs them."""
+    """The program of a step with two collectives per bucket; all-gathers are sent as the next forward needs them."""
     step = Lowering(workload, plan, pricing)
     scatters = [step.send(number, "reduce_scatter") for number in range(len(plan.buckets))]
     place = {layer.name: number for number, layer in enumerate(workload.layers)}
@@ -21,6 +22,12 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
     return step.finished(arrivals)
 
 
-STRATEGY = Strategy(
-    lower, "a reduce-scatter in backward and an all-gather before the next forward", lambda plan: plan.split
-)
+class _Holdings(Holdings):
+    """The memory of all-reduces, and the shard of each bucket that a worker has reduced."""
+
+    def gradient_buffers(self) -> int:
+        """Bytes of the memory from which gradients are sent, and of the shards."""
+        return super().gradient_buffers() + sum(-(-bucket.size // self.workers) for bucket in self.dense())
+
+
+STRATEGY = Strategy(lower, "a reduce-scatter in backward and an all-gather before the next forward", _Holdings)

@@ -1,11 +1,11 @@
 """JSON documents <-> nouns. Units stand in the key names; every document carries a schema version.
 
-The form of a document follows from the fields of its noun: a field is written under its own name, or under the name
-that KEYS gives it, and left out where it has its default. So a new field, or a new noun inside a cluster, needs nothing
-here but a line in KEYS where its name does not say its unit.
+The form of a document follows from the fields of its noun: a field is written under its own name, or under its name
+in KEYS, and left out if it has its default. So a new field, or a new noun inside a cluster, needs only a line in
+KEYS here, if its name does not say its unit.
 
-Workload and cluster files are read strictly (an unknown field is an error, for it is most often a misspelt one); in
-plan files further fields are welcome, so the output of ``osf tune`` is itself a plan file.
+Workload and cluster files are read strictly (an unknown field is an error, for it is most often a misspelt one);
+plan files may have further fields, so the output of ``osf tune`` is itself a plan file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.lookup import did_you_mean, nearest
-from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.plan import REPLICATED, SPLIT, Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
 
 SCHEMA_VERSION = 1
@@ -34,7 +34,7 @@ KINDS = {
     "measurements": "runs",
     "bands": "cells",
 }
-"""Each kind of document, and the field that gives it away where it does not say."""
+"""Kinds of document, each with a field that identifies it if the document does not name its kind."""
 PLURAL = ("measurements", "bands")
 UNIT_ENDINGS = {"s": "_s", "s/byte": "_s_per_byte", "fraction": ""}
 KEYS = {
@@ -55,17 +55,17 @@ KEYS = {
     **{name: name + UNIT_ENDINGS[effect.unit] for name, effect in EFFECTS.items()},
     "credit": "credit_bytes",
 }
-"""Fields whose key in a document says the unit as well."""
+"""Keys, with the unit, of fields whose names do not say it."""
 OPEN = (Plan, Bucket, Block)
 """Nouns whose documents may have further fields."""
 OTHER_KEYS = {"runs", "warm_ups", "iteration_time_s", "deviation_s", "conditions", "plan", "workload", "cluster"}
 """Keys of measurement files, for the advice on a misspelt one."""
-ALWAYS = ("channels", "forward_overlap", "split")
-"""Fields that are written even where they have their default: a plan is to be complete for whoever reads it."""
+ALWAYS = ("channels", "forward_overlap", "strategy")
+"""Fields that are always written, even with their default, so that a plan is complete for its readers."""
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A document or part of one in which an unknown field is an error."""
+    """A document, or a part of one, in which an unknown field is an error."""
 
 
 Document = TypeVar("Document", bound=msgspec.Struct)
@@ -89,18 +89,36 @@ def decode_plan(text: bytes) -> Plan:
     if isinstance(inner, dict) and "buckets" not in raw:
         _require_version(raw)
         text = msgspec.json.encode(inner)
-    return _noun(Plan, decode(text, "plan", _top_level(Plan)))
+    document = decode(text, "plan", _plan_document())
+    if document.split is not msgspec.UNSET:
+        named = SPLIT if document.split else REPLICATED
+        if document.strategy not in (msgspec.UNSET, named):
+            raise DataError(f"says split {document.split} and strategy {document.strategy!r}: leave one of them out")
+        document.strategy = named
+    return _noun(Plan, document)
+
+
+@cache
+def _plan_document() -> Any:
+    """The msgspec type of a plan document, which may have ``split`` instead of ``strategy``."""
+    rows = [("split", bool | msgspec.UnsetType, msgspec.UNSET)]
+    return msgspec.defstruct("Plan", rows, bases=(_top_level(Plan),), kw_only=True)
 
 
 def document_of(noun: Workload | Cluster | Plan) -> dict[str, Any]:
     """The JSON-ready form that the decoding functions read."""
-    kind = {} if isinstance(noun, Plan) else {"kind": type(noun).__name__.lower()}
-    return {"schema_version": SCHEMA_VERSION, **kind, **_row(noun)}
+    if isinstance(noun, Plan):
+        split = {"split": noun.split} if noun.strategy in (REPLICATED, SPLIT) else None
+        row = {"schema_version": SCHEMA_VERSION}
+        for key, value in _row(noun).items():
+            row |= split if key == "strategy" and split else {key: value}
+        return row
+    return {"schema_version": SCHEMA_VERSION, "kind": type(noun).__name__.lower(), **_row(noun)}
 
 
 @cache
 def _struct(noun: type) -> type[msgspec.Struct]:
-    """What msgspec checks a document of ``noun`` against; a field with a default may be missing."""
+    """The msgspec type that checks a document of ``noun``; a field with a default may be missing."""
     hints = get_type_hints(noun)
     rows: list[Any] = []
     for field in fields(noun):
@@ -114,7 +132,7 @@ def _struct(noun: type) -> type[msgspec.Struct]:
 
 @cache
 def _top_level(noun: type) -> type[msgspec.Struct]:
-    """The same with what every document begins with."""
+    """The msgspec type of a whole document, with the fields with which every document begins."""
     rows: list[Any] = [("schema_version", int), ("kind", str, "")]
     strict = noun not in OPEN
     return msgspec.defstruct(
@@ -123,7 +141,7 @@ def _top_level(noun: type) -> type[msgspec.Struct]:
 
 
 def _wire(kind: Any) -> Any:
-    """The type of a field, with structs for nouns."""
+    """The type of a field in a document, with structs for nouns."""
     if is_dataclass(kind):
         return _struct(kind)  # type: ignore[arg-type]
     if get_origin(kind) is tuple:
@@ -134,7 +152,7 @@ def _wire(kind: Any) -> Any:
 
 
 def _noun(kind: Callable[..., Noun], document: Any) -> Noun:
-    """The noun that a checked document describes; its own checks come with making it."""
+    """The noun that a checked document describes; making it runs its own checks."""
     found = {}
     for name, wanted in _nested(kind):
         value = getattr(document, name)
@@ -149,7 +167,7 @@ def _noun(kind: Callable[..., Noun], document: Any) -> Noun:
 
 @cache
 def _nested(noun: Any) -> tuple[tuple[str, type | None], ...]:
-    """Each field of ``noun``, and the noun in it (or in the tuple or the option that it is), if any."""
+    """Each field of ``noun``, and the noun type in it (also in a tuple or an option), if any."""
     hints = get_type_hints(noun)
     return tuple((field.name, _inner_noun(hints[field.name])) for field in fields(noun) if field.init)
 
@@ -184,7 +202,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 
 def parse_json(text: bytes) -> Any:
-    """What the JSON in ``text`` says. Raises DataError, with line and column, for what is none."""
+    """The data in the JSON ``text``. Raises DataError, with line and column, if it is not JSON."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -200,7 +218,8 @@ def decode(text: bytes, kind: str, document: type[Document]) -> Document:
     if kind != "plan" and isinstance(raw.get("plan"), dict):
         found = "plan"
     if found != kind:
-        is_what = f"holds {found}" if found in PLURAL else f"is a {found}"
+        shown = found if found in tuple(KINDS) else f"{found!r:.40}"
+        is_what = f"holds {found}" if found in PLURAL else f"is a {shown}"
         raise DataError(f"{is_what}, but {kind + ' are' if kind in PLURAL else f'a {kind} is'} needed here")
     _require_version(raw)
     try:
@@ -212,12 +231,12 @@ def decode(text: bytes, kind: str, document: type[Document]) -> Document:
 def _require_version(raw: Mapping[str, Any]) -> None:
     version = raw.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        have = "no schema_version" if version is None else f"schema_version {version!r}"
+        have = "no schema_version" if version is None else f"schema_version {version!r:.40}"
         raise DataError(f"has {have}: this osfmodel reads version {SCHEMA_VERSION}")
 
 
 def _place(message: str) -> str:
-    """msgspec's message with plain quotes, and for a misspelt field the nearest known one."""
+    """msgspec's message with plain quotes, and with the nearest known field for a misspelt one."""
     message = message.replace(" - at `$", " at `").replace("`", "'")
     _, unknown, rest = message.partition("unknown field '")
     if unknown:

@@ -1,8 +1,8 @@
-"""A plan in one line, so that a measurement can say in full what was run.
+"""A plan in one line, so that a measurement can state in full what was run.
 
 Gradients are numbered in ready order, from 0. ``2 channels, forward overlap: 0-4 5[0:4096]+6 5[4096:9000]`` sends the
-first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest. What of a
-message is sent follows it, ``0-4@0.01`` for a hundredth of each tensor; segments that are computed again are numbered
+first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest. The part
+to send follows a message, ``0-4@0.01`` for a hundredth of each tensor; segments to recompute are numbered
 as the workload has them: ``1 channel, release, mirror, recompute 0+3: 0-4@0.01 5``.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from osfmodel.entities.errors import DataError, PlanError
-from osfmodel.entities.plan import Block, Bucket, Plan
+from osfmodel.entities.plan import REPLICATED, SPLIT, Block, Bucket, Plan
 from osfmodel.entities.workload import Workload
 
 LINE = re.compile(
@@ -23,7 +23,7 @@ PART = re.compile(r"(\d{1,12})(?:-(\d{1,12})|\[(\d{1,15}):(\d{1,15})\])?")
 
 
 def written(plan: Plan, workload: Workload) -> str:
-    """The line for a plan that is valid for ``workload``. Raises PlanError for a credit or a clock: it has no words."""
+    """The line for a plan that is valid for ``workload``. Raises PlanError if it has a credit or a clock."""
     if plan.credit is not None or any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("a plan that sends by priority or by a clock has no short form")
     gradients = workload.gradients
@@ -54,7 +54,7 @@ def _bucket(blocks: Sequence[Block], places: dict[str, int], sizes: Sequence[int
 
 
 def read(line: str, workload: Workload) -> Plan:
-    """The plan that was :func:`written` so. Raises DataError for another line, PlanError where it does not fit."""
+    """The plan that :func:`written` wrote. Raises DataError for any other line, PlanError if it does not fit."""
     found = LINE.fullmatch(line)
     if found is None:
         raise DataError(f"{line[:60]!r} is no plan in short form, such as '1 channel: 0-4 5'")
@@ -64,7 +64,7 @@ def read(line: str, workload: Workload) -> Plan:
         tuple(_message(message, workload) for message in messages.split()),
         int(channels),
         bool(overlap),
-        bool(split),
+        SPLIT if split else REPLICATED,
         recompute=tuple(_segment(number, workload) for number in again.split("+")) if again else (),
         release=bool(release),
         mirror=bool(mirror),

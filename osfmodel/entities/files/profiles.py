@@ -1,4 +1,4 @@
-"""Profiles by name or path: where they are looked for, read and written."""
+"""Find, read and write profiles by name or path."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "meas
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
 HEAD = 65_536
-"""Bytes in which a file shows what wrote it."""
+"""Bytes at the start of a file that are searched for signs of its writer."""
 MOST_NEAR = 6
-"""Names that hold what was asked for, up to which all are told."""
+"""Most profile names that are suggested for an unknown one that they contain."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -33,15 +33,21 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     return read_own(locate(name_or_path, "workload"), documents.decode_workload, "workload")
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """A plan from a JSON file, which may be the output of ``osf tune``. Raises DataError."""
+def load_plan(path: str | os.PathLike[str], workload: Workload | None = None) -> Plan:
+    """A plan from a JSON file, which may be the output of ``osf tune``; if a workload is given, one for that.
+
+    Raises DataError.
+    """
 
     def decoded(content: bytes) -> Plan:
         if content.lstrip().startswith(b"{") and b'"buckets"' not in content:
             raise DataError(
                 "holds no plan (settings of a framework are none): osf tune ... --format json -o FILE has it"
             )
-        return documents.decode_plan(content)
+        plan = documents.decode_plan(content)
+        if workload is not None:
+            plan.require_valid(workload)
+        return plan
 
     return read(Path(path), decoded)
 
@@ -78,7 +84,7 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
 
 
 def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:
-    """``read`` of one of osfmodel's own files of ``kind``. Raises ForeignFileError for one that is not, DataError."""
+    """One of osfmodel's own files of ``kind``. Raises ForeignFileError for another tool's file, or DataError."""
 
     def decoded(content: bytes) -> Decoded:
         try:
@@ -93,8 +99,8 @@ def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decod
 
 
 def require_file(path: Path, kind: str) -> None:
-    """Raise DataError where ``path`` is a folder: it names the files of ``kind`` in it, or says how to make one."""
-    if not path.is_dir():
+    """Raise DataError if ``path`` is a folder; it names the files of ``kind`` in it, or says how to make one."""
+    if not os.path.isdir(path):
         return
     held = [str(inner) for inner in sorted(path.glob("*.json")) if _is_own(inner, kind)]
     if held:
@@ -106,7 +112,7 @@ def require_file(path: Path, kind: str) -> None:
 
 
 def _is_own(path: Path, kind: str) -> bool:
-    """Whether it begins as osfmodel writes a file of ``kind``."""
+    """Whether a file begins as osfmodel writes a file of ``kind``."""
     try:
         with path.open("rb") as file:
             return re.search(rb'"kind": ?"%s"' % kind.encode(), file.read(HEAD)) is not None
@@ -115,14 +121,14 @@ def _is_own(path: Path, kind: str) -> bool:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """:func:`write_bytes` of text."""
+    """Write all of ``text`` or nothing, as :func:`write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Write all of ``content`` or nothing: to a temporary name beside ``path``, then renamed. Raises DataError.
 
-    What is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to as it is.
+    A target that is not a regular file (a pipe, /dev/stdout) cannot be replaced and is written to as it is.
     """
     target = Path(path)
     try:
@@ -151,7 +157,7 @@ def _replace(target: Path, content: bytes) -> None:
 
 
 def missing_folders() -> list[str]:
-    """A sentence for each folder of the search path that is not there."""
+    """A sentence for each folder of the search path that does not exist."""
     extra = [folder for folder in os.environ.get(SEARCH_PATH, "").split(os.pathsep) if folder]
     return [f"{SEARCH_PATH} names {folder}, which is not a folder" for folder in extra if not Path(folder).is_dir()]
 
@@ -168,24 +174,24 @@ def _bundled() -> list[Path]:
 
 
 def bundled_file(name: str) -> Path | None:
-    """A file that lies beside the bundled profiles."""
+    """The path of a file beside the bundled profiles; None without it."""
     return next((path for folder in _bundled() if (path := folder / name).is_file()), None)
 
 
 def locate(name_or_path: str | os.PathLike[str], kind: str) -> Path:
-    """The file of the profile of that name, or the path given. Raises UsageError for a name that there is not."""
+    """The file of a profile by name, or the path given. Raises UsageError for an unknown name."""
     text = os.fspath(name_or_path)
     path = Path(text)
     if not isinstance(name_or_path, str) or text.endswith(".json") or path.name != text:
         return path
     for folder in _folders():
         candidate = folder / FOLDERS[kind] / f"{text}.json"
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # also of a name that is too long for one
             return candidate
-    if path.exists():
+    if os.path.exists(path):
         return path
     known = list(names(kind))
     near = [name for name in known if text.lower() in name][:MOST_NEAR] or nearest(text.lower(), known, most=3)
     advice = did_you_mean(near) or f"'osf list {FOLDERS[kind]}' shows those there are"
     words = ", or describe one as in ring:50us,10Gbps" if kind == "cluster" else ""
-    raise UsageError(f"no {kind} named {text!r}, and no file of that name: {advice}{words}")
+    raise UsageError(f"no {kind} named {text!r:.100}, and no file of that name: {advice}{words}")

@@ -1,4 +1,4 @@
-"""The runs in a log of nccl-tests: where each begins and ends, its devices, its rows; what went wrong is told."""
+"""The runs in a log of nccl-tests: start and end, devices and rows of each; remarks on what went wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAILURE = re.compile(r"\bTest (?:NCCL|CUDA|OS )?\s?failure\b", re.IGNORECASE)
 
 @dataclass(slots=True)
 class LoggedTest:
-    """One test. ``line`` is where it begins; ``names`` are the columns of its table, ``last`` the last line of it."""
+    """One test. ``line`` is where it begins; ``names`` are the columns of its table."""
 
     line: int
     stated: str = ""
@@ -27,18 +27,17 @@ class LoggedTest:
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
-    last: int = 0
     ended: bool = False
 
     def hosts(self) -> list[str]:
-        """Where the workers of one communicator are: those of a group, where nccl-tests split them into several."""
+        """Hosts of the workers of one communicator: those of one group, if nccl-tests split them."""
         groups = [group for group, _ in self.ranks.values()]
         return [host for group, host in self.ranks.values() if group == groups[0]]
 
 
 @dataclass(slots=True)
 class Log:
-    """The runs found so far, what is being read, and the program last named on a command line."""
+    """The runs found so far, the run that is being read, and the program last named on a command line."""
 
     text: Text
     runs: list[LoggedTest] = field(default_factory=list)
@@ -47,11 +46,11 @@ class Log:
     failed: set[int] = field(default_factory=set)
 
     def fresh(self, line: int) -> LoggedTest:
-        """The run whose preamble is being read: a new one below a table."""
+        """The run whose preamble is being read; after a table it is a new one."""
         return self.begun(line) if not self.runs or self.runs[-1].names else self.runs[-1]
 
     def begun(self, line: int) -> LoggedTest:
-        """A new run."""
+        """Start a new run."""
         self.runs.append(LoggedTest(line, mentioned=self.mentioned))
         return self.runs[-1]
 
@@ -77,7 +76,7 @@ def runs_of(text: Text) -> list[LoggedTest]:
 
 
 def _comment(log: Log, number: int, line: str) -> None:
-    """What a line that begins with # says of the run."""
+    """Read a line that begins with #."""
     if HEADER.match(line):
         _header(log, number, line)
     elif match := RANK.match(line):
@@ -107,7 +106,7 @@ def _named(log: Log, number: int, line: str, program: str) -> None:
 
 
 def _header(log: Log, number: int, line: str) -> None:
-    """A table begins; a second one below the same devices is a run of its own."""
+    """Start a table; a second one below the same devices starts a run of its own."""
     if log.runs and log.runs[-1].names:
         before = log.runs[-1]
         run = log.begun(number)
@@ -115,13 +114,12 @@ def _header(log: Log, number: int, line: str) -> None:
     else:
         run = log.fresh(number)
     run.names = line.split()[1:]
-    run.last = number
     if "cputime" in run.names:
         raise log.text.fault(number, line, "has times of the CPU, not of the collective: run it without -C")
 
 
 def _is_row(run: LoggedTest, line: str) -> bool:
-    """Whether a line belongs to the table: it begins with a digit and is no sentence ("2 processes killed")."""
+    """Whether a line is a row of the table: it begins with a digit and is no sentence ("2 processes killed")."""
     if not run.names or run.ended or not line.lstrip()[:1].isdigit() or "NCCL" in line:
         return False
     return not line.split(None, 2)[1:2] or not line.split(None, 2)[1].isalpha()
@@ -134,13 +132,12 @@ def _add_row(log: Log, number: int, line: str) -> None:
     if len(fields) != expected:
         raise log.text.fault(number, line, f"has {len(fields)} fields where the header has {expected}")
     run.rows.append((number, fields))
-    run.last = number
     log.rows += 1
     log.text.limit(number, log.rows * expected)
 
 
 def _tell_how_it_ended(text: Text, run: LoggedTest) -> None:
-    """A remark where a test did not end: no closing line, and the size that was asked for not reached."""
+    """Remark that a test did not end: it has no closing line and did not reach the largest size."""
     if not run.rows:
         if run.ranks or run.names:
             text.tell(f"line {run.line}: a test began here and printed no rows")

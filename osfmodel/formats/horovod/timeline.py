@@ -1,8 +1,8 @@
-"""Horovod's timeline (HOROVOD_TIMELINE): which tensors it fused, when, and how long the collectives took.
+"""Horovod's timeline (HOROVOD_TIMELINE): which tensors it fused, when, and the time of the collectives.
 
-Tensors are of one fused group where they are of one dtype, went through the fusion buffer, began one after the other
+Tensors form one fused group if they have one dtype, went through the fusion buffer, began one after the other
 with nothing inside the first before the last began, and were in the collective at once: exact for gloo and MPI, and
-for NCCL where tensors wait for data. An iteration ends where a tensor comes again; most bytes are those of training.
+for NCCL if tensors wait for data. An iteration ends when a tensor comes again; most bytes are those of training.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import how_many, show_time
 from osfmodel.entities.workload import Layer, Workload
@@ -27,7 +28,7 @@ from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, r
 
 SIGN = re.compile(r'"(?:NEGOTIATE_[A-Z]|CYCLE_START"|start_time_since_epoch_in_micros")')
 COARSE = 0.1
-"""Part of the backward time that tensors may lie unseen before it is said that their ready times are coarse."""
+"""Part of the backward time that tensors may wait unseen before a remark calls their ready times coarse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tensors that travelled in one collective, from ``start`` to ``end`` with copies, ``begun`` to ``done`` without.
+    """Tensors of one collective, from ``start`` to ``end`` with copies, ``begun`` to ``done`` without.
 
     Seconds since the timeline began; ``copy_in`` and ``copy_out`` are seconds spent on the fusion buffer.
     """
@@ -64,18 +65,18 @@ class Group:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tensors, in the order in which they lay in the buffer."""
+        """Names of the tensors, in the order in which they lay in the buffer."""
         return tuple(tensor.name for tensor in self.tensors)
 
     @property
     def bytes(self) -> int:
-        """Of all tensors, without padding."""
+        """Bytes of all tensors, without padding."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class HorovodTimeline:
-    """What a timeline says: the groups of each iteration, the cycles where they are marked, library and workers.
+    """Content of a timeline: groups of each iteration, cycles if marked, library and workers.
 
     ``asked`` tells for each iteration whether the coordinator heard ranks, as in the first, before the response cache
     knows the tensors. ``workers`` is None where it never did. ``library`` is one of LIBRARIES.
@@ -95,7 +96,7 @@ class HorovodTimeline:
 
     @property
     def training(self) -> tuple[int, ...]:
-        """The positions of the iterations of the set of tensors that carries most bytes in all."""
+        """Indices of the iterations with the set of tensors that carries most bytes in all."""
         sets = [frozenset(name for group in groups for name in group.names) for groups in self.iterations]
         carried: Counter[frozenset[str]] = Counter()
         for names, groups in zip(sets, self.iterations, strict=True):
@@ -105,13 +106,13 @@ class HorovodTimeline:
 
     @property
     def warm_ups(self) -> int:
-        """Iterations of training that do not count: those before the cache knew all tensors, and the first."""
+        """Number of training iterations to ignore: those before the cache knew all tensors, at least the first."""
         places = self.training
         return max(1, next((count for count, place in enumerate(places) if not self.asked[place]), 0))
 
     @property
     def steady(self) -> tuple[tuple[int, int], ...]:
-        """Positions of iterations of training that follow each other, warm-ups left out."""
+        """Indices of consecutive iterations of training, in pairs, without warm-ups."""
         return tuple((a, b) for a, b in pairwise(self.training[self.warm_ups :]) if b == a + 1)
 
     @property
@@ -121,30 +122,29 @@ class HorovodTimeline:
 
     @property
     def cycle_gap(self) -> float | None:
-        """Median seconds between cycles with nothing to do: the cycle time, or what an empty negotiation takes."""
+        """Median seconds between idle cycles: the cycle time, or the time of an empty negotiation."""
         return _median(after.start - cycle.start for cycle, after in pairwise(self.cycles) if cycle.idle)
 
     def negotiation(self, asked: bool = False) -> tuple[float, ...]:
-        """Seconds from the start of a cycle to its first collective, which is what workers take to agree.
+        """Seconds from the start of a cycle to its first collective: the time to reach agreement.
 
         It holds the wait until the loops of all workers have come round, so that the least is what agreeing costs.
         ``asked``: of cycles in which the coordinator asked for ranks, else of those that the cache answered.
         """
-        found = [(cycle.asked, cycle.first - cycle.start) for cycle in self.cycles if cycle.first is not None]
-        return tuple(time for kind, time in found if kind == asked)
+        return tuple(one.first - one.start for one in self.cycles if one.first is not None and one.asked == asked)
 
     @property
     def copy_seconds_per_byte(self) -> tuple[float, float] | None:
-        """Into the fusion buffer and out of it, over all groups but warm-ups; None where none were fused."""
+        """Seconds per byte into and out of the fusion buffer, without warm-ups; None if nothing was fused."""
         copied = [group for group in self._measured() if group.copy_in is not None and group.copy_out is not None]
         carried = sum(group.bytes for group in copied)
         if not carried:
             return None
-        return sum(g.copy_in or 0 for g in copied) / carried, sum(g.copy_out or 0 for g in copied) / carried
+        return plain_sum(g.copy_in or 0 for g in copied) / carried, plain_sum(g.copy_out or 0 for g in copied) / carried
 
     @property
     def durations(self) -> dict[int, tuple[float, ...]]:
-        """By bytes, the seconds of each collective without copies, warm-ups left out."""
+        """Seconds of each collective without copies, by bytes, warm-ups left out."""
         found: dict[int, list[float]] = {}
         for group in self._measured():
             found.setdefault(group.bytes, []).append(group.done - group.begun)
@@ -155,7 +155,7 @@ class HorovodTimeline:
 
 
 def timeline(text: Text) -> HorovodTimeline:
-    """What the timeline says. Raises DataError with the number of the event for one that is wrong, and for none."""
+    """Read a timeline. Raises DataError with the number of a wrong event, or if there are no all-reduces."""
     recorder = EventReader(text)
     recorder.record()
     failed = sum(bool(span.end) and span.size is None for span in recorder.spans)
@@ -189,7 +189,7 @@ def _grouped(spans: Sequence[TensorSpan]) -> list[list[TensorSpan]]:
 
 
 def _together(first: TensorSpan, last: TensorSpan, span: TensorSpan) -> bool:
-    """Whether ``span`` went with the group from ``first`` to ``last``, which begins before it."""
+    """Whether ``span`` belongs to the group from ``first`` to ``last``, which begins before it."""
     if (span.dtype and first.dtype and span.dtype != first.dtype) or span.first > first.inside:
         return False
     fused = all(one.activity("MEMCPY_IN_FUSION_BUFFER") and one.collective for one in (first, span))
@@ -197,7 +197,7 @@ def _together(first: TensorSpan, last: TensorSpan, span: TensorSpan) -> bool:
 
 
 def _iterations(groups: Iterable[list[TensorSpan]]) -> list[list[list[TensorSpan]]]:
-    """Cut where a tensor comes again."""
+    """Groups by iteration; a new one starts when a tensor comes again."""
     iterations: list[list[list[TensorSpan]]] = []
     seen: set[str] = set()
     for group in groups:
@@ -241,12 +241,12 @@ def _median(times: Iterable[float]) -> float | None:
 
 
 def sniff(head: str) -> bool:
-    """A JSON array of trace events, some of which only Horovod writes."""
+    """Whether it is a JSON array of trace events, some of which only Horovod writes."""
     return head.lstrip().startswith("[") and '"ph"' in head and SIGN.search(head) is not None
 
 
 def read(text: Text, hints: Hints) -> list[Noun]:
-    """What was measured, the model as far as the loop saw it, and the network. Raises DataError where there is none."""
+    """The measurement, the workload as the loop saw it, and the cluster. Raises DataError if there is none."""
     found = timeline(text)
     workers = 1 if found.workers == 1 and not hints.workers else require_workers(found.workers, hints)
     kinds: Sequence[Callable[[HorovodTimeline, Text, Hints, int], Noun | None]] = (_measurement, _workload, _cluster)
@@ -290,7 +290,7 @@ def _measurement(found: HorovodTimeline, text: Text, hints: Hints, workers: int)
 
 
 def _workload(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> Workload | None:
-    """Each tensor ready when the loop found it, medians over iterations; all before the first is forward."""
+    """A workload with each tensor ready when the loop found it, by medians; all before the first is forward."""
     if not found.steady:
         return None
     seen: dict[str, list[tuple[Reduced, float]]] = {}
@@ -314,7 +314,7 @@ def _workload(found: HorovodTimeline, text: Text, hints: Hints, workers: int) ->
 
 
 def _layers(rows: Sequence[Sequence[tuple[Reduced, float]]]) -> tuple[list[Layer], float, float]:
-    """From input to output, and the times of forward and backward; a row is one tensor over iterations."""
+    """Layers from input to output, and the times of forward and backward; a row is one tensor over iterations."""
     known = [(row[0][0], *_times(row)) for row in rows]
     known.sort(key=lambda entry: entry[1])
     forward, total = known[0][1], sum(tensor.bytes for tensor, _, _ in known) or 1
@@ -328,13 +328,13 @@ def _layers(rows: Sequence[Sequence[tuple[Reduced, float]]]) -> tuple[list[Layer
 
 
 def _times(row: Sequence[tuple[Reduced, float]]) -> tuple[float, float]:
-    """Seconds from the end of the iteration before to where a tensor was ready, and to where it was found."""
+    """Seconds from the end of the last iteration until a tensor was ready, and until it was found."""
     ready = [max(0.0, (tensor.found if tensor.ready is None else tensor.ready) - end) for tensor, end in row]
     return median(ready), median(max(0.0, tensor.found - end) for tensor, end in row)
 
 
 def _cluster(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> Cluster | None:
-    """All-reduce by bytes; None for one worker and for fewer than two sizes."""
+    """A cluster with all-reduce times by bytes; None with one worker or fewer than two sizes."""
     durations = {size: times for size, times in found.durations.items() if size}
     if workers < 2 or len(durations) < 2:
         return None
@@ -344,7 +344,7 @@ def _cluster(found: HorovodTimeline, text: Text, hints: Hints, workers: int) -> 
 
 
 def _effects(found: HorovodTimeline) -> Effects:
-    """Those of the loop, as far as the timeline gives them: what agreeing takes is the least that it took."""
+    """Effects of the loop, as far as the timeline has them; negotiation takes the least time seen."""
     hit, miss = (min(found.negotiation(kind), default=0.0) for kind in (False, True))
-    copy = sum(found.copy_seconds_per_byte or ())
+    copy = plain_sum(found.copy_seconds_per_byte or ())
     return Effects(fusion_copy=copy, negotiation=hit, negotiation_miss=max(miss - hit, 0.0))

@@ -1,4 +1,4 @@
-"""PyTorch profiler traces (Kineto), of one rank or of all: what happened in each step."""
+"""PyTorch profiler traces (Kineto), of one rank or of all: the steps of a job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from osfmodel.entities.checks import LARGEST_COUNT
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step, Trace
 from osfmodel.formats.kineto.collectives import Found, collectives, groups
-from osfmodel.formats.kineto.events import ENDINGS, TraceFile, is_trace, read_events
+from osfmodel.formats.kineto.events import ENDINGS, LARGEST, TraceFile, is_trace, read_events
 from osfmodel.formats.kineto.recorded import Recorded, record, wanted, wanted_of_host
 from osfmodel.formats.kineto.steps import steps_of
 from osfmodel.formats.kineto.windows import PROFILER_STEP
@@ -26,17 +27,17 @@ __all__ = ["ENDINGS", "sniff", "trace_of"]
 RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 HOST_LIBRARIES = ("gloo", "mpi")
-"""What communicates on hosts, where no device is seen to work."""
+"""Libraries that communicate on hosts, so that no device is seen to communicate."""
 
 
 def sniff(head: str) -> bool:
-    """A JSON object of trace events, as torch.profiler writes it."""
+    """Whether it is a JSON object of trace events, as torch.profiler writes it."""
     return is_trace(head)
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What one file holds: ``base`` is the microseconds that its clock counts from."""
+    """Content of one file: ``base`` is the time in microseconds from which its clock counts."""
 
     path: str
     checksum: str
@@ -47,37 +48,37 @@ class _File:
 
     @property
     def distributed(self) -> Mapping[str, Any]:
-        """What the header says of the job."""
+        """The header's information on the job."""
         told = self.header.get("distributedInfo")
         return told if isinstance(told, Mapping) else {}
 
     @property
     def host(self) -> str:
-        """As it calls itself; empty where the header does not say."""
+        """The host's own name; "" if the header has none."""
         return str(self.header.get("host_name") or "")
 
     @property
     def writer(self) -> Writer:
-        """What wrote it."""
+        """The process that wrote the file."""
         annotated = any(note.name.startswith(PROFILER_STEP) for note in self.kept.notes)
         return Writer(f"{self.host} {self.kept.process}" if self.kept.process else "", annotated)
 
     @property
     def world(self) -> int | None:
-        """The ranks of the job, as the header says."""
+        """The number of ranks of the job, from the header."""
         return _whole(self.distributed.get("world_size"))
 
     @property
     def first(self) -> float:
-        """When its record begins, on the job's clock."""
+        """Start of the record, on the job's clock."""
         return self.kept.first + self.base
 
 
 def trace_of(files: Files, hints: Hints) -> Trace:
-    """The job that the traces of its ranks show.
+    """The job shown by the traces of its ranks.
 
     ``hints`` give a name, and what traces may lack: workers, sizes from
-    DDP's log or a model. What they still lack is in the remarks of the trace. Raises DataError, naming the file, for
+    DDP's log or a model. Other gaps are named in the trace's remarks. Raises DataError, naming the file, for
     one that is no trace or has no steps.
     """
     found = _files(files)
@@ -109,14 +110,14 @@ def trace_of(files: Files, hints: Hints) -> Trace:
 
 
 def _cycle(ranks: Sequence[RankTrace], files: Sequence[_File]) -> tuple[tuple[RankTrace, ...], list[str]]:
-    """The ranks of one cycle on one clock, and what there is to say of it."""
+    """The ranks of one cycle on one clock, and remarks on it."""
     if len(ranks) == 1:
         return tuple(ranks), []
     return joined(ranks, [file.host for file in files])
 
 
 def _files(files: Files) -> list[_File]:
-    """Each rank's file; operators of the host, which are most of a trace, only of those in which the host computes."""
+    """Each rank's file; host operators, most of a trace, are read only if the host computes."""
     found = _read(files, on_host=False)
     # A host may list GPUs that the job does not use.
     if any(file.header.get("deviceProperties") for file in found) and all(map(_on_host, found)):
@@ -125,12 +126,12 @@ def _files(files: Files) -> list[_File]:
 
 
 def _on_host(file: _File) -> bool:
-    """Whether no device worked, and what communicated is a library of hosts."""
+    """Whether no device worked and the communication library runs on hosts."""
     return not file.kept.on_device and _backend(file.kept) in HOST_LIBRARIES
 
 
 def _read(files: Files, on_host: bool) -> list[_File]:
-    """Each rank's file, with operators of the host in all, or in those that list no devices."""
+    """Each rank's file, with operators of the host in all, or only in those without a list of devices."""
     hosts = on_host
 
     def keep(cat: str, name: str) -> bool:
@@ -145,14 +146,14 @@ def _read(files: Files, on_host: bool) -> list[_File]:
 
 def _file(file: TraceFile, kept: Recorded) -> _File:
     base = file.header.get("baseTimeNanoseconds")
-    microseconds = base / 1000 if isinstance(base, int | float) and math.isfinite(base) else 0.0
+    microseconds = base / 1000 if isinstance(base, int | float) and abs(base) < LARGEST else 0.0
     if not math.isfinite(kept.first):
         raise DataError(f"{file.path}: holds no events of training: record some steps with torch.profiler")
     return _File(file.path, file.checksum, kept, file.header, microseconds, tuple(collectives(kept)))
 
 
 def _placed(files: Sequence[_File], read: Sequence[RankTrace], writers: Sequence[Writer]) -> list[RankTrace]:
-    """The same, of which those that do not say a rank have that of their file's name or the place of their process."""
+    """The ranks, numbered by file name or by the place of their process if they do not state a rank."""
     if len(files) == 1:
         return [replace(read[0], rank=_rank_number(files[0], None))]
     return [
@@ -162,7 +163,7 @@ def _placed(files: Sequence[_File], read: Sequence[RankTrace], writers: Sequence
 
 
 def _require_one_world(files: Sequence[_File]) -> None:
-    """Raise DataError, naming two files, where their headers tell of jobs of different sizes."""
+    """Raise DataError, naming two files, if their headers belong to jobs of different sizes."""
     told = [(file.world, file.path) for file in files if file.world]
     for world, path in told:
         if world != told[0][0]:
@@ -172,7 +173,7 @@ def _require_one_world(files: Sequence[_File]) -> None:
 
 
 def _rank(file: _File, origin: float, remarks: list[str]) -> RankTrace:
-    """The steps of one file, whose rank is still to be told; what there is to say of it is added to ``remarks``."""
+    """The steps of one file, whose rank is still to be set; remarks on it are added to ``remarks``."""
     sizes = groups(file.header)
     known = [one._replace(workers=one.workers or sizes.get(one.group) or file.world) for one in file.collectives]
     try:
@@ -200,7 +201,7 @@ def _rank(file: _File, origin: float, remarks: list[str]) -> RankTrace:
 
 
 def _rank_number(file: _File, place: int | None) -> int:
-    """From the header, else from the file's name, else ``place``; 0 for a file alone that does not say."""
+    """The rank from the header, else from the file's name, else ``place``; 0 for a single file that does not say."""
     told = _whole(file.distributed.get("rank"), least=0)
     if told is not None:
         return told
@@ -209,11 +210,12 @@ def _rank_number(file: _File, place: int | None) -> int:
 
 
 def _whole(value: Any, least: int = 1) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and least <= value <= LARGEST_COUNT else None
 
 
 def _device(file: _File) -> str:
-    """The name of the first device; all of a job are alike."""
+    """The name of the first device; all of a job are taken to be alike."""
     if not file.kept.on_device:
         return "cpu"
     told = file.header.get("deviceProperties")
@@ -222,7 +224,7 @@ def _device(file: _File) -> str:
 
 
 def _gpu(file: _File) -> str:
-    """The number of the one that communicates, if it is one of those that the header lists: old traces had others."""
+    """The number of the GPU that communicates, if the header lists it: old traces had other numbers."""
     listed = file.header.get("deviceProperties")
     known = {str(number) for number in range(len(listed))} if isinstance(listed, list) else set()
     found = min(file.kept.gpus, default="")
@@ -230,7 +232,7 @@ def _gpu(file: _File) -> str:
 
 
 def _backend(kept: Recorded) -> str:
-    """The library that names its collectives so."""
+    """The communication library, as collectives are named after it."""
     names = {span.name.partition(":")[0] for span in kept.issues if ":" in span.name and "::" not in span.name}
     if not names and kept.kernels:
         return "nccl"
@@ -238,7 +240,7 @@ def _backend(kept: Recorded) -> str:
 
 
 def _missing(trace: Trace) -> list[str]:
-    """What the traces do not hold and how to record it."""
+    """Remarks on gaps of the traces, and how to record what is missing."""
     ranks = trace.ranks
     steps = [step for rank in ranks for step in rank.steps]
     found = [one for step in steps for one in step.collectives]

@@ -1,4 +1,4 @@
-"""The events of Kineto's traces, which torch.profiler writes, from any number of files, archives and folders.
+"""The events of Kineto's traces, written by torch.profiler, from any number of files, archives and folders.
 
 A trace is a JSON object (libkineto/src/output_json.cpp): ``traceEvents``, and beside it what the whole is about
 (``deviceProperties``, ``distributedInfo``, ``baseTimeNanoseconds`` ...). Times are microseconds. Events that nobody
@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from osfmodel.entities.checks import LARGEST_COUNT
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.source import TELLING, checksum_of
 from osfmodel.formats.source_text import Files, Progress, Text, silent
@@ -29,19 +30,19 @@ SPELLINGS: Mapping[str, str] = {
     "input_dims": "Input Dims", "input_types": "Input type", "forward_thread": "Fwd thread id",
     "sequence_number": "Sequence number", "name": "name",
 }  # fmt: skip
-"""How args are spelled in a trace."""
+"""Spellings of args in a trace."""
 COUNTS = ("in_elements", "out_elements", "group_size")
-"""Args without which a collective cannot be priced: what is no count in them is an error."""
+"""Args that must be counts, since a collective cannot be priced without them."""
 WORDS = ("collective", "dtype", "group_name", "name")
 ANYTHING = ("input_dims", "input_types")
 ENDINGS = (".json", ".json.gz")
-"""Of the names of traces in a folder."""
+"""Endings of traces in a folder."""
 NAMES = {spelling: name for name, spelling in SPELLINGS.items()}
 METADATA = "M"
 NO_RAW = msgspec.Raw()
 LARGEST = 2.0**62
 MOST_NAMES = 2**16
-"""Different names that are remembered; more are numbered by whoever wrote them."""
+"""Most different names to remember; a trace with more has numbered them."""
 BEGINS = re.compile(r"\A\ufeff?\s*\{")
 EVENTS, PROPERTIES = re.compile(r'"traceEvents"\s*:\s*\['), re.compile(r'"deviceProperties"\s*:')
 SIGNS = re.compile(
@@ -50,7 +51,7 @@ SIGNS = re.compile(
 
 
 class Args(msgspec.Struct, gc=False, rename=SPELLINGS):
-    """What an event says beyond its name and times; None where it does not, or says what cannot be."""
+    """An event's args; None if missing or impossible."""
 
     external_id: int | None = None
     older_external_id: int | None = None
@@ -85,7 +86,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class RawEvent(msgspec.Struct, gc=False):
-    """An event of which ``args`` are not decoded yet, or by the slow way already parsed."""
+    """An event whose ``args`` are not decoded yet, or were parsed the slow way."""
 
     name: str = ""
     ph: str = ""
@@ -99,14 +100,14 @@ class RawEvent(msgspec.Struct, gc=False):
 
 
 class ParsedEntry(RawEvent):
-    """One that msgspec refused, or whose neighbours it refused: what its args hold is parsed, but not checked."""
+    """An event that msgspec refused, or whose neighbours it refused: its args are parsed, but not checked."""
 
     parsed: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for a person.
+    """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for people.
 
     ``checksum`` tells it from others of its name.
     ``header`` is what stands beside the events, at first only before them; it is complete when they have ended.
@@ -131,7 +132,7 @@ def read_events(
     tell: Callable[[str], None] = silent,
     progress: Progress | None = None,
 ) -> Iterator[TraceFile]:
-    """A trace for each rank's file in ``paths``: files, archives and folders of them, or what is in memory already.
+    """A trace for each rank's file in ``paths``: files, archives and folders of them, or texts in memory.
 
     keep:     (category, name) -> whether such events are wanted; asked once for each, unless they are very many
     tell:     hears of files that are left out, and why
@@ -147,7 +148,7 @@ Batches = Iterator[tuple[int, list[RawEvent]]]
 
 
 def _begun(name: str, pieces: Iterator[bytes], choice: _Choice) -> TraceFile:
-    """The trace in these pieces of its file; what stands before the events is in its header already."""
+    """The trace in these pieces of its file; the part before the events is already in its header."""
     try:
         start, rest = peeked(pieces, TELLING)
         stream = ArrayStream(rest, "traceEvents", _decoded, entry_of)
@@ -171,7 +172,7 @@ def _events(name: str, batches: Batches, choice: _Choice) -> Iterator[Event]:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A category and a name, held once for all events of them, and whether they are kept."""
+    """A category and a name, held once for all their events, and whether these are kept."""
 
     cat: str
     name: str
@@ -184,7 +185,7 @@ class _Choice:
     names: dict[tuple[str, str], _Chosen] = field(default_factory=dict)
 
     def of(self, entry: RawEvent) -> _Chosen:
-        """What is to be done with events such as this."""
+        """The decision on events such as this."""
         if len(self.names) >= MOST_NAMES:
             self.names.clear()
         kept = self.keep is None or self.keep(entry.cat, entry.name)
@@ -205,7 +206,7 @@ def _decoded(content: bytes) -> list[RawEvent] | None:
 
 
 def event_of(number: int, entry: RawEvent, chosen: _Chosen) -> Event:
-    """The event with all that is kept of it. Raises DataError with its number for times or counts that cannot be."""
+    """The event with its kept args. Raises DataError with its number for impossible times or counts."""
     start, duration = entry.ts, entry.dur
     if start is None and entry.ph == METADATA:
         start = 0.0
@@ -224,7 +225,7 @@ def event_of(number: int, entry: RawEvent, chosen: _Chosen) -> Event:
 
 
 def args_of(entry: RawEvent) -> Args:
-    """What is kept of the args. Raises DataError for a count of a collective that is none."""
+    """The kept args. Raises DataError if a count of a collective is not a count."""
     if isinstance(entry, ParsedEntry):
         return _converted(entry.parsed)
     if entry.args is NO_RAW:
@@ -243,7 +244,7 @@ def args_of(entry: RawEvent) -> Args:
 def _untyped(args: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(args)
-    except msgspec.DecodeError:  # a number that no float holds
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a number that no float holds, or bytes that are no text
         try:
             return DECODER.decode(bytes(args).decode("utf-8", "replace"))
         except ValueError:
@@ -253,8 +254,8 @@ def _untyped(args: msgspec.Raw) -> Any:
 def _check_counts(args: Args) -> None:
     for name in COUNTS:
         count = getattr(args, name)
-        if count is not None and count < 0:
-            raise DataError(f"{SPELLINGS[name]!r} is {count}, which is no count")
+        if count is not None and not 0 <= count <= LARGEST_COUNT:
+            raise DataError(f"{SPELLINGS[name]!r} is {count!r:.60}, which is no count")
 
 
 def _converted(parsed: Any) -> Args:
@@ -280,9 +281,9 @@ def _word(value: Any) -> str | None:
 
 
 def _whole(name: str, spelling: str, value: Any) -> int | None:
-    """A whole number; of what is not checked None where it is none."""
+    """A whole number; for args that are not checked, None if it is none."""
     number = _number(value)
-    if number == number // 1 and (number >= 0 or name not in COUNTS):
+    if number == number // 1 and (0 <= number <= LARGEST_COUNT or name not in COUNTS):
         return value if isinstance(value, int) else int(number)
     if name in COUNTS:
         raise DataError(f"{spelling!r} is {value!r:.60}, which is no count")
@@ -290,7 +291,7 @@ def _whole(name: str, spelling: str, value: Any) -> int | None:
 
 
 def _number(value: Any) -> float:
-    """A number or a text of one; not a number for anything else."""
+    """A number, or the number in a text; NaN for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
     try:
@@ -301,7 +302,7 @@ def _number(value: Any) -> float:
 
 
 def entry_of(value: Any) -> ParsedEntry:
-    """An event that was parsed without a type. Raises DataError for what is no object."""
+    """An event that was parsed without a type. Raises DataError if it is not an object."""
     if not isinstance(value, dict):
         raise DataError(f"is {value!r:.40}, not an object {{...}}")
     entry = ParsedEntry(_text(value.get("name")), _text(value.get("ph")), _text(value.get("cat")))

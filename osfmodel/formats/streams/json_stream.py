@@ -1,9 +1,10 @@
-"""A JSON object with one long array in it, element after element, from a stream of bytes in bounded memory.
+"""A JSON object with one long array, read element by element from a stream of bytes in bounded memory.
 
 Elements are decoded many at a time: the stream is cut behind what may be the end of one, ``}`` before ``, {``, and what
-lies before it is decoded as a whole. Where the cut is inside of a text or of a nested object, that is no JSON, so a cut
+lies before it is decoded as a whole. If the cut is inside of a text or of a nested object, that is no JSON, so a cut
 that decodes is a right one. What does not decode is parsed value by value, which finds the end of each exactly, mends
-what writers are known to get wrong (no value at all, ``nan``, ``inf``) and says where the fault is.
+what writers are known to get wrong (no value at all, ``nan``, ``inf``, text that is not UTF-8, which becomes U+FFFD)
+and says where the fault is.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from osfmodel.entities.errors import DataError
 
 Item = TypeVar("Item")
 CHUNK = 2**16
-"""Bytes that are decoded at once, if no element is longer: few enough for a processor's cache."""
+"""Bytes to decode at once, unless an element is longer: few enough for a processor's cache."""
 LONGEST = 2**22
-"""Characters that an element or a value beside the array may have; parsed, each can take some fifty bytes."""
+"""Most characters of an element, or of a value beside the array; parsed, each can take some fifty bytes."""
 MOST_BESIDE = 2 * LONGEST
-"""Characters of all that stands before or behind the array."""
+"""Most characters before and after the array."""
 CUT = re.compile(rb"\}\s*,\s*(?=\{)")
 TAIL = 2**13
-"""Bytes at the end of a chunk in which there is mostly a place to cut."""
+"""Bytes at the end of a chunk in which there is mostly a place to cut it."""
 SPACE = re.compile(r"[ \t\r\n]*")
 NO_NUMBER = re.compile(r"-?(?:nan|inf(?:inity)?)(?=[\s,}\]])", re.IGNORECASE)
 TRIES = 2
 MOST_MENDED = 64
-"""Values of one element that are mended: more are no slip of a writer."""
+"""Most values to mend in one element: more are no slip of the writer."""
 SHORT = 12
-"""Characters that a number or a word that was cut off may have."""
+"""Most characters of a number or a word that was cut off."""
 CUT_OFF = "what wrote it did not end; take the trace again"
 DECODER = json.JSONDecoder(parse_constant=lambda _: None, strict=False)
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection inside: it would look through all that is decoded, again and again, and find nothing."""
+    """Pause garbage collection: it would search all decoded data, again and again, and find nothing."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -51,7 +52,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class Cursor:
-    """A place in a stream of bytes, which it holds as text from there on, as far as it was asked for."""
+    """A place in a stream of bytes, with the text from there on, as far as it was needed."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.text, self.place = "", 0
@@ -64,7 +65,7 @@ class Cursor:
         return self.passed + self.place
 
     def peek(self) -> str:
-        """The next character that is no space; none at the end."""
+        """The next character that is not a space; "" at the end."""
         while True:
             self.place = SPACE.match(self.text, self.place).end()  # type: ignore[union-attr]
             if self.place < len(self.text):
@@ -73,7 +74,7 @@ class Cursor:
                 return ""
 
     def value(self, what: str) -> Any:
-        """The JSON value that begins here, of the name ``what`` in errors."""
+        """The JSON value that begins here, called ``what`` in errors."""
         self.peek()
         mended = 0
         while True:
@@ -96,15 +97,15 @@ class Cursor:
     def _taken(self, what: str, value: Any, end: int) -> Any:
         if end - self.place > LONGEST:
             raise DataError(f"{what}: is longer than {LONGEST >> 20} MiB, which none is")
-        try:
-            self.text[self.place : end].encode()
-        except UnicodeEncodeError:
-            raise DataError(f"{what}: is not UTF-8") from None
+        if not self.text.isascii():
+            found = self.text[self.place : end].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            if found != self.text[self.place : end]:
+                value = DECODER.decode(found)
         self.place = end
         return value
 
     def over(self, close: str, what: str) -> None:
-        """Go over the comma behind ``what``, or up to ``close``. Raises DataError for anything else."""
+        """Skip the comma after ``what``, or stop at ``close``. Raises DataError for anything else."""
         found = self.peek()
         if found == ",":
             self.place += 1
@@ -114,7 +115,7 @@ class Cursor:
             raise DataError(f"{what}: is followed by {self.text[self.place : self.place + 40]!r}, not by a comma")
 
     def chunk(self) -> bytes:
-        """CHUNK bytes from here on, fewer at the end; the place stays."""
+        """The next CHUNK bytes, fewer at the end; the place stays."""
         content = self.text[self.place :].encode("utf-8", "surrogateescape") + self._held
         self.passed, self.text, self.place = self.passed_here, "", 0
         parts, length = [content], len(content)
@@ -125,12 +126,12 @@ class Cursor:
         return self._held
 
     def go_on(self, rest: bytes) -> None:
-        """Be where ``rest``, the end of the last chunk, begins."""
+        """Move to the start of ``rest``, the end of the last chunk."""
         self.passed += len(self._held) - len(rest)
         self._held = rest
 
     def _more(self) -> bool:
-        """Whether there was more; what lies before the place is let go."""
+        """Read more, and return whether there was any; text before the place is dropped."""
         piece = b"" if self._held[4:] else next(self._pieces, None)
         if piece is None and not self._held:
             return False
@@ -143,7 +144,7 @@ class Cursor:
         return True
 
     def _twice(self) -> bool:
-        """Whether there was more, at most as much again as is here: what is parsed anew then adds up to little."""
+        """Read as much again at most, and return whether there was more: so little is parsed twice."""
         enough = 2 * (len(self.text) - self.place)
         found = self._more()
         while found and len(self.text) < enough and self._more():
@@ -151,7 +152,7 @@ class Cursor:
         return found
 
     def _mend(self, error: json.JSONDecodeError) -> bool:
-        """Whether a value was missing, or was no number, and is null now."""
+        """Replace a missing value, or a wrong number, by null, and return whether that was the error."""
         found = NO_NUMBER.match(self.text, error.pos)
         missing = self.text[max(0, error.pos - SHORT) : error.pos].rstrip()[-1:] == ":"
         if error.msg != "Expecting value" or not (found or (missing and self.text[error.pos : error.pos + 1] in ",}")):
@@ -174,7 +175,7 @@ class Cursor:
 
 
 def _whole(content: bytes) -> int:
-    """Where the last character of ``content`` ends that is there as a whole."""
+    """Length of ``content`` without an incomplete character at its end."""
     for back in range(1, min(4, len(content)) + 1):
         byte = content[-back]
         if byte >= 0xC0:  # begins one of several bytes
@@ -205,7 +206,7 @@ class ArrayStream(Generic[Item]):
         self._decode, self._convert = decode, convert
 
     def batches(self) -> Iterator[tuple[int, list[Item]]]:
-        """(number of the first, elements) as they come, the first being 1; none at first, when the header is there.
+        """(number of the first, elements) as they come, from 1 on; at first no elements, when the header is there.
 
         Raises DataError, which names the element, for what is no such object or was cut off.
         """
@@ -265,7 +266,7 @@ class ArrayStream(Generic[Item]):
             number += len(items)
 
     def _fast(self) -> list[Item] | None:
-        """Those of the next chunk; none where that takes a closer look."""
+        """The elements of the next chunk; None if they have to be parsed one by one."""
         content = self._cursor.chunk()
         cuts = list(CUT.finditer(content, max(0, len(content) - TAIL))) or list(CUT.finditer(content))
         for cut in cuts[: -1 - TRIES : -1]:
@@ -276,7 +277,7 @@ class ArrayStream(Generic[Item]):
         return None
 
     def _slow(self, number: int) -> list[Item]:
-        """One after the other, some chunk of them; none at the end of the array."""
+        """The elements parsed one by one, some chunk of them; none at the end of the array."""
         items: list[Item] = []
         cursor = self._cursor
         enough = cursor.passed_here + CHUNK

@@ -1,22 +1,23 @@
-"""What collectives of a trace had the network for, by their bytes."""
+"""The network time of a trace's collectives, by bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from osfmodel.entities.cluster import COLLECTIVES
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective, RankTrace, Trace
 from osfmodel.formats.traces.buckets import wire_times
 from osfmodel.formats.traces.usual import usual_steps
 
 SEVERAL_SIZES = 2.0
-"""Start-ups are told from bytes where the largest message of a trace has this many times the bytes of the smallest."""
+"""Ratio of the largest to the smallest message from which start-ups can be told from transfer."""
 Times = Mapping[int, Sequence[float]]
-"""By bytes, the seconds of each message."""
+"""Seconds of each message, by bytes."""
 
 
 def wire_times_by_size(trace: Trace) -> dict[tuple[str, int], dict[int, list[float]]]:
-    """By kind and workers, by bytes: the seconds of each collective of the usual steps.
+    """Seconds of each collective of the usual steps, by kind and workers, then by bytes.
 
     Of the rank that sets the pace, since none waits less; of all ranks where no rank knows what it waited.
     """
@@ -33,24 +34,24 @@ def wire_times_by_size(trace: Trace) -> dict[tuple[str, int], dict[int, list[flo
 
 
 def several_sizes(times: Times) -> bool:
-    """Whether start-ups are told from bytes."""
+    """Whether sizes differ enough to tell start-ups from transfer."""
     return max(times) >= SEVERAL_SIZES * min(times)
 
 
 def seconds_per_byte(times: Times) -> float:
-    """Of all messages together: the slope of a line through nothing by which all take what they took."""
-    return sum(map(sum, times.values())) / sum(size * len(seconds) for size, seconds in times.items())
+    """Seconds per byte of all messages together: the slope of a line through the origin."""
+    return plain_sum(map(plain_sum, times.values())) / plain_sum(size * len(seconds) for size, seconds in times.items())
 
 
 def rising_means(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Means by rising sizes that never fall, as a message could be padded to a larger one.
+    """Means, in the order of sizes, that never fall, since a message could be padded to a larger one.
 
     Neighbours that do fall share their mean (pool adjacent violators): of all prices that never fall these are nearest
     to what was measured in the sum of squares, and all messages together take what they took.
     """
     pools: list[tuple[float, int, int]] = []  # seconds in all, messages, sizes
     for row in times:
-        pool = (sum(row), len(row), 1)
+        pool = (plain_sum(row), len(row), 1)
         while pools and pools[-1][0] * pool[1] > pool[0] * pools[-1][1]:
             before = pools.pop()
             pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
@@ -59,12 +60,12 @@ def rising_means(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def arrivals_known(rank: RankTrace) -> bool:
-    """Whether it is known of any of its collectives when the last rank came to it."""
+    """Whether it is known of any of its collectives when the last rank joined it."""
     return any(one.arrival is not None for step in rank.steps for one in step.collectives)
 
 
 def _whole(one: Collective) -> int | None:
-    """Bytes of the whole vector: each rank has a part of what an all-gather makes."""
+    """Bytes of the whole vector: each rank has a part of an all-gather's result."""
     if one.kind == "all_gather" and one.bytes is not None:
         return one.bytes * one.workers if one.workers else None
     return one.bytes

@@ -1,4 +1,4 @@
-"""Several ranks of a job as one: one clock, and which collective of one rank is which of another.
+"""Several ranks of a job as one: a common clock, and the same identity for a collective on all ranks.
 
 Collectives are matched by what :func:`~entities.trace.keys_of` calls them: the library's number where all ranks
 have it, else the place in the step. A collective begins to transfer when the last rank arrives: before, the others
@@ -19,22 +19,22 @@ from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, S
 from osfmodel.entities.units import show_time
 
 TOLD = 1e-3
-"""Seconds by which a clock may be moved without a word."""
+"""Seconds by which a clock may be moved without a remark."""
 SEVERAL_RUNS = 1e-2
-"""Seconds by which a busy host may end a short collective later than another, and both still be of one run."""
+"""Seconds between the ends of a short collective on busy hosts that may still belong to one run."""
 FARTHEST = 600.0
-"""Seconds by which no two clocks of a job are apart: then the traces are of several runs."""
+"""Largest difference in seconds between clocks of a job: beyond it the traces are of several runs."""
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Collectives that end at the same time everywhere, none before all have arrived."""
+"""Collectives that end at the same time on all ranks, not before all have arrived."""
 
 
 def keyed(rank: RankTrace) -> dict[Key, Collective]:
-    """The collectives of a rank by what they are called on all ranks."""
+    """The collectives of a rank by their identity on all ranks."""
     return {key: one for step in rank.steps for key, one in zip(keys_of(step), step.collectives, strict=True)}
 
 
 def numbered_alike(ranks: Sequence[RankTrace]) -> list[RankTrace]:
-    """The same without the library's numbers of collectives, unless every collective on the record has one."""
+    """The ranks without the library's numbers of collectives, unless every collective on record has one."""
     if all(one.sequence is not None for rank in ranks for step in rank.steps for one in step.collectives):
         return list(ranks)
     return [replace(rank, steps=tuple(map(_unnumbered, rank.steps))) for rank in ranks]
@@ -45,7 +45,7 @@ def _unnumbered(step: Step) -> Step:
 
 
 def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[RankTrace, ...], list[str]]:
-    """The ranks on one clock with arrivals filled in, and what there is to say of it."""
+    """The ranks on one clock with arrivals filled in, and remarks on that."""
     remarks: list[str] = []
     shifts = [0.0]
     first = keyed(ranks[0])
@@ -62,8 +62,8 @@ def joined(ranks: Sequence[RankTrace], hosts: Sequence[str]) -> tuple[tuple[Rank
             )
         if _apart([(late - shift, least) for late, least in differences], SEVERAL_RUNS):
             raise DataError(
-                f"the traces of ranks {ranks[0].rank} and {rank.rank} do not fit together: on no one clock do their "
-                "collectives overlap: give those of one run, of the same steps"
+                f"{ranks[0].file} and {rank.file} do not fit together: on no one clock do their collectives overlap: "
+                "give the files of one run, of the same steps"
             )
         shifts.append(shift)
     earliest = min(shifts)  # no time on any clock is below 0, and none is to be
@@ -88,7 +88,7 @@ def _require_one_time(first: RankTrace, rank: RankTrace, apart: float) -> None:
 
 
 def _differences(first: Mapping[Key, Collective], other: Mapping[Key, Collective]) -> list[tuple[float, float]]:
-    """(how much earlier it ends on the other rank, its time where that is shorter) of each collective of both."""
+    """(seconds by which it ends earlier on the other rank, the shorter of its two times) for each common collective."""
     return [
         (one.end - other[key].end, min(one.end - one.start, other[key].end - other[key].start))
         for key, one in first.items()
@@ -102,29 +102,29 @@ def _middle(differences: Sequence[tuple[float, float]]) -> float:
 
 
 def _apart(differences: Sequence[tuple[float, float]], slack: float = TOLD) -> bool:
-    """Whether most collectives are over on one rank before they begin on the other, which none is on one clock."""
+    """Whether most collectives end on one rank before they begin on the other, which is impossible on one clock."""
     return bool(differences) and median(abs(late) - max(least, slack) for late, least in differences) > 0
 
 
 def _require_one_run(ranks: Sequence[RankTrace], tables: Sequence[Mapping[Key, Collective]]) -> None:
-    """Raise DataError where most collectives that a rank shares with the first are others there."""
+    """Raise DataError if most collectives that a rank shares with the first differ there."""
     for rank, table in zip(ranks[1:], tables[1:], strict=True):
         shared = [(one, table[key]) for key, one in tables[0].items() if key in table]
         unlike = sum(not _alike(pair) for pair in shared)
         if 2 * unlike > len(shared):
             raise DataError(
-                f"the traces of ranks {ranks[0].rank} and {rank.rank} do not fit together: {unlike} of {len(shared)} "
-                "collectives that they share are of other kinds or sizes: give those of one run, of the same steps"
+                f"{ranks[0].file} and {rank.file} do not fit together: {unlike} of {len(shared)} collectives that "
+                "they share are of other kinds or sizes: give the files of one run, of the same steps"
             )
 
 
 def _alike(seen: Sequence[Collective]) -> bool:
-    """Whether all can be one: of one kind, and of one size where that is the same everywhere."""
+    """Whether all can be the same collective: of one kind, and of one size if their kind has equal sizes."""
     return len({(one.kind, one.elements if one.kind == "all_reduce" else None) for one in seen}) == 1
 
 
 def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, float], int]:
-    """When the last rank came to each collective that all ranks of its group saw alike, and how many others it has."""
+    """When the last rank joined each collective that its group saw alike, and the number of other collectives."""
     arrivals: dict[Key, float] = {}
     unlike = 0
     for key in dict.fromkeys(key for table in tables for key in table):
@@ -147,7 +147,7 @@ def _arrived(rank: RankTrace, arrivals: Mapping[Key, float]) -> RankTrace:
 
 
 def moved(rank: RankTrace, shift: float) -> RankTrace:
-    """The same with all times later by ``shift`` seconds."""
+    """The rank with all times later by ``shift`` seconds."""
     return replace(rank, steps=tuple(_moved(step, shift) for step in rank.steps)) if shift else rank
 
 

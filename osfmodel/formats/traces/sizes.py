@@ -1,4 +1,4 @@
-"""Sizes of collectives and gradients that a trace does not have: from its own gradients, DDP's log, or the model."""
+"""Sizes of collectives and gradients that a trace lacks: from its own gradients, DDP's log, or the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sized = Callable[[Step], Step]
 
 
 def sized(trace: Trace, hints: Hints) -> Trace:
-    """The trace with the sizes that it lacks, as far as they are known.
+    """The trace with the sizes that it lacks, as far as they can be found.
 
     A model gives its gradients in ready order, DDP's log its buckets; both must have as many as the trace has in some
     step. Raises DataError, with both counts, where they do not.
@@ -25,7 +25,7 @@ def sized(trace: Trace, hints: Hints) -> Trace:
         _require(
             trace,
             lambda step: len(gradients) in (len(step.gradients), len(step.reductions)),
-            f"the model has {len(gradients)} gradients",
+            f"the model {hints.model.name!r} has {len(gradients)} gradients",
         )
         trace = _mapped(trace, _by_model(gradients))
     if hints.ddp_logging is not None:
@@ -33,7 +33,11 @@ def sized(trace: Trace, hints: Hints) -> Trace:
             sizes, dtype = _logged(hints.ddp_logging)
         except DataError as error:
             raise DataError(f"{hints.ddp_logging.file}: {error}") from None
-        _require(trace, lambda step: len(step.reductions) == len(sizes), f"DDP's log has {len(sizes)} buckets")
+        _require(
+            trace,
+            lambda step: len(step.reductions) == len(sizes),
+            f"{hints.ddp_logging.file}: DDP's log has {len(sizes)} buckets",
+        )
         trace = _mapped(trace, _by_buckets(sizes, dtype))
     return _mapped(trace, _by_gradients)
 
@@ -44,15 +48,15 @@ def _mapped(trace: Trace, change: Sized) -> Trace:
 
 
 def _require(trace: Trace, fits: Callable[[Step], bool], told: str) -> None:
-    """Raise DataError where no step is of what was told, whether sizes are known already or not."""
+    """Raise DataError if no step fits what was given, whether sizes are known already or not."""
     if not any(fits(step) for rank in trace.ranks for step in rank.steps):
         step = trace.ranks[0].steps[-1]
         seen = f"{len(step.reductions)} all-reduces of gradients and {len(step.gradients)} gradients"
-        raise DataError(f"{told}, a step of the trace {seen}: is it of another model or run?")
+        raise DataError(f"{told}, a step of the trace {trace.name!r} {seen}: is it of another model or run?")
 
 
 def _resized(step: Step, sizes: Sequence[tuple[int, str]], by: str) -> Step:
-    """The reductions of the step with these elements and dtypes where they have none."""
+    """The step with these elements and dtypes for reductions that have none."""
     known = {id(one): size for one, size in zip(step.reductions, sizes, strict=True)}
 
     def changed(one: Collective) -> Collective:
@@ -65,7 +69,7 @@ def _resized(step: Step, sizes: Sequence[tuple[int, str]], by: str) -> Step:
 
 
 def _by_buckets(sizes: Sequence[int], dtype: str) -> Sized:
-    """Of as many buckets as the step has all-reduces of gradients, in the order in which they are sent."""
+    """Sizes for a step with as many all-reduces of gradients as buckets, in the order in which they are sent."""
 
     def change(step: Step) -> Step:
         if len(step.reductions) != len(sizes):
@@ -78,7 +82,7 @@ def _by_buckets(sizes: Sequence[int], dtype: str) -> Sized:
 
 
 def _by_model(gradients: Gradients) -> Sized:
-    """Gradients in ready order; where autograd's are not on the record, one all-reduce for each."""
+    """Sizes by gradients in ready order; if autograd's are not recorded, one all-reduce for each."""
     elements = [size // element_bytes(dtype) for size, dtype in zip(gradients.sizes, gradients.dtypes, strict=True)]
     known = list(zip(elements, gradients.dtypes, strict=True))
 
@@ -93,14 +97,14 @@ def _by_model(gradients: Gradients) -> Sized:
 
 
 def _named(one: GradientReady, name: str, size: tuple[int, str]) -> GradientReady:
-    """With its name, if it is of that size or of none that is known."""
+    """The gradient with its name, if its size is the same or unknown."""
     if one.elements is not None and one.elements != size[0]:
         return one
     return replace(one, name=name, elements=size[0], dtype=one.dtype or size[1])
 
 
 def _by_gradients(step: Step, by: str = "gradients") -> Step:
-    """All-reduces without a size have that of the gradients that they carry."""
+    """The step with sizes for all-reduces from the gradients that they carry."""
     if all(one.elements is not None for one in step.reductions):
         return step
     messages = carried(step)

@@ -1,4 +1,4 @@
-"""Which steps of a trace are looked at, and which stand for its job, wherever it is imported, explained or drawn.
+"""The steps of a trace that are used, and the usual ones, which stand for its job in every command.
 
 The latter are those in which the rank that sets the pace sent what it did in most, and of these the third in the middle
 by time, in the mean over the ranks.
@@ -16,11 +16,11 @@ from osfmodel.entities.trace import Step, Trace
 from osfmodel.entities.units import show_time
 
 UNSTEADY = 0.1
-"""Steps whose mean differs by a larger part from that of the usual ones, or usual ones that do, are told."""
+"""Relative difference of mean step times from which steps are reported as unsteady."""
 
 
 def alike_steps(trace: Trace) -> list[Step]:
-    """The steps of the rank that sets the pace which sent what most of them did. Raises DataError where it has none."""
+    """The steps of the rank that sets the pace with the same messages as most. Raises DataError if it has none."""
     steps = trace.pace.steps
     if not steps:
         raise DataError(f"rank {trace.pace.rank} of the trace {trace.name!r} has no complete step")
@@ -30,7 +30,7 @@ def alike_steps(trace: Trace) -> list[Step]:
 
 
 def with_steps(trace: Trace, wanted: Collection[int]) -> Trace:
-    """``trace`` with the steps of these numbers alone. Raises DataError where a rank has none of them."""
+    """``trace`` with only the steps of these numbers. Raises DataError if a rank has none of them."""
     known = wanted if isinstance(wanted, range) else frozenset(wanted)
     ranks = []
     for rank in trace.ranks:
@@ -38,22 +38,25 @@ def with_steps(trace: Trace, wanted: Collection[int]) -> Trace:
         if not mine:
             there = _numbers([step.number for step in rank.steps])
             asked = _from_to(wanted[0], wanted[-1]) if isinstance(wanted, range) else _numbers(sorted(wanted))
-            raise DataError(f"rank {rank.rank} has no steps {asked}: it has {there}")
+            raise DataError(f"the trace {trace.name!r}: rank {rank.rank} has no steps {asked}: it has {there}")
         ranks.append(replace(rank, steps=mine))
     return replace(trace, ranks=tuple(ranks))
 
 
 def with_shared_steps(trace: Trace) -> Trace:
-    """``trace`` with the steps alone that all ranks have. Raises DataError where there are none."""
+    """``trace`` with only the steps that all ranks have. Raises DataError if there are none."""
     shared = frozenset.intersection(*(frozenset(step.number for step in rank.steps) for rank in trace.ranks))
     if shared:
         return with_steps(trace, shared)
     has = ", ".join(f"rank {rank.rank} has {_numbers([step.number for step in rank.steps])}" for rank in trace.ranks)
-    raise DataError(f"no step is on the record of all ranks: {has}: give the traces of one run, of the same steps")
+    raise DataError(
+        f"the trace {trace.name!r}: no step is on the record of all ranks: {has}: give the traces of one run, of the "
+        "same steps"
+    )
 
 
 def _numbers(steps: Sequence[int]) -> str:
-    """``5..7`` where they follow each other, else each."""
+    """Step numbers in words: ``5..7`` if they are consecutive, else each."""
     if len(steps) > 1 and steps[-1] - steps[0] + 1 == len(steps):
         return _from_to(steps[0], steps[-1])
     return ", ".join(map(str, steps)) or "none"
@@ -64,7 +67,7 @@ def _from_to(first: int, last: int) -> str:
 
 
 def usual_steps(trace: Trace) -> list[Step]:
-    """Of these the middle third by time, in their order: parts of them add up, and none is an outlier."""
+    """The middle third by time of the alike steps, in order: their parts add up, and none is an outlier."""
     times = step_times(trace)
     alike = alike_steps(trace)
     cut = len(alike) // 3
@@ -73,7 +76,7 @@ def usual_steps(trace: Trace) -> list[Step]:
 
 
 def step_times(trace: Trace) -> dict[int, float]:
-    """By number, seconds of each step of the job: the mean over the ranks that have it."""
+    """Seconds of each step of the job, by number: the mean over the ranks that have it."""
     times: dict[int, list[float]] = {}
     for step in (step for rank in trace.ranks for step in rank.steps):
         times.setdefault(step.number, []).append(step.time)
@@ -81,7 +84,7 @@ def step_times(trace: Trace) -> dict[int, float]:
 
 
 def usual_step(trace: Trace) -> Step:
-    """The one of median length, the first of such."""
+    """The usual step of median length, the first of equals."""
     times = step_times(trace)
     steps = sorted(usual_steps(trace), key=lambda step: (times[step.number], step.number))
     return steps[(len(steps) - 1) // 2]
@@ -93,7 +96,7 @@ def _shape(step: Step) -> tuple[object, ...]:
 
 
 def unsteady(trace: Trace) -> tuple[str, ...]:
-    """A sentence where the usual steps do not stand for all, or are not like each other; else none."""
+    """A sentence if the usual steps do not stand for all, or differ from each other; else none."""
     times = step_times(trace)
     every = [times[step.number] for step in trace.pace.steps]
     usual = [times[step.number] for step in usual_steps(trace)]

@@ -1,9 +1,9 @@
-"""The batch size, and what to keep, compute again, release and send sparsely, that train fastest within a limit.
+"""Search for the batch size and plan (recompute, release, send sparsely) that train fastest within a memory limit.
 
 For each batch size tried, a mixed-integer programme chooses (``solve.retention``), the dynamic programme makes the
-schedule for that choice, and the engine and the memory model judge both; where the schedule needs more than was set
-aside for its buckets, the programme is asked again with so much less. Reconstructed after LaySA (IEEE Access'21), of
-which only the abstract is public.
+schedule for that choice, and the engine and the memory model judge both; if the schedule needs more than was set
+aside for its buckets, the programme is solved again with that much less room. Reconstructed after LaySA (IEEE
+Access'21), of which only the abstract is public.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
+from osfmodel.entities.rounding import least, under, within
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import count_warnings, plan_extrapolation, require_nouns
@@ -32,29 +33,29 @@ from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
 GROWTH = 1.25
-"""From one batch size that is tried to the next."""
+"""Ratio between one batch size to try and the next."""
 FINE = 0.01
-"""As close, as a part, the search comes to the batch size from which on something more has to be recomputed."""
+"""Relative precision of the search for the batch size beyond which more has to be recomputed."""
 LARGEST_BATCH = 1 << 20
-"""Where the search for the largest batch ends: memory that does not grow with the batch is no limit."""
+"""Largest batch size tried; memory that does not grow with the batch sets no other limit."""
 ROUNDS = 6
-"""Of asking the programme again with less room."""
+"""Most rounds of solving the programme again with less room."""
 ALIKE = 0.002
-"""Throughputs closer than this, as a part, count as the same: then what changes less is preferred."""
+"""Relative difference of throughput below which the plan that changes less is preferred."""
 LIMIT_HALVINGS = 6
-"""How often the largest bucket is halved where buckets that are released need too much at once."""
+"""Most halvings of the largest bucket if released buckets need too much memory at once."""
 
 
 def tune_memory(
     workload: Workload, cluster: Cluster, workers: int, demand: Demand, other: Workload | None = None
 ) -> MemoryTuning:
-    """What trains fastest, in samples per second, on ``workers`` workers within ``demand``.
+    """Find the plan that trains most samples per second on ``workers`` workers within ``demand``.
 
-    ``other``: a profile of the same model at another batch size; without, times and activations grow in proportion to
-    the batch. Of several that are all but as fast, the one that changes less is taken.
+    ``other``: a profile of the same model at another batch size; without it, times and activations grow in proportion
+    to the batch. Among plans that are almost as fast as the fastest, the one that changes least is taken.
 
-    Raises DataError for workloads that do not say what they keep, UsageError for what cannot be asked, CostError where
-    the cluster cannot price it, PlanError where nothing fits.
+    Raises DataError for workloads without memory sizes, UsageError for impossible requests, CostError if the
+    cluster cannot price it, PlanError if nothing fits.
     """
     require_nouns(workload, cluster)
     require_known(workload)
@@ -79,7 +80,9 @@ def tune_memory(
             "--sparse if the search took long"
         )
     fastest = max(fit.throughput for fit in fits)
-    after = min((fit for fit in fits if fit.throughput >= fastest * (1 - ALIKE)), key=_changes)
+    fast = [fit for fit in fits if fit.throughput >= fastest * (1 - ALIKE)]
+    fewest = min(map(_changes, fast))
+    after = least([fit for fit in fast if _changes(fit) == fewest], lambda fit: 1 / fit.throughput)
     warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     if other is None and after.batch_size != workload.batch_size:
         changed = f"from {workload.batch_size} samples to {after.batch_size}"
@@ -87,13 +90,13 @@ def tune_memory(
     return MemoryTuning(workload, cluster, workers, demand, before, after, largest, tuple(fits), warnings)
 
 
-def _changes(fit: Candidate) -> tuple[bool, bool, int, float]:
-    """How much a plan changes: the less, the better among those that are all but as fast."""
-    return fit.plan.sparse, fit.plan.release, len(fit.plan.recompute), -fit.throughput
+def _changes(fit: Candidate) -> tuple[bool, bool, int]:
+    """Sort key of how much a plan changes: the least is preferred among plans that are almost as fast."""
+    return fit.plan.sparse, fit.plan.release, len(fit.plan.recompute)
 
 
 class _Search:
-    """The questions that a search over batch sizes asks."""
+    """The steps of a search over batch sizes."""
 
     def __init__(self, workload: Workload, pricing: Pricing, demand: Demand, other: Workload | None) -> None:
         self.workload, self.demand, self.other = workload, demand, other
@@ -124,7 +127,7 @@ class _Search:
         return low
 
     def sizes(self, largest: int, common: int) -> list[int]:
-        """Batch sizes to try: down from the largest by GROWTH, that of the profile, and the largest of DDP."""
+        """Batch sizes to try: the largest and smaller ones by GROWTH, the profile's, and DDP's largest."""
         if self.demand.batch_size is not None:
             return [largest]
         found, size = {largest, min(largest, self.workload.batch_size or largest), common} - {0}, float(largest)
@@ -134,42 +137,42 @@ class _Search:
         return sorted(found)
 
     def tried(self, sizes: Sequence[int]) -> list[Candidate]:
-        """The best of each of these batch sizes, and of some between the best of them and its neighbours.
+        """The best plan for each batch size, and for some between the best of them and its neighbours.
 
         Throughput grows with the batch until something has to be recomputed for the next sample, and falls there.
         """
         fits: dict[int, Candidate] = {}
         for size in sorted(sizes, reverse=True):
-            if all(fit.throughput < self.ceiling(size) for fit in fits.values()):
+            if all(fit.throughput < under(self.ceiling(size)) for fit in fits.values()):
                 fit = self.best(size)
                 if fit is not None:
                     fits[size] = fit
         if not fits:
             return []
-        chosen = max(fits, key=lambda size: fits[size].throughput)
+        chosen = least(fits, lambda size: 1 / fits[size].throughput)
         smaller, larger = [size for size in sizes if size < chosen], [size for size in sizes if size > chosen]
         ends = [max(smaller, default=chosen), min(larger, default=chosen)]
         while max(abs(end - chosen) for end in ends) > max(1, chosen * FINE):
             side = max((0, 1), key=lambda side: abs(ends[side] - chosen))
             middle = (ends[side] + chosen) // 2
-            fit = self.best(middle) if self.ceiling(middle) > fits[chosen].throughput else None
+            fit = self.best(middle) if self.ceiling(middle) > within(fits[chosen].throughput) else None
             if fit is not None:
                 fits[middle] = fit
-            if fit is not None and fit.throughput > fits[chosen].throughput:
+            if fit is not None and fit.throughput > within(fits[chosen].throughput):
                 ends[1 - side], chosen = chosen, middle
             else:
                 ends[side] = middle
         return [fits[size] for size in sorted(fits)]
 
     def ceiling(self, batch_size: int) -> float:
-        """Samples per second that no plan has at this batch size, however much memory there is."""
+        """Samples per second that no plan exceeds at this batch size, however much memory there is."""
         seen = self.at(batch_size)
         early = replace(seen, update_time=0) if self.demand.release else seen
         bound = 0.0 if self.demand.density else objective_bound(early, self.pricing, PLAIN)
         return self.pricing.workers * batch_size / max(bound, seen.compute_time)
 
     def default(self, batch_size: int) -> Candidate:
-        """DDP as it comes."""
+        """DDP with its default settings."""
         seen = self.at(batch_size)
         plan = CONFIG_TARGETS["ddp"].convert.default(seen, self.stock)
         timeline = predict_timeline(seen, plan, self.stock)
@@ -179,13 +182,13 @@ class _Search:
         return Candidate(seen, plan, timeline, memory, self.stock.workers)
 
     def least(self, batch_size: int) -> Candidate:
-        """All that saves memory: everything recomputed, every gradient released by itself."""
+        """The plan with least memory: everything recomputed, every gradient released by itself."""
         seen = self.at(batch_size)
         again = tuple(segment.name for segment in seen.segments)
         return self._judged(seen, replace(one_by_one(seen), recompute=again, release=self.demand.release))
 
     def best(self, batch_size: int) -> Candidate | None:
-        """The fastest that fits; of those all but as fast, the one that changes less."""
+        """The fastest plan that fits; of those almost as fast, the one that changes least."""
         seen = self.at(batch_size)
         found: list[Candidate] = []
         bounds: list[float] = []
@@ -203,9 +206,9 @@ class _Search:
         return replace(chosen, bound=min(bounds))
 
     def _within(self, seen: Workload, room: Room, bounds: list[float]) -> Iterator[Candidate]:
-        """The plan of the programme's choice, asked again with less room until it keeps the limit.
+        """The plan for the programme's choice; solved again with less room until it keeps the limit.
 
-        Its bound is put among ``bounds``, also where no plan is found that keeps the limit: one might.
+        Its bound is added to ``bounds`` even if no plan is found that keeps the limit, since one might exist.
         """
         spare = 0
         for _ in range(ROUNDS):
@@ -217,14 +220,14 @@ class _Search:
             fits = [self._judged(seen, plan) for plan in self._plans(seen, room, choice)]
             kept = [fit for fit in fits if fit.memory.peak.bytes <= self.demand.limit]
             if kept:
-                yield min(kept, key=lambda fit: fit.iteration_time)
+                yield least(kept, lambda fit: fit.iteration_time, lambda fit: fit.plan.rank)
                 return
             spare += min(fit.memory.peak.bytes for fit in fits) - self.demand.limit
             if spare >= self.demand.limit:
                 return
 
     def _plans(self, seen: Workload, room: Room, choice: Retention) -> Iterator[Plan]:
-        """Schedules for what was chosen: the best one, and where buckets are released, with smaller buckets."""
+        """Schedules for the choice: the best one and, if buckets are released, some with smaller buckets."""
         for halvings in range(LIMIT_HALVINGS if room.release else 1):
             cap = None if not halvings else max(1, seen.gradient_bytes >> halvings)
             try:

@@ -1,9 +1,10 @@
-"""What the executor takes: models and plans that it can carry out, the same on all ranks, averaged by nothing else."""
+"""Admission to the executor: models and plans that it can carry out, equal on all ranks and not averaged already."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,6 +14,7 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.executor import deferral
 from osfmodel.runtime.executor.error_feedback import require_mirrored
+from osfmodel.runtime.executor.initial import require_initial, rows_of
 from osfmodel.runtime.executor.recompute import require_recomputable
 from osfmodel.runtime.executor.separate import require_separate
 
@@ -21,13 +23,14 @@ TRAINED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def require_executable(model: Any, optimizer: Any, plan: Plan, layers: Sequence[str] | None = None) -> None:
-    """Raise what :func:`execute` would, but for what other ranks find wrong."""
+    """Raise what :func:`execute` would, except for errors that only other ranks find."""
     require_possible(model, optimizer, plan, parameters_of(model, layers), False)
 
 
 def parameters_of(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
     """The trainable parameters by the plan's names for them; a shared one has its first name."""
     require_plain_model(model, "give the bare model, which needs no wrapper here")
+    require_initial(model)
     found = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     if layers is None:
         return found
@@ -37,7 +40,7 @@ def parameters_of(model: Any, layers: Sequence[str] | None) -> dict[str, Any]:
 
 
 def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[str, Any], unused: bool) -> None:
-    """Raise PlanError or UsageError for what cannot be trained so."""
+    """Raise PlanError or UsageError for models and plans that cannot be trained so."""
     sizes = [tensor.numel() * tensor.element_size() for tensor in parameters.values()]
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in parameters.values()]
     workload = Workload(plan.workload, tuple(map(_layer, parameters, sizes, kinds)))
@@ -70,7 +73,7 @@ def _require_released(optimizer: Any, plan: Plan, parameters: dict[str, Any], un
 
 
 def require_untrained(model: Any, parameters: dict[str, Any]) -> None:
-    """Raise UsageError where something averages these gradients already."""
+    """Raise UsageError if something averages these gradients already."""
     import gc
 
     from torch.nn.parallel import DistributedDataParallel
@@ -84,17 +87,34 @@ def require_untrained(model: Any, parameters: dict[str, Any]) -> None:
 
 
 def _layer(name: str, size: int, kind: str) -> Layer:
-    """With a time, since a workload has one; only names, sizes and types are looked at."""
+    """A layer with some time, since a workload needs one; only name, size and type matter."""
     return Layer(name, 0, 1, size, kind)
 
 
-def agree(plan: Plan, parameters: dict[str, Any], unused: bool, fault: OsfError | None) -> None:
-    """Raise on every rank what is wrong on one, or where two differ in plan, model or ``unused``."""
+def admitted(model: Any, optimizer: Any, plan: Plan, layers: Sequence[str] | None, unused: bool) -> dict[str, Any]:
+    """The parameters to train, by the plan's names. Raise on every rank the error of any rank."""
+    parameters: dict[str, Any] = {}
+    rows: list[str] = []
+    fault: OsfError | None = None
+    try:
+        if not isinstance(plan, Plan):
+            raise UsageError(f"execute() needs a Plan, not {plan!r:.60}: load one with osfmodel.load_plan(file)")
+        parameters = parameters_of(model, layers)
+        require_possible(model, optimizer, plan, parameters, unused)
+        require_untrained(model, parameters)
+        rows = [*parameters, *rows_of(model)]
+    except OsfError as error:
+        fault = error
+    _agree(plan, rows, unused, fault)
+    return parameters
+
+
+def _agree(plan: Plan, rows: Sequence[str], unused: bool, fault: OsfError | None) -> None:
+    """Raise on every rank the error of any rank, or if two differ in plan, ``unused`` or ``rows``, their model."""
     import torch.distributed as dist
 
-    shapes = [(name, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)) for name, tensor in parameters.items()]
     planned = encode(document_of(plan)) if isinstance(plan, Plan) else ""
-    mine = [sha256(text.encode()).hexdigest() for text in (planned, repr(shapes), repr(unused))]
+    mine = [sha256(text.encode()).hexdigest() for text in (planned, repr(rows), repr(unused))]
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (fault and (type(fault), str(fault)), mine))
     for rank, (wrong, _) in enumerate(found):
@@ -103,7 +123,20 @@ def agree(plan: Plan, parameters: dict[str, Any], unused: bool, fault: OsfError 
     for rank, (_, digests) in enumerate(found):
         for what, one, other in zip(("plan", "model", "setting of unused"), found[0][1], digests, strict=True):
             if one != other:
-                raise PlanError(f"rank {rank} has another {what} than rank 0: give all ranks the same")
+                which = _difference(rows, rank) if what == "model" else ""
+                raise PlanError(f"rank {rank} has another {what} than rank 0{which}: give all ranks the same")
+
+
+def _difference(rows: Sequence[str], rank: int) -> str:
+    """The first row in which a rank differs from rank 0; every rank asks."""
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, rows)
+    one, other = next(
+        pair for pair in zip_longest(found[0], found[rank], fillvalue="nothing more") if pair[0] != pair[1]
+    )
+    return f" ({other}; on rank 0 {one})"
 
 
 SHARDED = {
@@ -111,7 +144,7 @@ SHARDED = {
     "FSDPModule": "FSDP2 (HSDP, where its mesh has two dimensions), made by fully_shard",
     "DeepSpeedEngine": "DeepSpeed",
 }
-"""Classes whose models communicate by themselves, and what they are called."""
+"""Classes whose models communicate by themselves, and their names for users."""
 
 
 def require_plain_model(model: Any, instead: str) -> None:

@@ -1,4 +1,4 @@
-"""Collectives in flight, so many at a time, in one order: what a plan's channels are in a process group.
+"""Collectives in flight, a limited number at a time, in one order: a plan's channels in a process group.
 
 gloo: a group of our own with as many worker threads as there are channels. They serve one queue, so that the next
 collective goes to whichever is free first, which is the network of the simulator; ranks match collectives by their
@@ -15,13 +15,13 @@ from typing import Any
 from osfmodel.runtime.job.ranks import explained
 
 NUMBERS = count()
-"""Of the groups that were made: ranks make them in the same order, so each has the same name everywhere."""
+"""Numbers of the groups: ranks make them in the same order, so each has the same name everywhere."""
 
 
 class Channels:
     """Starts collectives of the default process group's ranks; each returns torch's ``Work``.
 
-    channels: how many are in flight at once
+    channels: collectives in flight at once
     device:   of the tensors
     limit:    seconds for meeting and for each collective
     """
@@ -38,30 +38,30 @@ class Channels:
         self._turn = cycle(range(len(self._groups)))
 
     def all_reduce(self, tensor: Any) -> Any:
-        """The sum over all ranks, in place."""
-        return self._next().allreduce([tensor])
+        """Sum over all ranks, in place."""
+        return self._next().allreduce([_real(tensor)])
 
     def reduce_scatter(self, output: Any, whole: Any) -> Any:
-        """``output`` becomes this rank's part of the sum; ``whole``, which has one for each rank, may be spoilt."""
+        """Put this rank's part of the sum into ``output``; ``whole``, with a part for each rank, may be overwritten."""
         from torch.distributed.distributed_c10d import ReduceScatterOptions
 
-        return self._next()._reduce_scatter_base(output, whole, ReduceScatterOptions())
+        return self._next()._reduce_scatter_base(_real(output), _real(whole), ReduceScatterOptions())
 
     def all_gather(self, whole: Any, part: Any) -> Any:
-        """``whole`` becomes the parts of all ranks."""
+        """Put the parts of all ranks into ``whole``."""
         from torch.distributed.distributed_c10d import AllgatherOptions
 
-        return self._next()._allgather_base(whole, part, AllgatherOptions())
+        return self._next()._allgather_base(_real(whole), _real(part), AllgatherOptions())
 
     def _next(self) -> Any:
         return self._groups[next(self._turn)]
 
     def drop(self) -> None:
-        """After an error: gloo closes its connections, once what was started has ended; NCCL's end at the limit."""
+        """Drop the groups after an error: gloo closes connections once started work has ended, NCCL at the limit."""
         self._groups = []
 
     def close(self) -> None:
-        """Let go of the groups: their connections close when nothing is in flight any more."""
+        """Release the groups: their connections close when nothing is in flight any more."""
         import torch.distributed as dist
 
         for group in self._groups:
@@ -70,8 +70,15 @@ class Channels:
         self._groups = []
 
 
+def _real(tensor: Any) -> Any:
+    """The tensor, as real numbers if it is complex."""
+    import torch
+
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def _gloo(channels: int, device: Any, limit: timedelta) -> Any:
-    """A gloo group with so many worker threads; ``new_group`` knows only groups with two of them."""
+    """A gloo group with this many worker threads; ``new_group`` only makes groups with two."""
     import torch.distributed as dist
 
     options = dist.ProcessGroupGloo._Options()
@@ -83,7 +90,7 @@ def _gloo(channels: int, device: Any, limit: timedelta) -> Any:
 
 
 def finish(message: Any, doing: str) -> None:
-    """Wait for ``message.work`` and let go of it; on a GPU only the stream waits. Raises JobError where it failed."""
+    """Wait for ``message.work`` and release it; on a GPU only the stream waits. Raises JobError if it failed."""
     try:
         message.work.wait()
         message.work = None

@@ -1,5 +1,8 @@
 """Updates put off into the next forward: each parameter is updated just before the module that uses it runs.
 
+Whoever reads or writes a parameter before that, in forward or outside it, trips over it, and it is updated then. Where
+other tensors share its memory, which could be read in its stead, the update is not put off.
+
 The user's own optimizer makes every update, with all gradients out of its sight but those that are due. So its state
 and its ``state_dict`` are what they would be, for an optimizer that treats each parameter by itself.
 """
@@ -11,7 +14,8 @@ from typing import Any
 
 from osfmodel.entities.errors import UsageError
 from osfmodel.runtime.executor.messages import Gradient
-from osfmodel.runtime.executor.separate import require_separate, update, veil_type
+from osfmodel.runtime.executor.separate import GROUPLESS, options_of, require_separate, update, veil_type
+from osfmodel.runtime.executor.tripwire import StateTripwire, Tripwire, shared
 
 EARLY = (
     "gradients are still under way while forward overlaps communication: call synchronize() of the executor between "
@@ -23,13 +27,13 @@ AGAIN = (
     "zero_grad() after each step, or put no_sync() around all but the last backward"
 )
 STALE = (
-    "{} was used in forward before it was updated: its module is not called where it is used, so forward cannot "
-    "overlap communication: run the plan with forward_overlap false, or call synchronize() after step()"
+    "{} was used in forward before it was updated, by a forward that ran before step(), or where PyTorch does not show "
+    "it (TorchScript, functorch): run forward after step(), or run the plan with forward_overlap false"
 )
 
 
 def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> None:
-    """Raise UsageError where updates of ``parameters`` cannot be put off."""
+    """Raise UsageError if updates of ``parameters`` cannot be put off."""
     require_separate(optimizer, parameters, "forward overlap")
     compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
     if compiled or type(model).__name__ == "OptimizedModule":
@@ -37,10 +41,10 @@ def require_possible(model: Any, optimizer: Any, parameters: Iterable[Any]) -> N
 
 
 class Deferral:
-    """``under_way`` after backward until step; ``due`` after step until each is updated.
+    """Put off updates: gradients are ``under_way`` after backward until step, and ``due`` until each is updated.
 
     finish:  waits until a gradient has arrived from all ranks
-    telling: makes of a hook one that tells other ranks where it raises
+    telling: wraps a hook so that it tells other ranks if it raises
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Deferral:
         self.optimizer, self.gradients, self.finish = optimizer, gradients, finish
         self.under_way = False
         self.due: dict[Gradient, None] = {}
+        self._early: list[Gradient] = []
         self.handles: list[Any] = []
         self._veils: dict[Gradient, Any] = {}
         self._veil = veil_type(EARLY)
@@ -62,10 +67,13 @@ class Deferral:
         self._names = {module: name for name, module in model.named_modules()}
         self._owned = _owners(model, gradients)
         self._called: set[Any] | None = set()
+        known = {id(gradient.parameter): gradient for gradient in gradients}
+        self._tripwire = Tripwire(telling(lambda tensor: self._update([known[id(tensor)]])))
+        self._state_tripwire = StateTripwire(optimizer, telling(self.synchronize))
         self._watch(model, telling)
 
     def _watch(self, model: Any, telling: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-        """Wait where parameters are used; where they are saved or loaded, for everything."""
+        """Hook the model: wait where parameters are used, and for everything where they are saved or loaded."""
         everything, before = telling(lambda *_: self.synchronize()), telling(self._before)
         for subject in (*self._names, self.optimizer):
             self.handles.append(subject.register_state_dict_pre_hook(everything))
@@ -76,7 +84,7 @@ class Deferral:
         self.handles += [module.register_forward_pre_hook(before, prepend=True) for module in self._names]
 
     def check(self, gradient: Gradient) -> None:
-        """Autograd has a new gradient: raise UsageError where that cannot be right."""
+        """Raise UsageError if a new gradient of autograd's cannot be right."""
         if gradient in self.due:
             raise UsageError(STALE.format(repr(gradient.name)))
         if gradient in self._veils and gradient.parameter.grad is self._veils[gradient]:
@@ -85,11 +93,11 @@ class Deferral:
             self._discard()
 
     def settle(self) -> None:
-        """Backward has ended: make the updates of modules that were not called."""
+        """Make the updates of modules that were not called, after backward."""
         self._update(list(self.due))
 
     def _discard(self) -> None:
-        """``zero_grad`` was called in place of ``step``: that iteration's gradients are not wanted."""
+        """Discard the gradients of the iteration: ``zero_grad`` was called instead of ``step``."""
         for gradient in self.gradients:
             if gradient.parameter.grad is self._veils[gradient]:
                 raise UsageError(AGAIN.format(repr(gradient.name)))
@@ -98,20 +106,21 @@ class Deferral:
         self.under_way = False
 
     def sent(self) -> None:
-        """Backward has ended: all gradients are on their way, and nobody may look at them."""
+        """Hide the gradients after backward: all are on their way."""
         self._settle_owners()
         self.under_way = True
         self._veils = {gradient: gradient.value.as_subclass(self._veil) for gradient in self.gradients}
         self._cover()
 
     def _cover(self) -> None:
-        """Veils in place of gradients, until ``zero_grad`` takes them away."""
+        """Put veils in place of gradients, until ``zero_grad`` removes them."""
         for gradient, veil in self._veils.items():
-            if self.under_way or gradient in self.due:
+            if self.under_way or gradient in self.due or gradient in self._early:
                 gradient.parameter.grad = veil
+        self._early = []
 
     def _put_off(self) -> None:
-        """``optimizer.step`` begins: it finds no gradients, so it does nothing; what it would have done is due."""
+        """Put off an ``optimizer.step`` that begins: it finds no gradients, and its updates become due."""
         if self.due:
             raise UsageError("step() was called twice after one backward: with forward overlap call it once")
         if not self.under_way:
@@ -121,13 +130,20 @@ class Deferral:
                 raise UsageError(EARLY)
         for gradient in self.gradients:
             gradient.parameter.grad = None
-        self._options = [_options(group) for group in self.optimizer.param_groups]
+        self._options = [options_of(group) for group in self.optimizer.param_groups]
         place = {id(p): k for k, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+        for gradient in self.gradients:
+            if id(gradient.parameter) not in place:
+                raise UsageError(GROUPLESS.format(repr(gradient.name)))
         self._groups = {gradient: place[id(gradient.parameter)] for gradient in self.gradients}
         self.under_way, self.due = False, dict.fromkeys(self.gradients)
+        self._early = [gradient for gradient in self.gradients if shared(gradient.parameter)]
+        self._update(self._early)
+        self._state_tripwire.lay()
+        self._tripwire.lay(gradient.parameter for gradient in self.due)
 
     def _before(self, module: Any, *_: Any) -> None:
-        """A module is about to run."""
+        """Make the updates of a module that is about to run."""
         import torch
 
         if self._called is not None:
@@ -149,27 +165,33 @@ class Deferral:
             self.under_way, self._veils = False, {}
 
     def uncover(self) -> None:
-        """Nothing is under way or due any more: no gradients, in place of veils that are left."""
+        """Remove the remaining veils once nothing is under way or due any more."""
+        self._tripwire.clear()
+        self._state_tripwire.lift()
         for gradient, veil in self._veils.items():
             if gradient.parameter.grad is veil:
                 gradient.parameter.grad = None
 
     def _update(self, gradients: Sequence[Gradient]) -> None:
-        """The optimizer's step for these alone, with the options that it had when ``step`` was called."""
+        """Step the optimizer for these gradients alone, with its options at the call of ``step``."""
         groups: dict[int, list[Any]] = {}
         covered = [gradient.parameter.grad for gradient in gradients]
         for gradient in gradients:
             self.finish(gradient)
+            self._tripwire.lift(gradient.parameter)
             gradient.parameter.grad = gradient.value
             groups.setdefault(self._groups[gradient], []).append(gradient.parameter)
+        self._state_tripwire.lift()
         if groups:
             update(self.optimizer, [{**self._options[k], "params": groups[k]} for k in sorted(groups)])
         for gradient, cover in zip(gradients, covered, strict=True):
             gradient.parameter.grad, gradient.value = cover, None
             del self.due[gradient]
+        if self.due:
+            self._state_tripwire.lay()
 
     def _settle_owners(self) -> None:
-        """After the first forward: what belongs to a module that was not called is waited for where its parent was."""
+        """Move gradients of modules that were not called to their parents, after the first forward."""
         called, self._called = self._called, None
         if called is None:
             return
@@ -182,15 +204,10 @@ class Deferral:
 
 
 def _owners(model: Any, gradients: Sequence[Gradient]) -> dict[Any, list[Gradient]]:
-    """The gradients of each module's own parameters; a shared one belongs to all that have it."""
+    """The gradients of each module's own parameters; a shared one belongs to all modules that have it."""
     known = {id(gradient.parameter): gradient for gradient in gradients}
     found = {
         module: [known[id(p)] for p in module.parameters(recurse=False) if id(p) in known]
         for module in model.modules()
     }  # fmt: skip
     return {module: owned for module, owned in found.items() if owned}
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's options as they are now: schedulers change them before the update is made."""
-    return {key: value.clone() if hasattr(value, "clone") else value for key, value in group.items() if key != "params"}

@@ -1,4 +1,4 @@
-"""The memory of a plan's collectives: where gradients live, and what of them each message carries.
+"""The memory of a plan's collectives: the home of each gradient, and the parts that each message carries.
 
 Every gradient has a home of its own, in the buffer of its message if it travels whole, and is scaled on its way there:
 the memory that autograd added it up in may be that of another gradient still to come. Only pieces of a cut tensor that
@@ -16,7 +16,12 @@ from typing import Any
 from osfmodel.entities.errors import JobError, UsageError
 from osfmodel.entities.plan import Bucket, Plan
 from osfmodel.runtime.executor.error_feedback import Mirror, Packing, Residual, flat_of
-from osfmodel.runtime.executor.separate import Groups
+from osfmodel.runtime.executor.separate import Groups, veil_type, veiled
+
+SENT = (
+    "the gradients of this backward are on their way to other ranks while it runs: look at those of other parameters, "
+    "or change them, when backward() has returned"
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -24,14 +29,16 @@ class Gradient:
     """The gradient of one parameter.
 
     like:   a tensor without memory that has its shape, and strides without gaps
-    home:   the memory that it lives in: part of a message's buffer, or that of a cut tensor; None for a sparse one, and
+    home:   its memory: part of a message's buffer, or that of a cut tensor; None for a sparse one, and
             between iterations where it is released
-    unsent: what has not been sent of a sparse one, of which each message takes its entries; None for others
+    unsent: the unsent part of a sparse one, from which each message takes its entries; None for others
     value:  that of this iteration, once it is there
+    veil:   the type of what the parameter has in its place until backward has ended
     taken:  whether this backward has given it
     released: whether it is given back as soon as the parameter is updated
     used:   whether a backward gave something since the last that was sent
     absent: whether what is under way is not of this iteration; ``kept`` is what it had been, left so if no rank has one
+    form:   shape, type and strides of the parameter, which homes were made for
     """
 
     name: str
@@ -41,14 +48,22 @@ class Gradient:
     home: Any = None
     unsent: Any = None
     value: Any = None
+    veil: Any = None
     taken: bool = False
     released: bool = False
     used: bool = False
     absent: bool = False
     kept: Any = None
+    form: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.form = self._form()
+
+    def _form(self) -> tuple[Any, ...]:
+        return tuple(self.parameter.shape), str(self.parameter.dtype)[6:], self.parameter.stride()
 
     def settle(self) -> None:
-        """Have a home: in the buffers of messages, and of its own where it does not travel whole."""
+        """Give the gradient a home: in the buffers of messages, or of its own if it does not travel whole."""
         import torch
 
         if self.home is None:
@@ -58,7 +73,7 @@ class Gradient:
                 self.home = torch.empty_like(self.like, device=self.parameter.device)
 
     def lack(self, scale: float) -> None:
-        """Backward gave nothing: what was there before is this rank's part, or zeros."""
+        """Handle a gradient that backward did not give: its part is its earlier value, or zeros."""
         there = self.parameter.grad
         self.absent, self.kept = True, None if there is None else there.clone()
         if there is None:
@@ -66,27 +81,46 @@ class Gradient:
         self.take(scale)
 
     def take(self, scale: float) -> None:
-        """Autograd has added up ``parameter.grad``: put it, scaled, to where it is sent from."""
+        """Put ``parameter.grad``, which autograd has accumulated, scaled into the memory that is sent."""
         import torch
 
         found = self.parameter.grad
         if found.layout != torch.strided:
             raise UsageError(f"the gradient of {self.name!r} is sparse: make the layer with sparse=False")
+        if self._form() != self.form:  # fused optimizers would take elements for others
+            raise UsageError(
+                f"{self.name!r} has shape, type and strides {self._form()}, and had {self.form} at execute(): convert "
+                "the model before, or close() the executor and call execute() again"
+            )
         self.taken = True
         if self.unsent is None:
             self.settle()
             self.value = torch.mul(found, scale, out=self.home)
         else:
             self.unsent.add(found, scale)
-        self.parameter.grad = None if self.released else self.value
+        there = without_memory(self.parameter) if self.released or self.value is None else self.value
+        self.parameter.grad = veiled(there, self.veil)
         del found  # given back before entries are chosen, which takes memory
         for message in self.messages:
             message.take(self)
 
+    def require_first(self, *_: Any) -> None:
+        """Raise UsageError if this backward has given it already."""
+        if self.taken:
+            raise UsageError(
+                f"{self.name!r} got a second gradient in one backward, as where reentrant checkpoints share it: "
+                "checkpoint with use_reentrant=False"
+            )
+
+    def uncover(self) -> None:
+        """Remove a veil that an error left in place of the gradient."""
+        if isinstance(self.parameter.grad, self.veil):
+            self.parameter.grad = None
+
 
 @dataclass(frozen=True, slots=True)
 class MessagePiece:
-    """Elements ``first`` to ``last`` of a gradient, which stand at ``place`` in a message."""
+    """Elements ``first`` to ``last`` of a gradient, at ``place`` in a message."""
 
     gradient: Gradient
     first: int
@@ -95,7 +129,7 @@ class MessagePiece:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of the gradient."""
+        """Whether it is the whole gradient."""
         return bool(self.last - self.first == self.gradient.parameter.numel())
 
     def source(self) -> Any:
@@ -109,10 +143,10 @@ class MessagePiece:
 
 @dataclass(eq=False, slots=True)
 class Message:
-    """One bucket of the plan, and its collective while there is one.
+    """One bucket of the plan, and its collective while it runs.
 
-    buffer: None where it is a piece of a cut tensor, sent out of the gradient itself
-    shards: how many parts a split one is padded to
+    buffer: None for a piece of a cut tensor, sent out of the gradient itself
+    shards: number of parts to which a split one is padded
     shard:  this rank's part between reduce-scatter and all-gather; None for an all-reduce
     """
 
@@ -126,11 +160,11 @@ class Message:
 
     @property
     def gradients(self) -> list[Gradient]:
-        """Whose pieces it carries."""
+        """The gradients whose pieces it carries."""
         return list(dict.fromkeys(piece.gradient for piece in self.pieces))
 
     def allot(self) -> None:
-        """Have memory, padded to a multiple of the shards, and homes in it for gradients that travel whole."""
+        """Allocate memory, padded to a multiple of the shards, and homes in it for gradients that travel whole."""
         last, parameter = self.pieces[-1], self.pieces[0].gradient.parameter
         length = last.place + last.last - last.first
         padded = length + (-length % self.shards if self.shards else 0)
@@ -145,11 +179,11 @@ class Message:
                 piece.gradient.home = piece.within(self.buffer).as_strided(like.size(), like.stride())
 
     def reset(self) -> None:
-        """Another iteration begins."""
+        """Prepare for another iteration."""
         self.missing, self.work = len(self.pieces), None
 
     def take(self, gradient: Gradient) -> None:
-        """A gradient is there."""
+        """Take a gradient that is ready."""
         for piece in self.pieces:
             if piece.gradient is gradient:
                 self.missing -= 1
@@ -157,18 +191,18 @@ class Message:
                     piece.within(self.buffer).copy_(piece.source())
 
     def start(self, channels: Any) -> None:
-        """All gradients are there: send them."""
+        """Start sending: all gradients are ready."""
         if self.shard is not None:
             self.work = channels.reduce_scatter(self.shard, self.content())
         else:
             self.work = channels.all_reduce(self.content())
 
     def content(self) -> Any:
-        """What is sent."""
+        """The tensor to send."""
         return self.pieces[0].source() if self.buffer is None else self.buffer
 
     def land(self) -> None:
-        """It has arrived: copy the pieces of cut tensors out."""
+        """Copy the pieces of cut tensors out of the message that has arrived."""
         for piece in self.pieces if self.buffer is not None else ():
             if not piece.whole:
                 piece.source().copy_(piece.within(self.buffer))
@@ -176,7 +210,7 @@ class Message:
 
 @dataclass(eq=False, slots=True)
 class SparseMessage(Message):
-    """One sparse bucket: its buffer, that of its all-gather, lives from then until the means are made.
+    """One sparse bucket; the buffer of its all-gather lives from there until the means are made.
 
     part: this rank's entries, from the first gradient on
     """
@@ -186,7 +220,7 @@ class SparseMessage(Message):
     part: Any = None
 
     def take(self, gradient: Gradient) -> None:
-        """A gradient is there: choose of it and of what is left of those before."""
+        """Choose entries of a gradient that is ready and of its unsent part."""
         import torch
 
         if self.part is None:
@@ -197,12 +231,12 @@ class SparseMessage(Message):
                 self.packing.put(self.part, number, *gradient.unsent.choose(self.packing.counts[number]))
 
     def start(self, channels: Any) -> None:
-        """All entries are there: send them."""
+        """Start sending: all entries are chosen."""
         self.buffer = self.part.new_empty(self.world * self.packing.bytes)
         self.work = channels.all_gather(self.buffer, self.part)
 
     def land(self) -> None:
-        """The entries of all ranks have arrived: add them up. Raises JobError where one is no finite number."""
+        """Add up the entries of all ranks, which have arrived. Raises JobError if one is not a finite number."""
         for rank, number in self.packing.faults(self.buffer):
             raise JobError(
                 f"the gradient of {self.pieces[number].gradient.name!r} on rank {rank} is no finite number, nor is "
@@ -213,9 +247,14 @@ class SparseMessage(Message):
         self.buffer = self.part = None
 
 
+def without_memory(parameter: Any) -> Any:
+    """A tensor in the parameter's shape with the memory of one element."""
+    return parameter.detach().new_zeros(()).expand(parameter.shape)
+
+
 @contextmanager
 def following(gradients: Iterable[Gradient]) -> Iterator[None]:
-    """Around an update of their parameters: what has not been sent stays what it was."""
+    """A context for an update of their parameters, in which unsent parts stay the same."""
     kept = [gradient.unsent for gradient in gradients if gradient.unsent is not None]
     for unsent in kept:
         unsent.part()
@@ -229,12 +268,15 @@ def messages_of(
 ) -> tuple[list[Message], list[Gradient]]:
     """The messages in the order of the plan, and the gradients in the order of ``parameters``, given by layer.
 
-    groups: of the optimizer, whose learning rates mirrors need
+    groups: of the optimizer, for the learning rates of mirrors
     """
     import torch
 
+    veil = veil_type(SENT)
     gradients = {
-        name: Gradient(name, parameter, torch.empty_like(parameter, device="meta").detach(), released=plan.release)
+        name: Gradient(
+            name, parameter, torch.empty_like(parameter, device="meta").detach(), veil=veil, released=plan.release
+        )
         for name, parameter in parameters.items()
         if parameter.numel()
     }

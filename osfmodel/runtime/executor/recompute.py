@@ -1,21 +1,22 @@
-"""Modules whose activations are not kept: backward computes them again, and nothing but memory and time changes.
+"""Modules whose activations are not kept: backward recomputes them, which changes only memory and time.
 
-A module's forward is put under torch's checkpoint, which keeps the states of random numbers and of autocast. What a
-second forward would change besides is each rank's buffers: the running statistics of normalisation stay as they are
+A module's forward is put under torch's checkpoint, which keeps the states of random numbers and of autocast. A
+second forward would also change each rank's buffers: the running statistics of normalisation stay as they are
 then, and other buffers that forward changes are an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from osfmodel.entities.errors import PlanError, UsageError
 
 
 def require_recomputable(model: Any, names: Sequence[str]) -> None:
-    """Raise PlanError where these are not modules of ``model``, each outside the others."""
+    """Raise PlanError if these are not modules of ``model``, each outside the others."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in names:
         if not name or name not in modules:
@@ -35,10 +36,10 @@ class Recomputation:
         self._modules = [modules[name] for name in names]
         self._before = [module.__dict__.get("forward") for module in self._modules]
         for name, module in zip(names, self._modules, strict=True):
-            module.forward = _checkpointed(name, module, module.forward)
+            module.forward = Checkpointed(name, module)
 
     def undo(self) -> None:
-        """The forwards that were found."""
+        """Restore the original forwards."""
         for module, before in zip(self._modules, self._before, strict=True):
             del module.forward
             if before is not None:
@@ -46,25 +47,32 @@ class Recomputation:
         self._modules, self._before = [], []
 
 
-def _checkpointed(name: str, module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-    from torch.utils.checkpoint import checkpoint
+class Checkpointed:
+    """The forward of a module, under a checkpoint. A copy of the module, deep or pickled, has the one without."""
 
-    def contexts() -> tuple[Any, Any]:
-        return _watched(name, module), _without_statistics(module)
+    def __init__(self, name: str, module: Any) -> None:
+        self.name, self.module, self.forward = name, module, module.forward
+        self.own = "forward" in module.__dict__
 
-    def checkpointed(*given: Any, **named: Any) -> Any:
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        import torch
+        from torch.utils.checkpoint import checkpoint
+
         if not torch.is_grad_enabled():
-            return forward(*given, **named)
+            return self.forward(*given, **named)
         own = [list(one) if isinstance(one, list) else one for one in given]  # DenseNet's list grows afterwards
-        return checkpoint(forward, *own, use_reentrant=False, context_fn=contexts, **named)
+        return checkpoint(self.forward, *own, use_reentrant=False, context_fn=self._contexts, **named)
 
-    return checkpointed
+    def _contexts(self) -> tuple[Any, Any]:
+        return _watched(self.name, self.module), _without_statistics(self.module)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (SimpleNamespace(forward=self.forward) if self.own else self.module, "forward")
 
 
 @contextmanager
 def _watched(name: str, module: Any) -> Iterator[None]:
-    """The first forward. Raises UsageError where it changes buffers that a second one would change again."""
+    """A context for the first forward. Raises UsageError if it changes buffers that a second one would change again."""
     normalising = {id(buffer) for one in _normalising(module) for buffer in one.buffers(recurse=False)}
     others = [(f"{name}.{key}", one) for key, one in module.named_buffers() if id(one) not in normalising]
     before = [one._version for _, one in others]
@@ -76,7 +84,7 @@ def _watched(name: str, module: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_statistics(module: Any) -> Iterator[None]:
-    """The second forward, on copies of the statistics: it is to save as many tensors as the first did."""
+    """A context for the second forward, on copies of the statistics: it saves as many tensors as the first."""
     kept = [(one, dict(one.named_buffers(recurse=False))) for one in _normalising(module)]
     for one, buffers in kept:
         for name, buffer in buffers.items():

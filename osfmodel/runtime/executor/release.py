@@ -1,7 +1,9 @@
-"""Gradients given back in backward: each parameter is updated as soon as its mean is there, and has no gradient then.
+"""Gradients released in backward: each parameter is updated as soon as its mean is ready, and then has no gradient.
 
-What ``step`` would have done has been done when backward ends, with the options that the optimizer has at that time;
+The work of ``step`` has been done when backward ends, with the options that the optimizer has at that time;
 ``step`` then finds nothing. It is called as ever, for what hangs on it: its hooks, and the schedulers that follow it.
+Where other tensors share a parameter's memory, such as one that the graph saved of ``parameter.data``, it is updated
+when backward has ended. Whoever reads a parameter between its update and ``step`` trips over it.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from osfmodel.entities.errors import UsageError
-from osfmodel.runtime.executor.messages import Gradient, Message, following
-from osfmodel.runtime.executor.separate import Groups, update, veil_type
+from osfmodel.runtime.executor.messages import Gradient, Message, following, without_memory
+from osfmodel.runtime.executor.separate import Groups, options_of, update, veil_type, veiled
+from osfmodel.runtime.executor.tripwire import StateTripwire, Tripwire, shared
 
 GONE = (
     "the plan releases gradients: parameters are updated in backward and nothing is left to clip, unscale or look at: "
@@ -25,12 +28,29 @@ FOREIGN = (
     "step() found a gradient of {} that no bucket has brought, of a backward under no_sync() or of your own: the plan "
     "releases gradients, so that the last backward of a step goes without no_sync()"
 )
+CHANGED = (
+    "the option {} of the optimizer was changed between backward and step(), when parameters were updated already, as "
+    "the plan releases gradients: change options before backward or after step(), or run the plan with release false"
+)
+REMOVED = (
+    "the gradient of {} was removed between backward and step(), when the parameter was updated already, as the plan "
+    "releases gradients: call zero_grad() before backward or after step(), or run the plan with release false"
+)
+TWICE = (
+    "step() was called twice after one backward: the plan releases gradients, so that there are none for a second "
+    "step(): call it once, or run the plan with release false"
+)
+EARLY = (
+    "{} was used in backward, or between it and step(), when it was updated already, as the plan releases gradients: "
+    "call step() after each backward but those under no_sync(), use parameters after it or before backward, or run the "
+    "plan with release false"
+)
 
 
 class Release:
-    """Updates parameters in backward.
+    """Updates of parameters in backward.
 
-    finish: waits until a message has arrived, and makes the means of it
+    finish: waits until a message has arrived, and makes its means
     """
 
     def __init__(
@@ -42,20 +62,26 @@ class Release:
         telling: Callable[[Callable[..., None]], Callable[..., None]],
     ) -> None:
         self.groups, self.messages, self.finish = groups, messages, finish
-        self._released, self._stepped = 0, True
+        self._released, self._stepped, self._begun = 0, True, False
+        self._late: list[Gradient] = []
+        self._names = {id(gradient.parameter): gradient.name for gradient in gradients}
+        self._tripwire = Tripwire(telling(self._read))
+        self._state_tripwire = StateTripwire(groups.optimizer, telling(self._read))
+        self._options: list[dict[str, Any]] = []
         veil = veil_type(GONE)
-        self._veils = {gradient: _without_memory(gradient.parameter).as_subclass(veil) for gradient in gradients}
+        self._veils = {gradient: veiled(without_memory(gradient.parameter), veil) for gradient in gradients}
         check = telling(self._check)
         self.handles = [gradient.parameter.register_hook(check) for gradient in gradients]
 
     def _check(self, _: Any) -> None:
-        """Autograd is about to add to a gradient."""
+        """Check a gradient that autograd is about to add to."""
         if not self._stepped:
             raise UsageError(AGAIN)
 
     def begin(self) -> None:
-        """The first gradient of a backward is there."""
-        self._released = 0
+        """Begin with the first gradient of a backward."""
+        self._released, self._late, self._begun = 0, [], True
+        self._options = [options_of(group) for group in self.groups.optimizer.param_groups]
 
     def look(self) -> None:
         """Update, in the order of the plan, all that has arrived, up to the first that has not."""
@@ -65,17 +91,24 @@ class Release:
             self._release(message)
 
     def end(self) -> None:
-        """Backward has ended: wait for what is left. From now on there is nothing to be looked at."""
+        """End backward: wait for the remaining messages. After that there are no gradients to look at."""
         for message in self.messages[self._released :]:
             self._release(message)
-        for gradient, veil in self._veils.items():
-            gradient.parameter.grad = veil
-        self._stepped = False
+        self._update(self._late)
+        self._late, self._stepped = [], False
+        self._state_tripwire.lay()
 
     def _release(self, message: Message) -> None:
         self.finish(message)
         self._released = message.number + 1
         done = [gradient for gradient in message.gradients if gradient.messages[-1] is message]
+        late = [gradient for gradient in done if shared(gradient.parameter)]
+        self._late += late
+        self._update([gradient for gradient in done if gradient not in late])
+        message.buffer = None
+
+    def _update(self, done: Sequence[Gradient]) -> None:
+        """Step the optimizer for these gradients alone."""
         groups: dict[int, dict[str, Any]] = {}
         for gradient in done:
             group = self.groups.of(gradient.name, gradient.parameter)
@@ -84,25 +117,41 @@ class Release:
         with following(done):
             update(self.groups.optimizer, list(groups.values()))
         for gradient in done:
-            gradient.parameter.grad = gradient.value = gradient.home = None
-        message.buffer = None
+            gradient.parameter.grad, gradient.value, gradient.home = self._veils[gradient], None, None
+        self._tripwire.lay(gradient.parameter for gradient in done)
+
+    def _read(self, parameter: Any = None) -> None:
+        """Refuse a use, before ``step``, of a parameter that has been updated, or of the optimizer's state."""
+        name = "the optimizer's state" if parameter is None else repr(self._names[id(parameter)])
+        raise UsageError(EARLY.format(name))
 
     def before_step(self) -> None:
-        """``step`` begins: all that it would do has been done."""
+        """Prepare for ``step``, whose updates have all been made."""
         for gradient, veil in self._veils.items():
             found = gradient.parameter.grad
             if found is not None and found is not veil:
                 raise UsageError(FOREIGN.format(repr(gradient.name)))
+            if found is None and not self._stepped:
+                raise UsageError(REMOVED.format(repr(gradient.name)))
+        if self._stepped and self._begun:
+            raise UsageError(TWICE)
+        if not self._stepped:
+            for before, group in zip(self._options, self.groups.optimizer.param_groups, strict=False):
+                for key, value in options_of(group).items():
+                    if key in before and not _same(before[key], value):
+                        raise UsageError(CHANGED.format(repr(key)))
         self.uncover()
         self._stepped = True
 
     def uncover(self) -> None:
-        """No gradients, in place of veils."""
+        """Remove veils that are left, and let everyone use the parameters."""
+        self._tripwire.clear()
+        self._state_tripwire.lift()
         for gradient, veil in self._veils.items():
             if gradient.parameter.grad is veil:
                 gradient.parameter.grad = None
 
 
-def _without_memory(parameter: Any) -> Any:
-    """One element in the shape of all."""
-    return parameter.detach().new_zeros(()).expand(parameter.shape)
+def _same(one: Any, other: Any) -> bool:
+    same = one == other
+    return bool(same.all()) if hasattr(same, "all") else bool(same)

@@ -1,4 +1,4 @@
-"""Updates of some parameters and not of others, by the user's own optimizer: one that treats each by itself."""
+"""Update some parameters and not others with the user's own optimizer, which must treat each by itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 from osfmodel.entities.errors import UsageError
 
 SEPARATE = ("SGD", "Adam", "AdamW")
-"""Of torch.optim: each parameter by itself, and tested here. A class may say so of itself: ``separate = True``."""
+"""Optimizers of torch.optim that treat each parameter by itself, tested here. A class may set ``separate = True``."""
+
+GROUPLESS = (
+    "{} is in none of the optimizer's groups: give execute() the optimizer that updates it, and close() and call it "
+    "again where groups change"
+)
 
 
 def require_separate(optimizer: Any, parameters: Iterable[Any], what: str) -> None:
-    """Raise UsageError, saying ``what`` needs it, where not just these are updated, each by itself."""
+    """Raise UsageError, naming ``what`` needs it, unless just these parameters are updated, each by itself."""
     import torch
 
     kind = type(optimizer)
@@ -24,7 +29,7 @@ def require_separate(optimizer: Any, parameters: Iterable[Any], what: str) -> No
 
 
 def update(optimizer: Any, groups: Sequence[dict[str, Any]]) -> None:
-    """The step of ``optimizer`` as if it had these groups, without its hooks."""
+    """Make the step of ``optimizer`` as if it had these groups, without its hooks."""
     import torch
 
     kept = optimizer.param_groups
@@ -38,29 +43,26 @@ def update(optimizer: Any, groups: Sequence[dict[str, Any]]) -> None:
 
 
 class Groups:
-    """The group of each parameter, as the optimizer has them when a backward begins."""
+    """The group of each parameter, as the optimizer has them at the start of a backward."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self._known: dict[int, dict[str, Any]] = {}
 
     def look(self) -> None:
-        """A backward begins: schedulers change groups, and to load a state replaces them."""
+        """Read the groups at the start of a backward: schedulers change them, and loading a state replaces them."""
         self._known = {id(tensor): group for group in self.optimizer.param_groups for tensor in group["params"]}
 
     def of(self, name: str, parameter: Any) -> dict[str, Any]:
-        """The group of a parameter. Raises UsageError where it is in none."""
+        """The group of a parameter. Raises UsageError if it is in none."""
         group = self._known.get(id(parameter))
         if group is None:
-            raise UsageError(
-                f"{name!r} is in none of the optimizer's groups: give execute() the optimizer that updates it, and "
-                "close() and call it again where groups change"
-            )
+            raise UsageError(GROUPLESS.format(repr(name)))
         return group
 
 
 def veil_type(said: str) -> Any:
-    """The type of a gradient that is not to be looked at: whatever is done with it from Python is an error."""
+    """The type of a gradient that must not be used: any use from Python is an error."""
     import torch
 
     class Veil(torch.Tensor):  # type: ignore[misc]
@@ -69,3 +71,13 @@ def veil_type(said: str) -> Any:
             raise UsageError(said)
 
     return Veil
+
+
+def veiled(tensor: Any, kind: Any) -> Any:
+    """``tensor`` as one of ``kind``, a type of :func:`veil_type`, in the same memory."""
+    return tensor.as_subclass(kind)
+
+
+def options_of(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's options as they are now: schedulers change them before the update is made."""
+    return {key: value.clone() if hasattr(value, "clone") else value for key, value in group.items() if key != "params"}

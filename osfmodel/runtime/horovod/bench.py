@@ -1,7 +1,7 @@
-"""What Horovod's own collectives cost between the ranks of a job: the file that predictions of its runs need.
+"""Measure Horovod's own collectives between the ranks of a job, for the file that predictions of its runs need.
 
-The time of a message is that by which it puts off the end of others that were submitted with it, so that waiting for
-a cycle and agreeing on what is there are not in it; those are measured by themselves, from the loop's own marks of
+The time of a message is the delay that it causes to others submitted with it, so it does not include the wait for
+a cycle and the negotiation; those are measured by themselves, from the loop's own marks of
 cycles that find nothing.
 """
 
@@ -17,6 +17,7 @@ from osfmodel.engine.horovod_loop import DEFAULT_THRESHOLD, Loop
 from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.formats.horovod.timeline import timeline
@@ -28,14 +29,14 @@ from osfmodel.runtime.horovod.process import BESIDE
 from osfmodel.runtime.job.ranks import Place, Watchdog
 
 COPIED = (4 << 20, 16 << 20, 64 << 20)
-"""Bytes at which copies into and out of the fusion buffer are measured, as far as they are asked for."""
+"""Bytes at which copies into and out of the fusion buffer are measured, as far as these sizes are asked for."""
 COPY_REPEATS = 10
 
 
 def measure_cluster(
     asked: BenchRequest, limit: float, place: Place, tell: Callable[[str], None], watch: Watchdog
 ) -> Cluster:
-    """The cluster that Horovod's collectives see, on every rank. Raises as :func:`measure`."""
+    """The cluster as Horovod's collectives see it, on every rank. Raises as :func:`measure`."""
     watch.beat("while Horovod's cluster was measured")
     turns = HorovodTurns(place, limit, watch)
     found = measure(turns, asked.request.sizes, asked.request.repeat, tell)
@@ -52,7 +53,7 @@ def measure(turns: HorovodTurns, sizes: Sequence[int], repeat: int, tell: Callab
     copied = [size for size in COPIED if size <= max(sizes)] or [max(sizes)]
     rows = _slowest(turns, Loop(DEFAULT_THRESHOLD, 0), {"task": "copies", "sizes": copied, "repeat": COPY_REPEATS},
                     ("alone", "fused"))  # fmt: skip
-    extra = sum(row["fused"] - row["alone"] for row in rows)
+    extra = plain_sum(row["fused"] - row["alone"] for row in rows)
     copy = max(extra / sum(copied), 0.0)
     tell(f"copies into and out of the fusion buffer {copy * 1e12:.0f} ps/B")
     remembered, missed = (_idle(turns, capacity) for capacity in (Loop().cache_capacity, 0))
@@ -62,7 +63,7 @@ def measure(turns: HorovodTurns, sizes: Sequence[int], repeat: int, tell: Callab
 
 
 def _slowest(turns: HorovodTurns, loop: Loop, task: Mapping[str, Any], kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Of each size the medians over repeats of what the slowest rank took."""
+    """For each size, the medians over repeats of the slowest rank's times."""
     found = []
     for rows in zip(*turns.each(turns.run(loop, task)), strict=True):
         medians = {kind: median(map(max, zip(*(row[kind] for row in rows), strict=True))) for kind in kinds}
@@ -71,7 +72,7 @@ def _slowest(turns: HorovodTurns, loop: Loop, task: Mapping[str, Any], kinds: Se
 
 
 def _idle(turns: HorovodTurns, capacity: int) -> float:
-    """Median seconds from a cycle that finds nothing to the next where the cycle time is 0, as rank 0 notes them."""
+    """Median seconds between cycles that find nothing, with cycle time 0, as rank 0 notes them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "timeline.json"
         noted = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
@@ -87,7 +88,7 @@ def _gap(path: Path) -> float | None:
 
 
 def cluster_of(found: Mapping[str, Any], turns: HorovodTurns, name: str, network: str) -> Cluster:
-    """The cluster that was measured."""
+    """The cluster of these measurements."""
     from importlib.metadata import version
 
     place, table = turns.place, found["table"]

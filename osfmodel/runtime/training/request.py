@@ -1,4 +1,4 @@
-"""A request of ``osf run``: what trains under which plans, and how names and files in it are read."""
+"""A request of ``osf run``: what trains under which plans, and how its names and files are read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from osfmodel.runtime.training.factories import is_factory
 from osfmodel.targets.named_plans import make_plan
 
 UNMEASURED = Pricing.of(FREE, workers=2)
-"""For plans that can be carried out without knowing what a message costs."""
+"""Placeholder prices, for plans that can be made without any."""
 
 
 class RunRequest(NamedTuple):
-    """What the command line asks for."""
+    """The request of the command line."""
 
     subject: str
     plans: tuple[str, ...]
@@ -45,22 +45,22 @@ class RunRequest(NamedTuple):
         return UNMEASURED if self.cluster is None else pricing_of(load_cluster(self.cluster), workers)
 
     def beside(self, name: str) -> str:
-        """A file as it is found from where the output lies; a name as it is."""
+        """A file's path relative to the output's folder; other names are unchanged."""
         if is_executed(name):
             return RUNTIME.prefix + self.beside(name.removeprefix(RUNTIME.prefix))
         return os.path.relpath(name, Path(self.output).resolve().parent) if is_file(name) else name
 
 
 def is_executed(plan: str) -> bool:
-    """Whether a plan is for osf.execute beside those of DDP."""
+    """Whether a plan is for osf.execute, in a run that also has plans for DDP."""
     return plan.startswith(RUNTIME.prefix)
 
 
 def is_file(name: str) -> bool:
-    """Whether that is a file, and no name of something known."""
+    """Whether it names a file, not something known by that name."""
     return name.endswith(".json")
 
 
 def plan_called(name: str, workload: Workload, pricing: Pricing) -> Plan:
-    """The plan in a file, or the named one at these prices. Raises OsfError where there is none."""
-    return profiles.load_plan(name) if is_file(name) else make_plan(name, workload, pricing)
+    """The plan in a file, or the named one at these prices. Raises OsfError if there is none."""
+    return profiles.load_plan(name, workload) if is_file(name) else make_plan(name, workload, pricing)

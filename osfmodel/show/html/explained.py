@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from osfmodel.diagnosis.explanation import BucketRow, Explanation
 from osfmodel.diagnosis.waits import Parts
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import show_time
 from osfmodel.show.html.markup import Markup, element, joined, percent, table
 from osfmodel.show.html.shell import document, section
@@ -38,17 +39,17 @@ FILLS = {
     "input": ("input",),
     "idle": ("idle",),
 }
-"""The classes of what each part of a step is drawn with, one on top of the other."""
+"""CSS classes of each part of a step, drawn one on top of the other."""
 ROWED = 64
-"""Most ranks that are drawn; the table has all."""
+"""Most ranks that are drawn; the table lists all."""
 MOST = 500
 """Most messages that are listed, so that a page stays below 1 MB."""
 LANE, BAR = 26, 18
-"""Pixels from one bar to the next, and of a bar."""
+"""Pixels: from one bar to the next, and of a bar."""
 
 
 def explanation_page(one: Explanation, version: str) -> str:
-    """The page as text; the same for the same explanation."""
+    """The page as text; the same text for the same explanation."""
     return document(f"{one.name}: why a step takes {show_time(one.step_time)}", version, _sections(one, version))
 
 
@@ -75,7 +76,7 @@ def _sections(one: Explanation, version: str) -> Iterable[Markup]:
 
 
 def _parts(one: Explanation) -> Iterable[Markup]:
-    """A stacked bar of the mean, one of each rank, and the figures of the mean."""
+    """A stacked bar of the mean, one bar for each rank, and the figures of the mean."""
     bars = [("a step", one.parts)]
     if 1 < len(one.ranks) <= ROWED:
         bars += [(f"rank {rank.rank}", rank.parts) for rank in one.ranks]
@@ -94,7 +95,7 @@ def _parts(one: Explanation) -> Iterable[Markup]:
 
 
 def _total(figures: Parts) -> float:
-    return sum(getattr(figures, field.name) or 0.0 for field in fields(Parts))
+    return plain_sum(getattr(figures, field.name) or 0.0 for field in fields(Parts))
 
 
 def _stacked(name: str, figures: Parts, longest: float, y: int) -> Markup:
@@ -116,7 +117,7 @@ def _swatch(part: str) -> Markup:
 
 
 def _bar(share: float, style: str) -> Markup:
-    """A bar in a cell of a table; beside it stands the figure."""
+    """A bar in a cell of a table, beside its figure."""
     drawn = element("rect", x=0, y=0, width=percent(min(1.0, share)), height=12, class_=style)
     return element("svg", drawn, width="100%", height=12, class_="cellbar", aria_hidden="true")
 
@@ -138,7 +139,7 @@ def _messages(one: Explanation) -> Iterable[Markup]:
 
 
 def _when(row: BucketRow, step_time: float) -> Markup:
-    """The message along the step, hatched by the part of it that is exposed."""
+    """A message drawn along the step; its exposed part is hatched."""
     left, right = (percent(min(1.0, max(0.0, time / step_time))) for time in (row.ready, row.start))
     long = min(max(0.0, row.end - row.start), step_time)
     place = {"x": right, "y": 0, "width": percent(long / step_time), "height": 12}
@@ -166,7 +167,7 @@ def _lines(words: Sequence[str]) -> Iterable[Markup]:
 
 
 class Drawn(NamedTuple):
-    """A column that is drawn, not written; ``place``: where it stands, last if that is None."""
+    """A column that is drawn instead of written; ``place``: its index, last if None."""
 
     head: str
     draw: Callable[[Any], Markup]
@@ -181,9 +182,9 @@ def _boxed(
     drawn: Drawn | None = None,
     swatch: Callable[[Record], Markup] | None = None,
 ) -> Markup:
-    """A table that scrolls by itself where the page is too narrow, also by the keyboard.
+    """A table that scrolls by itself, also by the keyboard, if the page is too narrow.
 
-    ``swatch``: what stands before the name of a row.
+    ``swatch``: a mark that is drawn before the name of a row.
     """
     shown = for_people(columns, PAGE)
     heads = [one.heading(PAGE) for one in shown]

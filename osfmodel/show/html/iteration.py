@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.pictures.gantt import KINDS, Bar, Gantt, kinds_of
 from osfmodel.show.pictures.ticks import even_ticks, time_unit
 
 LANE, GAP, TOP = 30, 10, 6
-"""Height of a lane, what is between two, and above the first, in pixels."""
+"""Pixels: of a lane, between two lanes, and above the first."""
 LEAST = 1
-"""Height of a bar that is hardly busy at all."""
+"""Least height of a bar, in pixels."""
 AXIS = 30
 """Height of the axis, in pixels."""
 NUMBERED = 0.06
-"""Part of the width of the page from which a bar carries its number."""
+"""Least width of a bar that carries its number, as a part of the page."""
 TICKS = 5
-"""On the axis of an iteration before anybody zooms."""
+"""Ticks on the time axis before zooming."""
 
 
 def lanes(gantt: Gantt, key: str, width: float) -> Markup:
-    """The bars of a chart, ``width`` of the drawing wide; bars of collectives refer to rows of :func:`table`."""
+    """The bars of a chart, ``width`` of the drawing wide; bars of collectives link to rows of :func:`table`."""
     rows = {bar: number for number, bar in enumerate(gantt.collectives)}
     drawn = []
     for place, lane in enumerate(gantt.lanes):
@@ -42,7 +43,7 @@ def lanes(gantt: Gantt, key: str, width: float) -> Markup:
 
 
 def names(gantt: Gantt) -> Markup:
-    """The names of the lanes, to stand beside them."""
+    """The names of the lanes, in a column beside them."""
     texts = [
         element("text", lane.name, x="0", y=TOP + place * (LANE + GAP) + LANE / 2 + 4)
         for place, lane in enumerate(gantt.lanes)
@@ -51,7 +52,7 @@ def names(gantt: Gantt) -> Markup:
 
 
 def axis(end: float) -> Markup:
-    """Times under the lanes; the script draws finer ones where somebody zooms."""
+    """The time axis under the lanes; the script draws a finer one after zooming."""
     unit, factor = time_unit(end)
     drawn = []
     for tick in even_ticks(0, end * factor, TICKS):
@@ -62,7 +63,7 @@ def axis(end: float) -> Markup:
 
 
 def height(gantt: Gantt) -> int:
-    """Pixels."""
+    """Height of the chart, in pixels."""
     return TOP + len(gantt.lanes) * (LANE + GAP)
 
 
@@ -70,19 +71,20 @@ def description(gantt: Gantt) -> str:
     """The chart in a sentence."""
     bars, count = gantt.collectives, number_of(gantt)
     collectives = f"{count} collective{'' if count == 1 else 's'}"
+    busy = show_time(plain_sum(bar.busy_time for bar in bars))
     return (
-        f"{collectives} take {show_time(sum(bar.busy_time for bar in bars))}, of which {show_time(gantt.exposed_time)} "
+        f"{collectives} take {busy}, of which {show_time(gantt.exposed_time)} "
         "exposed, while nothing computes. The table below has every collective."
     )
 
 
 def number_of(gantt: Gantt) -> int:
-    """Its collectives, those that are drawn as one each for itself."""
+    """Number of collectives that are drawn one by one."""
     return sum(bar.parts for bar in gantt.collectives)
 
 
 def table(gantt: Gantt, key: str) -> Markup:
-    """Every collective that is drawn, a row each, in the order in which they start."""
+    """A table of the collectives that are drawn, in the order in which they start."""
     heads: tuple[str, ...] = (
         "#",
         "what",
@@ -125,7 +127,7 @@ def _bar(bar: Bar, y: int, gantt: Gantt) -> Markup:
 
 
 def _collective(bar: Bar, y: int, gantt: Gantt, row: str, part: float) -> Markup:
-    """A bar with its exposed parts hatched on top of it, and its number where ``part`` of the width has room for it."""
+    """A bar with its exposed parts hatched, and with its number if ``part`` of the width has room for it."""
     drawn = [element("rect", **_box(bar.start, bar.end, y, gantt, bar.coverage), class_=f"fill{_odd(bar)}")]
     if bar.parts == 1:
         drawn += [element("rect", **_box(start, end, y, gantt), class_="exposed") for start, end in bar.exposed]
@@ -142,19 +144,19 @@ def _collective(bar: Bar, y: int, gantt: Gantt, row: str, part: float) -> Markup
 
 
 def _box(start: float, end: float, y: int, gantt: Gantt, share: float = 1.0) -> dict[str, object]:
-    """As long as it takes, and as high as the ``share`` of that in which it is busy; standing on its lane."""
+    """The rectangle of a bar: as long as its time, ``share`` of the lane high, at the bottom of the lane."""
     left, width = percent(start / gantt.end), percent((end - start) / gantt.end)
     tall = LANE if share == 1 else max(LEAST, round(share * LANE, 1))
     return {"x": left, "y": y + LANE - tall, "width": width, "height": tall}
 
 
 def _odd(bar: Bar) -> str:
-    """Every other bucket has another shade."""
+    """The class that gives every other bucket another shade."""
     return " odd" if bar.bucket is not None and bar.bucket % 2 else ""
 
 
 def _marks(gantt: Gantt) -> list[Markup]:
-    """Where one worker alone would have ended."""
+    """A line at the time of a single GPU without communication."""
     if gantt.alone is None or gantt.alone >= gantt.end:
         return []
     at = percent(gantt.alone / gantt.end)
@@ -192,7 +194,7 @@ def _kind(gantt: Gantt) -> str:
 
 
 def legend(gantts: Sequence[Gantt]) -> Markup:
-    """What colours and hatching mean."""
+    """The meaning of colours and hatching."""
     entries = [_entry(f"bar {kind}", KINDS[kind]) for kind in kinds_of(gantts)]
     entries += [_entry("fill", "collective beside computation"), _entry("fill", "exposed: nothing computes", True)]
     entries.append(

@@ -1,4 +1,4 @@
-"""A chart in fewer bars: what no picture can show apart is drawn as one bar, as busy as they are together."""
+"""A chart in fewer bars: neighbours too short to tell apart become one bar, as busy as they are together."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from osfmodel.entities.intervals import union
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.show.pictures.gantt import Bar, Gantt
 
 TOUCHING = 1e-9
 """Part of the iteration below which two bars have no gap between them."""
 KERNELS = 1000
-"""Into how many parts a measured step is cut: of the shorter ones of what a device did, one bar in each."""
+"""Parts into which a measured step is cut to merge short bars of computation."""
 ADJOINING = 0.25
-"""Part of such a part below which a gap may lie within a bar."""
+"""Widest gap within a merged bar, as a fraction of one of the parts."""
 ALIKE = 0.1
-"""By how much the busy part of neighbours may differ that become one bar."""
+"""Largest difference of the busy parts of two neighbours that are merged."""
 Follows = Callable[[Bar, Bar], bool]
-"""Whether a bar belongs to the one that ends with the bar before it."""
+"""Whether a bar joins the merged bar before it."""
 
 
 def coarse(gantt: Gantt, cells: int | None = None) -> Gantt:
     """The same time in fewer bars; a bar of several is busy for part of its duration.
 
-    Computation of one kind and bucket without a gap is one bar. What a profiler saw, and with ``cells`` collectives and
-    the rest as well, is cut into that many parts of the iteration: bars that are shorter and begin in the same part are
-    one; so no more bars are left on a lane than twice as many. Collectives are bars of their own without ``cells``.
+    Computation of one kind and bucket without a gap is one bar. Measured computation, and with ``cells`` every lane, is
+    cut into parts of the iteration: bars of one kind that are shorter than a part and begin in the same one are merged,
+    so that a lane keeps at most twice as many bars as parts. Without ``cells`` collectives are not merged.
     """
     lanes = []
     for lane in gantt.lanes:
@@ -40,7 +41,7 @@ def coarse(gantt: Gantt, cells: int | None = None) -> Gantt:
 
 
 def _rough(bars: Sequence[Bar], cell: float) -> list[Bar]:
-    """Short bars of a cell as one, then neighbours that are alike."""
+    """Merge short bars that begin in the same cell, then similar neighbours."""
 
     def one_cell(last: Bar, bar: Bar) -> bool:
         short = last.duration < cell and bar.duration < cell
@@ -63,8 +64,8 @@ def _touch(last: Bar, bar: Bar, gap: float) -> bool:
 
 
 def _runs(bars: Sequence[Bar], follows: Follows) -> list[Bar]:
-    """Each bar joined with those that follow it. ``follows`` is asked with the bar that a run begins with, ended where
-    the run ends so far."""
+    """Merge each bar with those that follow it, as long as ``follows`` allows; it is given the merged bar so far
+    and the next bar."""
     runs: list[list[Bar]] = []
     so_far: Bar | None = None
     for bar in bars:
@@ -79,11 +80,11 @@ def _runs(bars: Sequence[Bar], follows: Follows) -> list[Bar]:
 
 
 def _one(run: Sequence[Bar]) -> Bar:
-    """All of a run as a bar; what they do not share is None."""
+    """One bar for all of a run; properties that differ within it become None."""
     first = run[0]
     if len(run) == 1:
         return first
-    end, busy = max(bar.end for bar in run), sum(bar.busy_time for bar in run)
+    end, busy = max(bar.end for bar in run), plain_sum(bar.busy_time for bar in run)
     sizes = [bar.bytes for bar in run]
     layers = [layer for bar in run for layer in bar.layers]
     return replace(

@@ -1,4 +1,4 @@
-"""What a person sees of memory: who owns the peak, and a step as a row of bars. Data in, text out."""
+"""Memory on a terminal: the owners of the peak, and a step as a row of bars. Data in, text out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from osfmodel.engine.memory import OWNERS, Memory
+from osfmodel.engine.memory import Memory
+from osfmodel.engine.strategies.holdings import OWNERS
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.planning.memory.demand import Candidate, MemoryTuning
 from osfmodel.show.tables import TERMINAL, for_people
@@ -18,11 +19,11 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 64
 """Characters of a row of bars."""
 LISTED = 8
-"""Most names that are listed; the plan file has all."""
+"""Most names that are listed; the plan file lists all."""
 
 
 def bars(memory: Memory, top: int, until: float, width: int = WIDTH) -> str:
-    """The highest level in each of ``width`` parts of the time until ``until``; a full block is ``top`` bytes."""
+    """The highest level in each of ``width`` parts of the time up to ``until``; a full block is ``top`` bytes."""
     highest = [0] * width
     for level in memory.levels:
         first = min(int(level.start / until * width), width - 1)
@@ -34,10 +35,10 @@ def bars(memory: Memory, top: int, until: float, width: int = WIDTH) -> str:
 
 
 def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[str, float], limit: int | None) -> None:
-    """Owners at the peak, side by side, and the steps on one scale."""
+    """Print the owners at the peak, side by side, and the steps on one scale."""
     table = empty_table(["at the peak", *map(escape, named)])
     peaks = [memory.peak for memory in named.values()]
-    for owner in OWNERS:
+    for owner in dict.fromkeys((*OWNERS, *(owner for peak in peaks for owner in peak.held))):
         if any(peak.held.get(owner) for peak in peaks):
             table.add_row(owner, *(show_bytes(peak.held.get(owner, 0)) for peak in peaks))
     for number, column in enumerate(for_people(PEAKS, TERMINAL)):
@@ -53,7 +54,7 @@ def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[st
 
 
 def show_memory_tuning(console: Console, tuning: MemoryTuning) -> None:
-    """Before and after, what was chosen, and the memory timelines."""
+    """Print DDP's defaults and the tuned plan, its choices, and the memory timelines."""
     title = f"{tuning.workload.name} on {tuning.cluster.name}, {tuning.workers} workers, within "
     console.print(f"{title}{show_bytes(tuning.demand.limit)}", style="bold", markup=False)
     fits = compared(tuning)
@@ -87,7 +88,7 @@ def _verdict(tuning: MemoryTuning) -> str:
 
 
 def chosen(fit: Candidate) -> list[str]:
-    """What the plan does beside fusing, a sentence each."""
+    """Choices of the plan besides fusing, a sentence each."""
     plan = fit.plan
     lines = [f"Sends {len(plan.buckets)} buckets" + ("" if plan.release else ", gradients kept until the update")]
     if plan.release:

@@ -1,4 +1,4 @@
-"""Pictures on a terminal: characters that are told apart without colour, as wide as the terminal is."""
+"""Pictures on a terminal: characters that differ without colour, as wide as the terminal is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.units import show_time
 from osfmodel.show.curves import CURVES
 from osfmodel.show.pictures import Pictures
@@ -24,13 +25,13 @@ GLYPHS = {
     "input": ("▓", "magenta"),
     "other": ("▓", "cyan"),
 }
-"""What stands for each of KINDS, and its colour."""
+"""Character and colour of each of KINDS."""
 HIDDEN, EXPOSED = ("▄", "yellow"), ("█", "red")
-"""What stands for communication beside computation, and without."""
+"""Character and colour of communication: overlapped, and exposed."""
 
 
 def show_pictures(console: Any, pictures: Pictures) -> None:
-    """The default and the tuned iteration, each plan asked for, the measured ones, and the curves."""
+    """Print the default and the tuned iteration, each plan asked for, the measured ones, and the curves."""
     console.print(pictures.report.title, style="bold", markup=False)
     console.print(pictures.report.verdict, markup=False)
     gantts = [coarse(gantt) for gantt in pictures.main]
@@ -50,7 +51,7 @@ def show_pictures(console: Any, pictures: Pictures) -> None:
 
 
 def show_gantt(console: Any, gantt: Gantt, end: float) -> None:
-    """Lanes of characters over ``end`` seconds; a bucket's number where its collective begins, as far as it fits."""
+    """Print lanes of characters over ``end`` seconds; a collective begins with its bucket's number, if that fits."""
     from rich.text import Text
 
     margin = max(len(lane.name) for lane in gantt.lanes) + 1
@@ -68,9 +69,9 @@ def show_gantt(console: Any, gantt: Gantt, end: float) -> None:
 
 
 def _cells(lane: Lane, width: int, end: float) -> list[tuple[str, str]]:
-    """A character and a colour for each column: its longest part's, where it is busy for a third or more.
+    """A character and a colour for each column: those of its longest part, if it is busy for a third or more.
 
-    At the start of a collective stands its number.
+    A collective begins with its number.
     """
     cells: list[tuple[str, str]] = [(" ", "")] * width
     longest, busy = [0.0] * width, [0.0] * width
@@ -96,7 +97,7 @@ def _overlap(start: float, end: float, left: float, right: float) -> float:
 def _glyph(bar: Bar, left: float, right: float) -> tuple[str, str]:
     if not bar.sends:
         return GLYPHS[bar.look]
-    alone = sum(_overlap(start, end, left, right) for start, end in bar.exposed)
+    alone = plain_sum(_overlap(start, end, left, right) for start, end in bar.exposed)
     return EXPOSED if 2 * alone >= _overlap(bar.start, bar.end, left, right) else HIDDEN
 
 
@@ -107,7 +108,7 @@ def _number(cells: list[tuple[str, str]], text: str, first: int, last: int) -> N
 
 
 def _axis(width: int, end: float) -> str:
-    """Times below their columns, as far as they fit; the last one has its unit, and ends where the chart does."""
+    """Times below their columns, as far as they fit; the last one has the unit and ends with the chart."""
     row, free = [" "] * (width + 1), width + 1
     unit, factor = time_unit(end)
     ticks = even_ticks(0, end * factor, max(2, width // 10))
@@ -134,7 +135,7 @@ def _legend(console: Any, gantts: Sequence[Gantt]) -> None:
 
 
 def _show_plans(console: Any, pictures: Pictures) -> None:
-    """A bar for each plan, computation and what communication adds, and a mark at the bound."""
+    """Print a bar for each plan, computation and exposed communication, with a mark at the bound."""
     from rich.text import Text
 
     predictions = pictures.report.comparison.predictions

@@ -1,4 +1,4 @@
-"""What a person sees: tables on a terminal. Data in, rich renderables out; nothing here computes a prediction."""
+"""Tables on a terminal. Data in, rich renderables out; nothing here computes a prediction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.units import how_many, show_bytes, show_sizes, show_time
 from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
@@ -18,13 +18,13 @@ from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, ba
 from osfmodel.show.terminal.tables import empty_table, show_title, table_of
 
 MOST_COLUMNS = 4
-"""Plans up to which a sweep has a column for each."""
+"""Most plans for which a sweep has a column each."""
 ROOMY = 100
-"""Characters of a terminal from which plans have their samples per second also where nothing is compared with them."""
+"""Least width in characters for showing samples per second even if nothing is compared with them."""
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """The plans side by side at one worker count."""
+    """Print the plans side by side at one worker count."""
     workload = comparison.workload
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
@@ -42,7 +42,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _alone(comparison: Comparison) -> str:
-    """What scaling factors are relative to."""
+    """The time to which scaling factors are relative, in a sentence."""
     if comparison.what_if.global_batch is None:
         return f"One worker alone: {show_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
@@ -54,14 +54,14 @@ def _varied(what_if: WhatIf) -> str:
 
 
 def _bounds(bounds: Sequence[Bound]) -> str:
-    """Of one set of rules the bound; of several, each with its rules."""
+    """The bound for one set of rules; for several, each bound with its rules."""
     if len(bounds) == 1 and bounds[0].plan is None:
         return f": {show_time(bounds[0].value)}"
     return " with " + "; with ".join(f"{_rules(bound)}: {show_time(bound.value)}" for bound in bounds)
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
-    """Which plans no stock framework carries out, and under which rules they stand."""
+    """Print which plans no stock framework carries out, and under which rules."""
     needing = [prediction for prediction in predictions if not prediction.runs_on]
     rules: dict[str, list[str]] = {}
     for prediction in needing:
@@ -85,7 +85,7 @@ def describe(plan: Plan) -> str:
 
 
 def _beyond_rules(plan: Plan) -> str:
-    """What a plan does that changes computation."""
+    """Properties of a plan that change computation, in words."""
     densities = sorted({bucket.density for bucket in plan.buckets if bucket.density is not None})
     ends = dict.fromkeys(f"{density:.3g}" for density in (*densities[:1], *densities[-1:]))
     sent = [f"{' to '.join(ends)} of tensors sent"] if densities else []
@@ -96,15 +96,16 @@ def _beyond_rules(plan: Plan) -> str:
 
 
 def rules_of(objective: Objective) -> str:
-    """What a schedule may do, in words."""
+    """The rules for a schedule, in words."""
     words = [f"{how_many(objective.channels, 'collective')} at a time"]
     words += ["forward before all has arrived"] if objective.forward_overlap else ["a barrier before the update"]
-    words += ["reduce-scatter and all-gather apart"] if objective.split else []
+    strategies = {REPLICATED: (), SPLIT: ("reduce-scatter and all-gather apart",)}
+    words += strategies.get(objective.strategy, (f"strategy {objective.strategy}",))
     return ", ".join(words)
 
 
 def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
-    """What the bands are of."""
+    """Print the meaning and the sources of the error bands."""
     known = [band for band in bands if band is not None]
     if known:
         sources = ", ".join(dict.fromkeys(source for band in known for source in band.sources))
@@ -116,7 +117,7 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
 
 
 def _widths(bands: Sequence[Band | None]) -> str:
-    """The narrowest and the widest."""
+    """The narrowest and the widest band."""
     known = sorted({band.half_width: band_text(band) for band in bands if band is not None}.items())
     ends = dict.fromkeys(text for _, text in (known[:1] + known[-1:]))
     return " to ".join(ends)
@@ -130,7 +131,7 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
-    """Scaling factor and iteration time of every plan at every worker count, a row each where plans are many."""
+    """Print scaling factor and iteration time of every plan at every worker count; with many plans a row each."""
     first = plans[0][0].comparison
     where = f"{first.cluster.name}{_varied(first.what_if)}"
     show_title(console, f"{first.workload.name} on {where}: iteration time and scaling factor")
@@ -143,12 +144,12 @@ def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
 
 
 def _by_plan(plans: Sequence[Sequence[PlanRow]]) -> list[PlanRow]:
-    """The first plan at every worker count, then the second."""
+    """Rows ordered by plan: the first plan at every worker count, then the second."""
     return [row for rows in zip(*plans, strict=True) for row in rows]
 
 
 def _side_by_side(plans: Sequence[Sequence[PlanRow]]) -> Table:
-    """A column for each plan."""
+    """A table with a column for each plan."""
     columns = headed(EVERY, "iteration", "scaling factor")
     table = empty_table(["workers", *(escape(row.prediction.name) for row in plans[0]), "bound", "error band"])
     for rows in plans:
@@ -160,7 +161,7 @@ def _side_by_side(plans: Sequence[Sequence[PlanRow]]) -> Table:
 
 
 def show_scaling(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
-    """What more workers bring, plan by plan: the batch of each, throughput, speed-up over one worker, efficiency."""
+    """Print the gain from more workers, by plan: batch of each, throughput, speed-up over one worker, efficiency."""
     first = plans[0][0].comparison
     kind = "weak" if first.what_if.global_batch is None else "strong"
     show_title(console, f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling")
@@ -177,7 +178,7 @@ def _show_below_sweep(console: Console, comparisons: Sequence[Comparison]) -> No
 
 
 def show_buckets(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """The sizes of each plan's buckets in the order in which they are sent; once where worker counts share them."""
+    """Print the bucket sizes of each plan in the order in which they are sent; once if worker counts share them."""
     for number, first in enumerate(comparisons[0].predictions):
         workers: dict[tuple[int, ...], list[str]] = {}
         for comparison in comparisons:
@@ -190,7 +191,7 @@ def show_buckets(console: Console, comparisons: Sequence[Comparison]) -> None:
 
 
 def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: Mapping[str, int | None]) -> None:
-    """Time to train and cost of every plan at every worker count, and where more workers stop paying."""
+    """Print time to train and cost of every plan at every worker count, and the last count that pays."""
     first = plans[0][0]
     batch, shared = first.comparison.workload.batch_size, first.comparison.what_if.global_batch
     size = f"{batch} per worker (more workers, fewer iterations)" if shared is None else f"{shared} for all workers"
@@ -208,7 +209,7 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
 
 
 def show_tuning(console: Console, tuning: Tuning, executes: bool) -> None:
-    """The verdict, the times, and the lines to paste; ``executes``: whether the plan is for our executor."""
+    """Print the verdict, the times, and the lines to paste; ``executes``: whether the plan is for our executor."""
     title = f"{tuning.workload.name} on {tuning.cluster.name}{_varied(tuning.what_if)} for {tuning.target}"
     show_title(console, title)
     console.print(table_of(OUTCOMES, tuning.outcomes))

@@ -1,4 +1,4 @@
-"""Block sizes of one sequence: the linear programme, repeated until the lines that it assumes are those that hold.
+"""Block sizes of one sequence: the linear programme is repeated until the lines that it assumes are those that hold.
 
 A minimum of lines is concave, so a programme with it would not be linear. Each round takes for every collective the
 line that holds at its present size: exact there and never below the price elsewhere (of a table: exact on the stretch,
@@ -18,16 +18,17 @@ from osfmodel.entities.plan import Objective
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.programme import Figures, solve_program
 from osfmodel.solve.blocks.tape import CostPiece, Cut, Tape, Times, line_at, lines_of, times_of
+from osfmodel.solve.bounds import COLLECTIVES
 from osfmodel.solve.solution import Status
 
 ROUNDS = 8
-"""Linear programmes per sequence at most; a single line needs one."""
+"""Most linear programmes per sequence; a single line needs one."""
 PROGRESS = 1e-9
-"""A gain below this fraction is taken for rounding."""
+"""Relative gain below which a change is rounding error."""
 
 
 class SizingProblem(NamedTuple):
-    """What does not depend on the sequence: the times of the layers, the lines of each kind of collective, the place of
+    """Data for all sequences: the times of the layers, the lines of each kind of collective, the place of
     each layer in forward, the seconds per byte of a message of several pieces, the largest message."""
 
     times: Times
@@ -39,7 +40,7 @@ class SizingProblem(NamedTuple):
 
 
 class SegmentCollective(NamedTuple):
-    """One collective: which it carries, which kind (0, or 1 for an all-gather), and the segments' times."""
+    """One operation: the collective that it carries, its kind (0, or 1 for an all-gather), and its segments' times."""
 
     bucket: int
     kind: int
@@ -49,7 +50,7 @@ class SegmentCollective(NamedTuple):
 
 
 class Sized(NamedTuple):
-    """A sequence of collectives: the tape, its cuts, the seconds of the iteration; ``status`` where a solver failed."""
+    """A sequence of collectives: the tape, its cuts, the seconds of the iteration; ``status`` if a solver failed."""
 
     tape: Tape
     cuts: tuple[Cut, ...]
@@ -58,11 +59,11 @@ class Sized(NamedTuple):
 
 
 def problem_of(workload: Workload, pricing: Pricing, objective: Objective, largest: int | None = None) -> SizingProblem:
-    """Everything that sequences of one workload share, under one objective. Raises CostError as Pricing.cost."""
+    """The data that all sequences of a workload share under one objective. Raises CostError as Pricing.cost."""
     total = workload.gradient_bytes
     return SizingProblem(
         times=times_of(workload, pricing, objective),
-        lines=tuple(lines_of(pricing.cost(kind), total) for kind in objective.collectives),
+        lines=tuple(lines_of(pricing.cost(kind), total) for kind in COLLECTIVES[objective.strategy]),
         places={layer.name: place for place, layer in enumerate(workload.layers)},
         dtypes={layer.name: layer.dtype for layer in workload.layers},
         fusion_copy=pricing.effects.fusion_copy,
@@ -71,7 +72,7 @@ def problem_of(workload: Workload, pricing: Pricing, objective: Objective, large
 
 
 def operations(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> list[SegmentCollective]:
-    """The operations on the channel, in order: every collective, and of split ones then every all-gather."""
+    """The operations on the channel, in order: every collective and then, if split, every all-gather."""
     times, split = problem.times, len(problem.lines) > 1
     ready = [times.ready[segment.layer] for segment in tape.segments]
     tails = [times.tails[segment.layer] for segment in tape.segments]
@@ -93,9 +94,9 @@ def sizes_of(tape: Tape, cuts: Sequence[Cut]) -> list[float]:
 
 
 def time_of(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut], work: Sequence[SegmentCollective] = ()) -> float:
-    """Seconds of the iteration: the recursion over the channel, with the price of each size as it is.
+    """Seconds of the iteration: the recursion over the channel, with the real price of each size.
 
-    ``work`` are the operations of these cuts, where they are known.
+    ``work``: the operations of these cuts, if known.
     """
     sizes, finish, end, copies = sizes_of(tape, cuts), 0.0, problem.times.least, problem.fusion_copy
     for bucket, kind, ready, tail, pieces in work or operations(problem, tape, cuts):
@@ -108,7 +109,7 @@ def time_of(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut], work: Seque
 
 
 def resized(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
-    """The best positions of these cuts, each in its place. With a status, the cuts as they were."""
+    """The cuts at their best positions, each in its place. With a status, the cuts are unchanged."""
     work = operations(problem, tape, cuts)
     best = Sized(tape, tuple(cuts), time_of(problem, tape, cuts, work))
     lines: tuple[CostPiece, ...] = ()
@@ -132,7 +133,7 @@ def resized(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
 
 
 def figures_of(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Figures:
-    """Numbers of the programme for cuts in these places, on the lines that hold at these positions."""
+    """The numbers of the programme for cuts in these places, on the lines that hold at these positions."""
     work = operations(problem, tape, cuts)
     return _figures(problem, Sized(tape, tuple(cuts), 0), work, _lines(problem, sizes_of(tape, cuts), work))
 
@@ -148,14 +149,14 @@ def _lines(
 
 
 def _slope(problem: SizingProblem, step: SegmentCollective, line: CostPiece) -> float:
-    """Seconds per byte; copies into and out of a buffer where a message has several pieces."""
+    """Seconds per byte, with copies into and out of a buffer if a message has several pieces."""
     return line.slope + (problem.fusion_copy if step.pieces > 1 else 0)
 
 
 def _figures(
     problem: SizingProblem, sized: Sized, work: Sequence[SegmentCollective], lines: Sequence[CostPiece]
 ) -> Figures:
-    """Each operation on its line, each collective where all its lines hold."""
+    """The numbers of the programme: each operation on its line, each collective within the range of its lines."""
     ranges = [
         sized.tape.range_of(cut) if cut.before == cut.after else (cut.position, cut.position) for cut in sized.cuts
     ]

@@ -1,4 +1,4 @@
-"""Block sizes: a plan's order of bytes, cut into collectives at the best places.
+"""Block sizes by search: a plan's order of bytes, cut into collectives at the best places.
 
 For a given sequence the sizes are a linear programme (solve.blocks.programme). In which layer each cut lies is a
 choice on top of it: here a local search, in benchmarks/block_choice.py a mixed-integer programme that says how good the
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective, Plan
+from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.blocks.resize import PROGRESS, Sized, SizingProblem, problem_of, resized, time_of
 from osfmodel.solve.blocks.tape import Cut, Tape, laid_out, line_at, plan_of, tape_of
@@ -26,34 +28,35 @@ from osfmodel.solve.exact import merge, optimal
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
 PROGRAMMES = 24
-"""Linear programmes that the search over places solves per sequence at most."""
+"""Most linear programmes that the search over places solves per sequence."""
 SIZED, SEARCHED = 8, 2
-"""So many of the fastest seeds get their sizes by a linear programme, so many of the fastest of these are searched."""
+"""Seeds, the fastest first, that get their sizes by a linear programme; and how many of these are searched from."""
 PARTS = 16
-"""Collectives after the turn from ready order to priority at most, in the seeds."""
+"""Most collectives after the turn from ready order to priority, in the seeds."""
 TURNS = 24
-"""Places of that turn that the seeds try, before those beside the best of them."""
+"""Number of places of that turn that the seeds try, before those beside the best of them."""
 
 
 def solve(question: Question) -> Solution:
-    """The best sequence of a simple family, with its sizes improved; the seed itself where they cannot be.
+    """The best sequence of a simple family, with its sizes improved; the seed itself if they cannot be.
 
     The seeds: the exact optimum in ready order, and with forward overlap its first collectives followed by the rest
-    by priority. Where the objective or the effects are not linear, the optimum in ready order, status NOT_LINEAR. Knows
+    by priority. If the objective or the effects are not linear: the optimum in ready order, status NOT_LINEAR. Knows
     no limits: BEYOND_LIMITS where its plan breaks them.
     """
+    question.require_searched()
     workload, pricing, objective = question.workload, question.pricing, question.objective
     base = optimal.solve(Question(workload, pricing)).require_plan()
     if not base.buckets or not linear(pricing, objective):
         return improved(question, base.under(objective))
     problem = problem_of(workload, pricing, objective)
     seeds = [_sized(problem, *tape_of(base)), *_turned(workload, problem, objective, pricing)]
-    seeds.sort(key=_value)
+    seeds = ranked(seeds, _value, _cuts)
     seed = _plan(workload, seeds[0], objective)
     if seeds[0].value <= question.lower_bound * (1 + PROGRESS):
         return answer(question, seed)
-    sized = sorted((resized(problem, seed.tape, seed.cuts) for seed in seeds[:SIZED]), key=_value)
-    found = min((searched(problem, best.tape, best.cuts) for best in sized[:SEARCHED]), key=_value)
+    sized = ranked((resized(problem, seed.tape, seed.cuts) for seed in seeds[:SIZED]), _value, _cuts)
+    found = least((searched(problem, best.tape, best.cuts) for best in sized[:SEARCHED]), _value, _cuts)
     return _better(question, seed, found)
 
 
@@ -69,11 +72,11 @@ def improved(question: Question, seed: Plan) -> Solution:
 
 
 def _better(question: Question, seed: Plan, found: Sized) -> Solution:
-    """Of a seed and of what was found, rounded to whole elements, the faster under the engine."""
+    """The faster, by the engine, of a seed and the sequence found, rounded to whole elements."""
     status = found.status or Status.HEURISTIC
     plans = [seed, _plan(question.workload, found, seed.objective)]
     timed = [(predict_timeline(question.workload, plan, question.pricing), plan) for plan in plans]
-    timeline, plan = min(timed, key=lambda pair: pair[0].iteration_time)
+    timeline, plan = least(timed, lambda pair: pair[0].iteration_time, lambda pair: pair[1].rank)
     return answer(question, plan, status, timeline)
 
 
@@ -85,14 +88,18 @@ def _value(sized: Sized) -> float:
     return sized.value
 
 
+def _cuts(sized: Sized) -> int:
+    return len(sized.cuts)
+
+
 def linear(pricing: Pricing, objective: Objective) -> bool:
-    """Whether the programme says what the engine does: one channel, and computation that no plan slows down."""
+    """Whether the programme models the engine exactly: one channel, and computation that no plan slows down."""
     channels = pricing.rules(objective).channels
     return channels == 1 and not pricing.effects.compute_slowdown and not pricing.effects.hook_time
 
 
 def searched(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut], programmes: int = PROGRAMMES) -> Sized:
-    """The best sequence found by moving cuts between edges and layers, after at most so many linear programmes."""
+    """The best sequence found by moving cuts between edges and layers, with a limited number of linear programmes."""
     best = snapped(problem, resized(problem, tape, cuts))
     tried = 1
     while best.status is None and tried < programmes:
@@ -111,7 +118,7 @@ def searched(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut], programmes
 
 
 def snapped(problem: SizingProblem, sized: Sized) -> Sized:
-    """Cuts at the very edge of their layer put onto the edge: fewer collectives wait, fewer layers wait for them."""
+    """The sequence with cuts that are almost at the edge of their layer moved onto the edge: less has to wait."""
     slack = 1e-7 * sized.tape.total
     cuts = list(sized.cuts)
     for number, cut in enumerate(sized.cuts):
@@ -123,11 +130,11 @@ def snapped(problem: SizingProblem, sized: Sized) -> Sized:
     if any(after.after > later.before for after, later in pairwise(cuts)):
         return sized  # a collective would be left with nothing
     value = time_of(problem, sized.tape, cuts)
-    return sized._replace(cuts=tuple(cuts), value=value) if value <= sized.value else sized
+    return sized._replace(cuts=tuple(cuts), value=value) if value <= within(sized.value) else sized
 
 
 def _proposals(problem: SizingProblem, sized: Sized) -> Iterator[tuple[Cut, ...]]:
-    """Sequences with cuts moved from an edge into a layer beside it: free moves together, then each by itself."""
+    """Sequences with cuts moved from an edge into a layer beside it: free moves together, then one by one."""
     slack = 1 + PROGRESS
     for side in (0, 1):
         cuts = list(sized.cuts)
@@ -144,12 +151,12 @@ def _proposals(problem: SizingProblem, sized: Sized) -> Iterator[tuple[Cut, ...]
             opened = _opened(problem, sized.tape, cut, side)
             trial = [*sized.cuts[:number], opened, *sized.cuts[number + 1 :]]
             if opened != cut:
-                singles.append((time_of(problem, sized.tape, trial), number, side, tuple(trial)))
-    yield from (cuts for _, _, _, cuts in sorted(singles))
+                singles.append((time_of(problem, sized.tape, trial), tuple(trial)))
+    yield from (cuts for _, cuts in ranked(singles, itemgetter(0), lambda single: 0))
 
 
 def _opened(problem: SizingProblem, tape: Tape, cut: Cut, side: int) -> Cut:
-    """A cut on an edge moved into the layer before it (0) or after it (1); itself where types would mix."""
+    """A cut on an edge moved into the layer before it (0) or after it (1); unchanged if types would mix."""
     before, after = tape.segments[cut.before].layer, tape.segments[cut.after].layer
     if cut.before == cut.after or problem.dtypes[before] != problem.dtypes[after]:
         return cut
@@ -162,7 +169,7 @@ def _sized(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
 
 
 def _turned(workload: Workload, problem: SizingProblem, objective: Objective, pricing: Pricing) -> list[Sized]:
-    """With forward overlap: up to a turn in ready order, by priority from there. Some turns, then those by the best."""
+    """Seeds for forward overlap: ready order up to a turn, then priority. Some turns, then those beside the best."""
     gradients, count = workload.gradients, len(workload.gradients)
     if not objective.forward_overlap or len(set(gradients.dtypes)) > 1:
         return []
@@ -176,7 +183,7 @@ def _turned(workload: Workload, problem: SizingProblem, objective: Objective, pr
             found.setdefault(turn, list(_turns(workload, problem, _ends(row, turn), start)))
 
     look(range(0, count, step))
-    best = min(found, key=lambda turn: min(map(_value, found[turn])))
+    best = least(found, lambda turn: min(map(_value, found[turn])))
     look(range(max(0, best - step + 1), min(count, best + step)))
     return [seed for seeds in found.values() for seed in seeds]
 
@@ -191,7 +198,7 @@ def _ends(row: merge.MergeTable, end: int) -> list[int]:
 
 
 def _turns(workload: Workload, problem: SizingProblem, ends: Sequence[int], start: float) -> Iterator[Sized]:
-    """Collectives that end at ``ends`` in ready order; the rest by priority, not before ``start``."""
+    """Sequences of collectives that end at ``ends`` in ready order, with the rest by priority, not before ``start``."""
     turn, count = (ends[-1] if ends else 0), len(workload.gradients)
     tape = laid_out(workload, [*range(turn), *reversed(range(turn, count))])
     for edges in _priority(problem, tape, turn, start):
@@ -215,12 +222,12 @@ def _priority(problem: SizingProblem, tape: Tape, first: int, start: float) -> I
     last[np.tri(*last.shape) > 0] = np.inf
     for count in range(1, min(PARTS, len(tails)) + 1):
         reached = np.maximum(best[:-1, None], last + count * line.latency)
-        choices.append(reached.argmin(axis=0))
         best = reached.min(axis=0)
+        choices.append((reached <= within(1.0) * best).argmax(axis=0))
         values.append(float(best[-1]))
         if len(values) > 2 and values[-1] > values[-2] > values[-3]:
             break
-    likely = values.index(min(values)) + 1
+    likely = least(range(1, len(values) + 1), lambda number: values[number - 1])
     for count in sorted({max(1, likely - 1), likely, min(len(values), likely + 1)}):
         cuts, end = [], len(tails)
         for chosen in reversed(choices[1:count]):

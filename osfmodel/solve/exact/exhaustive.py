@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from itertools import combinations, product
 
 from osfmodel.entities.plan import grouped_plan
+from osfmodel.entities.rounding import least
 from osfmodel.entities.workload import Gradients
-from osfmodel.solve.solution import Question, Solution, Status, allowed, finish, groups_of
+from osfmodel.solve.solution import Question, Solution, Status, allowed, finish, groups_of, rank_of
 
 LARGEST = 16
 
 
 def solve(question: Question) -> Solution:
-    """Try all plans; status TOO_LARGE above 16 gradients (2^15 plans). Without effects.
+    """The best of all plans, without effects; status TOO_LARGE above 16 gradients (2^15 plans).
 
     Raises UsageError for other rules than the plain ones.
     """
@@ -25,7 +26,7 @@ def solve(question: Question) -> Solution:
     plans = [groups for groups in all_groups(gradients) if allowed(groups, gradients, question.limits)]
     if not plans:
         return Solution(question, None, Status.INFEASIBLE)
-    best = min(plans, key=lambda groups: finish(groups, gradients, cost))
+    best = least(plans, lambda groups: finish(groups, gradients, cost), rank_of)
     status = Status.OPTIMAL if question.undisturbed else Status.HEURISTIC
     return Solution(question, grouped_plan(workload, best), status)
 
@@ -33,7 +34,7 @@ def solve(question: Question) -> Solution:
 def all_groups(gradients: Gradients) -> Iterator[list[list[int]]]:
     """Every way to cut each dtype's gradients into runs, sent in the order in which the runs are ready.
 
-    That order is the best for given runs (earliest release first), so no other needs to be tried.
+    This order is the best for given runs (earliest release first), so no other needs to be tried.
     """
     chains = gradients.chains
     for cut in product(*(all_ends(len(chain)) for chain in chains)):

@@ -24,16 +24,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from osfmodel.cost.shapes import AffineCost, Cost, TableCost
+from osfmodel.cost.shapes import AffineCost, Array, Cost, TableCost
 from osfmodel.entities.plan import contiguous_plan
+from osfmodel.entities.rounding import within
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve.solution import Limits, Question, Solution, Status
 
 NEVER = float("inf")
 NARROW = 192
-"""Up to so many choices it is faster to price all than to rule some out."""
+"""Number of choices up to which pricing all is faster than ruling some out."""
 TIDY_CELLS = 256
-"""Candidate boundaries times buckets that the search for early buckets tries. The optimum does not hang on it."""
+"""Most candidate boundaries times buckets in the search for early buckets. The optimum does not depend on it."""
 
 
 def solve(question: Question) -> Solution:
@@ -51,7 +52,7 @@ def solve(question: Question) -> Solution:
 
 
 def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) -> tuple[int, ...] | None:
-    """The end of each bucket of an optimal plan, in ready order; None where the limits allow no plan.
+    """The end of each bucket of an optimal plan, in ready order; None if the limits allow no plan.
 
     Many plans share the optimal finish, since only the last buckets decide it. Among them this is one with few
     buckets (a message too many costs more in practice than a model says), whose parts end as early as so few allow
@@ -64,9 +65,11 @@ def optimal_ends(gradients: Gradients, cost: Cost, limits: Limits = Limits()) ->
     few = _few_buckets(problem, cost, row)
     if limits.max_buckets is not None and len(few) > limits.max_buckets:
         return _at_most(problem, cost, limits.max_buckets)
-    trace = _trace(row)
+    if len(few) > TIDY_CELLS:
+        return few
+    trace = ends_of(problem, cost, row)[::-1]
     candidates = sorted({*trace[:: 1 + len(trace) * len(few) // TIDY_CELLS], *few})
-    if len(candidates) == len(few) or len(few) > TIDY_CELLS:
+    if len(candidates) == len(few):
         return few
     early = _at_most(problem.contracted(candidates), cost, len(few))
     return few if early is None else tuple(candidates[end - 1] for end in early)
@@ -97,7 +100,7 @@ class MergeProblem:
         return MergeProblem(gradients.ready_times, prefix, earliest)
 
     def contracted(self, ends: Sequence[int]) -> MergeProblem:
-        """The same problem where buckets may end at ``ends`` only (increasing, the last one at the end of all)."""
+        """The same problem with buckets that end only at ``ends`` (increasing, the last one at the end of all)."""
         bounds = [0, *ends]
         return MergeProblem(
             [self.ready[end - 1] for end in ends],
@@ -108,7 +111,7 @@ class MergeProblem:
 
 @dataclass(frozen=True, slots=True)
 class MergeTable:
-    """F(0..L), and for each i the j that attains it (-1 where no plan reaches i)."""
+    """F(0..L), and for each i the j that attains it (-1 if no plan reaches i)."""
 
     finish: list[float]
     previous: list[int]
@@ -165,7 +168,7 @@ def _general_row(problem: MergeProblem, cost: TableCost, base: list[float] | Non
     """All F(i) for any cost, trying only the j that a known candidate, the last row's winner, does not rule out.
 
     A bucket of m bytes takes at least floor(m), so no j whose bucket is so large that r_i + floor(m) passes the
-    candidate can win; and while F has not decreased so far, no j with F(j) + (cheapest message) above it can. Where few
+    candidate can win; and while F has not decreased so far, no j with F(j) + (cheapest message) above it can. If few
     j are left anyway, all are tried.
     """
     ready, prefix, earliest = problem.ready, problem.prefix, problem.earliest
@@ -201,7 +204,7 @@ def _general_row(problem: MergeProblem, cost: TableCost, base: list[float] | Non
 
 
 def _largest_within(floor: TableCost, budget: float) -> float:
-    """A message larger than this many bytes takes more than ``budget`` seconds for certain."""
+    """A size in bytes above which every message takes more than ``budget`` seconds."""
     index = bisect_right(floor.times, budget)
     if index < len(floor.times):
         return floor.sizes[index]
@@ -210,25 +213,36 @@ def _largest_within(floor: TableCost, budget: float) -> float:
     return floor.sizes[-1] + (budget - floor.times[-1]) / floor.asymptote + 1
 
 
-def _trace(row: MergeTable) -> list[int]:
-    """The bucket ends behind F(L), last to first."""
-    end, ends = len(row.finish) - 1, []
+def ends_of(problem: MergeProblem, cost: Cost, row: MergeTable, end: int | None = None) -> list[int]:
+    """The bucket ends behind F(end), F(L) without ``end``: of the j that attain an F the largest."""
+    prefix, finish = _arrays(problem, row)
+    end, ends = len(finish) - 1 if end is None else end, []
     while end > 0:
         ends.append(end)
-        end = row.previous[end]
-    return ends
+        first = row.previous[end]
+        if first + 1 < end:  # what the sweep chose attains F; so may others behind it, but for rounding
+            times = np.maximum(finish[first + 1 : end], problem.ready[end - 1])
+            alike = np.flatnonzero(times + cost(prefix[end] - prefix[first + 1 : end]) <= within(row.finish[end]))
+            first += int(alike[-1]) + 1 if len(alike) else 0
+        end = first
+    return ends[::-1]
+
+
+def _arrays(problem: MergeProblem, row: MergeTable) -> tuple[Array, Array]:
+    """Prefix sums and F(0..L); of exact numbers objects."""
+    kind = float if isinstance(row.finish[-1], float) else object
+    return np.array(problem.prefix, dtype=kind), np.array(row.finish, dtype=kind)
 
 
 def _few_buckets(problem: MergeProblem, cost: Cost, row: MergeTable) -> tuple[int, ...]:
     """An optimal plan in which, from the end, each bucket reaches back as far as the optimum allows.
 
     A bucket (j, i] that must end by ``deadline`` may be taken if its gradients are ready, and the first j can be sent,
-    in time for it to start; the j that attains F(i) always may.
+    in time for it to start; the j that attains F(i) always may. Rounding is allowed for once, at the end of all.
     """
     end = len(row.finish) - 1
-    deadline = row.finish[end]
-    kind = float if isinstance(deadline, float) else object
-    prefix, finish = np.array(problem.prefix, dtype=kind), np.array(row.finish, dtype=kind)
+    deadline = within(row.finish[end])
+    prefix, finish = _arrays(problem, row)
     ends = []
     while end > 0:
         ends.append(end)
@@ -242,15 +256,27 @@ def _few_buckets(problem: MergeProblem, cost: Cost, row: MergeTable) -> tuple[in
 
 
 def _at_most(problem: MergeProblem, cost: Cost, buckets: int) -> tuple[int, ...] | None:
-    """The fastest plan with at most so many buckets; None where there is none."""
+    """The fastest plan with at most ``buckets`` buckets; None if there is none."""
     rows = [MergeTable([0] + [NEVER] * (len(problem.prefix) - 1), [])]
     for _ in range(buckets):
         rows.append(sweep(problem, cost, rows[-1].finish))
     end = len(problem.prefix) - 1
     if rows[-1].finish[end] == NEVER:
         return None
+    most = within(rows[-1].finish[end])
+    count = next(number for number, row in enumerate(rows) if row.finish[end] <= most)
     ends = []
     while end > 0:
         ends.append(end)
-        end = rows.pop().previous[end]
+        end = _first_origin(problem, cost, rows[count - 1].finish, rows[count], end)
+        count -= 1
     return tuple(reversed(ends))
+
+
+def _first_origin(problem: MergeProblem, cost: Cost, source: Sequence[float], row: MergeTable, end: int) -> int:
+    """The first j from which a bucket up to ``end`` attains the F of ``row`` there; F(j) is that of ``source``."""
+    most, now, position = within(row.finish[end]), problem.ready[end - 1], problem.prefix[end]
+    for j in range(problem.earliest[end], row.previous[end]):
+        if source[j] <= most and max(source[j], now) + cost(position - problem.prefix[j]) <= most:
+            return j
+    return row.previous[end]

@@ -1,4 +1,4 @@
-"""The plan ``optimal``: exact merging, whatever the dtypes do.
+"""The plan ``optimal``: exact merging, in whatever order dtypes alternate.
 
 Dtypes may alternate in ready order, such as bfloat16 weights between float32 norms.
 Types never share a message, so the gradients are one chain per dtype, all on the same channel. With two chains A and B
@@ -20,14 +20,15 @@ import numpy as np
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill
 from osfmodel.entities.plan import PLAIN, grouped_plan
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Gradients, Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 from osfmodel.solve.exact import merge
-from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish
+from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, allowed, alternate, finish, rank_of
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
-    """Said where the optimum is not proven."""
+    """A caveat if the optimum is not proven."""
     gradients = workload.gradients
     if not alternate(gradients.dtypes) or exact_is_possible(gradients):
         return ()
@@ -65,7 +66,7 @@ def solve_alternating(question: Question) -> Solution:
     if groups is None or not allowed(groups, gradients, limits):
         status = Status.HEURISTIC
         candidates = [found for found in simple(gradients, chains, limits) if allowed(found, gradients, limits)]
-        groups = min(candidates, key=lambda found: finish(found, gradients, cost), default=None)
+        groups = least(candidates, lambda found: finish(found, gradients, cost), rank_of) if candidates else None
         groups = None if groups is None else improved(groups, gradients, cost, limits)
     if groups is None:
         return Solution(question, None, Status.INFEASIBLE)
@@ -81,36 +82,41 @@ def exact_is_possible(gradients: Gradients) -> bool:
 def two_chains(
     gradients: Gradients, chains: Sequence[Sequence[int]], cost: Cost, limits: Limits
 ) -> list[list[int]] | None:
-    """The buckets behind F(|A|, |B|) in the order in which they are sent; None where a tensor is above the limit."""
+    """The buckets behind F(|A|, |B|) in the order in which they are sent; None if a tensor is above the limit."""
     ready = [[gradients.ready_times[i] for i in chain] for chain in chains]
     prices = [_prices([gradients.sizes[i] for i in chain], cost, limits) for chain in chains]
     rows, columns = len(chains[0]) + 1, len(chains[1]) + 1
     best = np.full((rows, columns), np.inf)
     best[0, 0] = 0
-    came = np.zeros((rows, columns, 2), dtype=np.int64)
     for i in range(rows):
         if i:
-            arrivals = np.maximum(best[:i], ready[0][i - 1]) + prices[0][i, :i, None]
-            origin = arrivals.argmin(axis=0)
-            best[i] = arrivals[origin, np.arange(columns)]
-            came[i, :, 0], came[i, :, 1] = origin, np.arange(columns)
+            best[i] = (np.maximum(best[:i], ready[0][i - 1]) + prices[0][i, :i, None]).min(axis=0)
         for j in range(1, columns):
-            arrivals = np.maximum(best[i, :j], ready[1][j - 1]) + prices[1][j, :j]
-            k = int(arrivals.argmin())
-            if arrivals[k] < best[i, j]:
-                best[i, j], came[i, j] = arrivals[k], (i, k)
+            best[i, j] = min(best[i, j], (np.maximum(best[i, :j], ready[1][j - 1]) + prices[1][j, :j]).min())
     if not np.isfinite(best[-1, -1]):
         return None
-    return _walk_back(came, chains)
+    return _walk_back(best, ready, prices, chains)
 
 
-def _walk_back(came: Array, chains: Sequence[Sequence[int]]) -> list[list[int]]:
-    groups = []
-    i, j = came.shape[0] - 1, came.shape[1] - 1
-    while (i, j) != (0, 0):
-        before_i, before_j = (int(k) for k in came[i, j])
-        groups.append(list(chains[0][before_i:i] if before_i < i else chains[1][before_j:j]))
-        i, j = before_i, before_j
+def _walk_back(
+    best: Array, ready: Sequence[Sequence[float]], prices: Sequence[Array], chains: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Buckets that attain the last of ``best``: from the end the one that reaches back furthest, as in ``merge``."""
+    groups: list[list[int]] = []
+    place = [best.shape[0] - 1, best.shape[1] - 1]
+    deadline = within(float(best[-1, -1]))
+    while any(place):
+        found = []
+        for side, before in enumerate((best[: place[0], place[1]], best[place[0], : place[1]])):
+            starts = deadline - prices[side][place[side], : place[side]]
+            fits = np.flatnonzero(before <= starts)
+            fits = fits[ready[side][place[side] - 1] <= starts[fits]]
+            if len(fits):
+                found.append((place[side] - int(fits[0]), -side, float(starts[fits[0]])))
+        count, other, deadline = max(found)
+        end = place[-other]
+        place[-other] = end - count
+        groups.append(list(chains[-other][end - count : end]))
     return groups[::-1]
 
 
@@ -123,7 +129,7 @@ def _prices(sizes: Sequence[int], cost: Cost, limits: Limits) -> Array:
 
 
 def simple(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits) -> Iterator[list[list[int]]]:
-    """One bucket per tensor, one per dtype, a new one at each change of dtype, DDP's default, and many caps."""
+    """Simple plans: a bucket per tensor, per dtype, or per run of a dtype, DDP's default, and many caps."""
     yield [[i] for i in range(len(gradients))]
     yield sorted(([*chain] for chain in chains), key=lambda group: group[-1])
     yield [[i for i, _ in run] for _, run in groupby(enumerate(gradients.dtypes), key=lambda item: item[1])]
@@ -180,7 +186,7 @@ def capped(gradients: Gradients, chains: Sequence[Sequence[int]], limits: Limits
 
 
 def _closing(cap: int, most: int | None) -> Closes:
-    """As soon as a bucket holds the cap, and before it would hold more than the most."""
+    """The rule that closes a bucket once it holds the cap, and before it would hold more than ``most``."""
     return Closes(
         full=lambda held, number: held >= cap,
         over=None if most is None else lambda held, bucket, item: held > most,

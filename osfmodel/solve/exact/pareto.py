@@ -13,16 +13,18 @@ gradients at most ``MOST`` boundaries are tried; beyond these it is a heuristic,
 
 Ready order and equal or growing tails: of buckets in order the last decides, barrier or not.
 
-The service is that of the simulator where one flow fills the wires (gain 1) except that the simulator shares
+The service is that of the simulator if one flow fills the network (gain 1), except that the simulator shares
 bandwidth between transfers rather than serve them in turn; so the plan is a seed there, exact here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import le
 from typing import NamedTuple
 
 from osfmodel.cost.pricing import Pricing
+from osfmodel.entities.rounding import ranked, within
 from osfmodel.solve.exact.merge import MergeProblem
 
 WIDEST = 64
@@ -38,11 +40,15 @@ class Runs(NamedTuple):
 
 
 class _ParetoState(NamedTuple):
-    """The last ends, latest first; where the runs end; the state before."""
+    """The last ends, latest first; the ends of the runs so far; the state before."""
 
     ends: tuple[float, ...]
-    position: int
-    before: _ParetoState | None
+    cuts: tuple[int, ...]
+
+    @property
+    def rank(self) -> tuple[int, tuple[int, ...]]:
+        """Fewest buckets, then the earliest cuts, come first."""
+        return len(self.cuts), self.cuts
 
 
 def runs(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
@@ -56,12 +62,12 @@ def runs(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
 
 
 def _search(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
-    frontier: list[list[_ParetoState]] = [[_ParetoState((0,) * channels, 0, None)]]
+    frontier: list[list[_ParetoState]] = [[_ParetoState((0,) * channels, ())]]
     split = pricing.splitter("all_reduce")
     exact = True
     for i in range(1, len(problem.prefix)):
         states = [
-            _ParetoState((served(problem.ready[i - 1], *split(size), state.ends), *state.ends[:-1]), i, state)
+            _ParetoState((served(problem.ready[i - 1], *split(size), state.ends), *state.ends[:-1]), (*state.cuts, i))
             for j in range(problem.earliest[i], i)
             for size in [problem.prefix[i] - problem.prefix[j]]
             for state in frontier[j]
@@ -69,8 +75,8 @@ def _search(problem: MergeProblem, pricing: Pricing, channels: int) -> Runs:
         kept = _undominated(states)
         exact = exact and len(kept) <= WIDEST
         frontier.append(kept[:WIDEST])
-    best = min(frontier[-1], key=lambda state: state.ends[0])
-    return Runs(best.ends[0], _trace(best), exact)
+    best = frontier[-1][0]
+    return Runs(best.ends[0], best.cuts, exact)
 
 
 def served(ready: float, startup: float, transfer: float, ends: Sequence[float]) -> float:
@@ -92,17 +98,16 @@ def _marks(problem: MergeProblem) -> list[int]:
 
 
 def _undominated(states: list[_ParetoState]) -> list[_ParetoState]:
-    """Those of which no other is no later in each end, earliest first."""
-    kept: list[_ParetoState] = []
+    """The states that no other beats in each end, earliest first; of equal ones the first by rank."""
+    kept: list[tuple[_ParetoState, tuple[float, ...]]] = []
     for state in sorted(states, key=lambda state: state.ends):
-        if not any(all(a <= b for a, b in zip(other.ends, state.ends, strict=True)) for other in kept):
-            kept.append(state)
-    return kept
-
-
-def _trace(state: _ParetoState) -> tuple[int, ...]:
-    ends = []
-    while state.before is not None:
-        ends.append(state.position)
-        state = state.before
-    return tuple(reversed(ends))
+        ends, latest = state.ends, tuple(map(within, state.ends))
+        for place, (other, rounded) in enumerate(kept):
+            if all(map(le, other.ends, latest)):
+                if all(map(le, ends, rounded)) and state.rank < other.rank:
+                    kept[place] = state, latest
+                break
+        else:
+            kept = [row for row in kept if row[1][0] < ends[0] or not all(map(le, ends, row[1]))]
+            kept.append((state, latest))
+    return ranked([state for state, _ in kept], lambda state: state.ends[0], lambda state: state.rank)

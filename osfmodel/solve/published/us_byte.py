@@ -1,4 +1,4 @@
-"""US-Byte: unequal blocks of tensors, while backward runs by a priority that is searched, and after it input first.
+"""US-Byte: unequal blocks of tensors, sent by a searched priority while backward runs, and then input first.
 
 "US-Byte: an efficient communication mechanism for scheduling unequal-sized tensor blocks in distributed deep learning",
 IEEE TPDS. Only the abstract and the released planner (ZJU-CNLAB/US-Byte, dist_trainer_US-Byte.py) were available: this
@@ -18,31 +18,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate
+from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
+from osfmodel.entities.rounding import least, under, within
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import tails_of
 from osfmodel.solve.solution import PlanRule, Question, Solution, answer
 
 PARAMETER = element_bytes("float32")
-"""Bytes of what the planner counts: elements of float32."""
+"""Bytes of the unit that the planner counts in, elements of float32."""
 BASE_ELEMENTS = (2_000, 100_000, 1_000_000, 8_000_000)
 """Base partitions S_p that are tried: that of the plan in the authors' code (VGG-16), BYTESCHEDULER_PARTITION, which it
 inherits, by default and as advised for all-reduce, and one between. The authors tune it on a running job."""
-
-ROUNDING = 1e-12
-"""Relative: times closer than this are the same."""
 
 
 def solve(question: Question) -> Solution:
     """The best plan of all BASE_ELEMENTS within the limits, by the engine, or the first that attains the bound."""
     best = _answer(question, BASE_ELEMENTS[0])
     for count in BASE_ELEMENTS[1:]:
-        if _time(best) <= question.lower_bound * (1 + ROUNDING):
+        if _time(best) <= within(question.lower_bound):
             break
-        best = min(best, _answer(question, count), key=_time)
+        best = least((best, _answer(question, count)), _time, _rank)
     return best
 
 
@@ -55,8 +54,12 @@ def _time(solution: Solution) -> float:
     return math.inf if solution.timeline is None else solution.timeline.iteration_time
 
 
+def _rank(solution: Solution) -> tuple[Any, ...]:
+    return () if solution.plan is None else solution.plan.rank
+
+
 def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:
-    """All three algorithms for base blocks of ``base`` bytes. Costs other than a + b bytes: ``regression.linear``."""
+    """The plan of all three algorithms for base blocks of ``base`` bytes. Costs other than a + b bytes: ``linear``."""
     problem = problem_of(workload, *linear(pricing.cost()), base)
     _, sends = search(problem)
     sent = [0] * len(problem.names)
@@ -69,7 +72,7 @@ def plan(workload: Workload, pricing: Pricing, base: int) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class UsByteProblem:
-    """What the planner knows, per tensor from the input on: when its gradient is ready after the start of backward,
+    """Data of the planner, per tensor from the input on: when its gradient is ready after the start of backward,
     how much forward follows it (its own included), its bytes; and a, b and S_p in bytes."""
 
     names: tuple[str, ...]
@@ -81,12 +84,12 @@ class UsByteProblem:
     base: int
 
     def time(self, size: int) -> float:
-        """Seconds of one send; nothing for nothing."""
+        """Seconds of one send; 0 for no bytes."""
         return self.startup + self.per_byte * size if size else 0
 
 
 def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -> UsByteProblem:
-    """The problem of ``workload``; layers without parameters only take their time."""
+    """The problem of ``workload``; layers without parameters only add their time."""
     gradients = workload.gradients
     return UsByteProblem(
         names=gradients.names[::-1],
@@ -100,23 +103,23 @@ def problem_of(workload: Workload, startup: float, per_byte: float, base: int) -
 
 
 def search(problem: UsByteProblem) -> tuple[float, list[tuple[int, int]]]:
-    """Algorithm 3: the best time found, as ``evaluate`` has it, and its sends (layer, bytes)."""
+    """The best time found by Algorithm 3, as ``evaluate`` computes it, and its sends (layer, bytes)."""
     priority = list(range(len(problem.sizes)))
     best, sends, starts = evaluate(problem, priority)
-    layer, least = len(priority) - 1, floor(problem) * (1 + ROUNDING)
-    while layer >= 1 and best > least:
+    layer, lowest = len(priority) - 1, within(floor(problem))
+    while layer >= 1 and best > lowest:
         target = _target(problem, layer, sends, starts)
         if target < layer:
             tried = promoted(priority, layer, target)
             found = evaluate(problem, tried)
-            if found[0] < best:
+            if found[0] < under(best):
                 (best, sends, starts), priority, layer = found, tried, target
         layer -= 1
     return best, sends
 
 
 def floor(problem: UsByteProblem) -> float:
-    """No order of sends takes less: layers up to the l-th are ready no earlier than it, and the least tail is its own.
+    """A lower bound: layers up to the l-th are ready no earlier than it, and the least tail is its own.
 
     The published search goes on where this is reached, in vain.
     """
@@ -126,7 +129,7 @@ def floor(problem: UsByteProblem) -> float:
 
 
 def _target(problem: UsByteProblem, layer: int, sends: Sequence[tuple[int, int]], starts: Sequence[float]) -> int:
-    """Whose priority ``layer`` is tried at; its own where it sends nothing before the end of backward."""
+    """The layer at whose priority ``layer`` is tried; itself if it sends nothing before the end of backward."""
     first = next((start for (sender, _), start in zip(sends, starts, strict=False) if sender == layer), None)
     if first is None:
         return layer
@@ -138,7 +141,7 @@ def _target(problem: UsByteProblem, layer: int, sends: Sequence[tuple[int, int]]
 
 
 def promoted(priority: Sequence[int], layer: int, target: int) -> list[int]:
-    """``layer`` at the priority of ``target``; that one and those between them one lower."""
+    """The priorities with ``layer`` at the place of ``target``; that one and those between them one lower."""
     moved = list(priority)
     moved[layer] = priority[target]
     for other in range(target, layer):
@@ -175,7 +178,7 @@ class Phase:
     pending: list[tuple[int, int]] = field(default_factory=list)
 
     def send(self, until: float) -> None:
-        """The most urgent layer sends until just after ``until``, in one message with what it is sending already."""
+        """Send from the most urgent layer until just after ``until``, in one message with its present one."""
         layer = self.pending[0][1]
         joined = bool(self.sends) and self.sends[-1][0] == layer and self.ends[layer] == self.now
         before = self.sends[-1][1] if joined else 0
@@ -193,7 +196,7 @@ class Phase:
 
 
 def first_phase(problem: UsByteProblem, priority: Sequence[int]) -> Phase:
-    """Algorithm 1: what is sent before the last gradient is ready. The network is left idle only for lack of blocks."""
+    """Algorithm 1: the sends before the last gradient is ready. The network is left idle only for lack of blocks."""
     phase = Phase(problem, priority, left=[0] * len(priority), ends=[0] * len(priority))
     for layer in reversed(range(len(priority))):
         while phase.pending and phase.now < problem.ready[layer]:

@@ -1,7 +1,7 @@
-"""Local search over membership, order, boundaries and splits.
+"""Local search over membership, order, boundaries and splits of buckets.
 
 A plan is a sequence of chunks (``scheduling.py``): of each bucket only its kind, the last of its gradients in ready
-order, and its bytes count, as both ready times and tails grow in ready order. Which bytes travel together is then free:
+order, and its bytes count, as both ready times and tails grow in ready order. Any bytes may then travel together:
 a sequence can be filled iff for every dtype and every j the chunks of kind j or later have room for all of j..L (the
 kinds are nested, so filling from the last gradient to the first never fails). A bucket need not be contiguous in ready
 order; moving bytes between chunks, changing a kind, changing the order, cutting a chunk and joining two reach every
@@ -19,17 +19,16 @@ from itertools import pairwise
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
+from osfmodel.entities.rounding import plain_sum, under, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
-"""A chunk gives this part of its bytes to another, from all of them down."""
-ROUNDING = 1e-12
-"""Two times this close, relatively, are the same."""
+"""Parts of its bytes that a chunk tries to give to another, from all of them down."""
 
 
 @dataclass(slots=True)
 class Meter:
-    """Says how long chunks take, and counts how often it was asked. Computation is taken to go undisturbed."""
+    """The seconds of sequences of chunks, with a count of how often they were computed. Computation is undisturbed."""
 
     jobs: Jobs
     pricing: Pricing
@@ -44,36 +43,38 @@ class Meter:
         ends = self.ends(chunks)
         tails = self.jobs.tails
         late = max([end + tails[chunk.kind] for end, chunk in zip(ends, chunks, strict=True)], default=0)
-        return max(self.jobs.least, late), sum(ends) / max(len(ends), 1)
+        return max(self.jobs.least, late), plain_sum(ends) / max(len(ends), 1)
 
     def ends(self, chunks: Sequence[Chunk]) -> list[float]:
-        """When each chunk has arrived."""
+        """Seconds at which each chunk has arrived."""
         if self.objective.channels > 1:
             return self._together(chunks)
-        kind = self.objective.collectives[0]
+        kind = "reduce_scatter" if self.objective.split else "all_reduce"
         end: float = 0
         ends = []
         for chunk in chunks:
-            end = max(end, self.jobs.ready[chunk.kind]) + sum(self.price(kind, chunk.bytes))
+            startup, transfer = self.price(kind, chunk.bytes)
+            end = max(end, self.jobs.ready[chunk.kind]) + (startup + transfer)
             ends.append(end)
         if not self.objective.split:
             return ends
         for number in gathering(chunks):
-            end = end + sum(self.price("all_gather", chunks[number].bytes))
+            startup, transfer = self.price("all_gather", chunks[number].bytes)
+            end = end + (startup + transfer)
             ends[number] = end
         return ends
 
     def price(self, kind: str, size: int) -> tuple[float, float]:
-        """(start-up, transfer)."""
+        """(start-up, transfer) of a message."""
         found = self.prices.get((kind, size))
         if found is None:
             found = self.prices[kind, size] = self.pricing.split(kind, size)
         return found
 
     def _together(self, chunks: Sequence[Chunk]) -> list[float]:
-        """Several in flight: start-ups side by side, transfers at X(n) / n each, sent in this order."""
+        """Ends of chunks with several in flight, in this order: start-ups overlap, transfers run at X(n) / n each."""
         count, ready = len(chunks), self.jobs.ready
-        kind = self.objective.collectives[0]
+        kind = "reduce_scatter" if self.objective.split else "all_reduce"
         queue = [(number, *self.price(kind, chunk.bytes)) for number, chunk in enumerate(chunks)]
         if self.objective.split:
             queue += [(number + count, *self.price("all_gather", chunks[number].bytes)) for number in gathering(chunks)]
@@ -96,7 +97,7 @@ class Meter:
         return ends[count:] if self.objective.split else ends
 
     def _step(self, flows: list[list[float]], ends: list[float], now: float, waiting: float) -> float:
-        """On to the next event, or to ``waiting`` where that is ahead; flows that end there are taken out."""
+        """Advance to the next event, or to ``waiting`` if earlier; remove flows that end, and return the time."""
         sending = 0
         for flow in flows:
             sending += not flow[1]
@@ -121,19 +122,19 @@ class Meter:
 
 
 def gathering(chunks: Sequence[Chunk]) -> list[int]:
-    """The order of the all-gathers: as the next forward needs them."""
+    """The order of the all-gathers, as the next forward needs them."""
     return sorted(range(len(chunks)), key=lambda number: -chunks[number].kind)
 
 
 def improve(start: Sequence[Chunk], meter: Meter, bound: float, most: int) -> list[Chunk]:
-    """A sequence from which no move helps, or the best after ``most`` were tried; done where it attains ``bound``."""
+    """A sequence that no move improves, or the best after ``most`` moves; ends early once it attains ``bound``."""
     best = list(start)
     value = meter.time(best)
     limit = meter.asked + most
     able = Filling.of(meter.jobs)
     step = meter.jobs.grain
     moved = True
-    while moved and value[0] > bound * (1 + ROUNDING):
+    while moved and value[0] > within(bound):
         moved = False
         for chunks in moves(best, meter.jobs, step):
             if meter.asked >= limit:
@@ -145,19 +146,18 @@ def improve(start: Sequence[Chunk], meter: Meter, bound: float, most: int) -> li
 
 
 def _better(new: tuple[float, float], old: tuple[float, float]) -> bool:
-    near = old[0] * ROUNDING
-    return new[0] < old[0] - near or (new[0] <= old[0] + near and new[1] < old[1] - old[1] * 1e-6)
+    return new[0] < under(old[0]) or (new[0] <= within(old[0]) and new[1] < old[1] - old[1] * 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Says whether chunks can be filled: ``after[dtype][j]`` is the bytes of the gradients from j on."""
+    """A test whether chunks can be filled: ``after[dtype][j]`` is the bytes of the gradients from j on."""
 
     after: dict[str, list[int]]
 
     @staticmethod
     def of(jobs: Jobs) -> Filling:
-        """For the gradients of ``jobs``."""
+        """The filling of the gradients of ``jobs``."""
         found = {}
         for dtype in dict.fromkeys(jobs.dtypes):
             suffix = [0]
@@ -181,7 +181,7 @@ class Filling:
 
 
 def moves(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
-    """All neighbours, whether or not they can be filled."""
+    """All neighbours of a sequence, even those that cannot be filled."""
     for make in (_joined, _shifted, _reordered, _rekinded, _cut):
         yield from make(chunks, jobs, step)
 
@@ -225,7 +225,7 @@ def _rekinded(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[C
 
 
 def _cut(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
-    """One chunk becomes two, the earlier of an earlier kind, or the later."""
+    """Sequences with one chunk cut in two, of which the earlier has an earlier kind, or the later."""
     for u, chunk in enumerate(chunks):
         size = chunk.bytes // 2 // step * step
         if 0 < size < chunk.bytes:

@@ -1,4 +1,4 @@
-"""The best plan that is known here for the rules at hand: several constructions, then local search from the best.
+"""The best known plan for given rules: several constructions, then local search from the best.
 
 In turn, until the bound is attained: the exact optimum over all schedules of one channel (``windows``), for each line
 that the price is made of or lies on; in order, then by priority (``priority``); the exact optimum in ready order
@@ -16,7 +16,8 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
-from osfmodel.entities.plan import Objective, Plan, contiguous_plan
+from osfmodel.entities.plan import REPLICATED, Objective, Plan, contiguous_plan
+from osfmodel.entities.rounding import ranked
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import windows
@@ -30,35 +31,36 @@ from osfmodel.solve.search.local_search import Meter, improve
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
 SAME = 1e-9
-"""A plan this close to the bound, relatively, is proven best."""
+"""Relative distance to the bound below which a plan counts as proven best."""
 SETTLED = 1e-6
-"""A plan this close is as good: what is left is the rounding of cuts to whole elements."""
+"""Relative distance to the bound below which a plan is good enough: the rest is rounding to whole elements."""
 WORK = 67_000
-"""Buckets that local search times from one plan on one channel; a fifth on several, where each takes so much longer."""
+"""Most buckets that local search times from one plan on one channel; a fifth of that on several, which take longer."""
 SEVERAL = 5
 STARTS = 3
-"""Plans without caps from which local search goes on: a cap may be faster and yet lead to less."""
+"""Plans without caps to start local search from: a cap may be faster and yet lead to less."""
 TRIES = 4
 """Numbers of gradients sent in order that ``priority`` tries here."""
 SMALLEST = byte_scheduler.PARTITION
-"""Base partition at which ``us_byte`` is tried, bytes: that of ByteScheduler."""
+"""Base partition in bytes at which ``us_byte`` is tried: that of ByteScheduler."""
 FEW = 24
-"""Gradients up to which the Pareto recursion is affordable for more than two channels."""
+"""Most gradients for which the Pareto recursion is affordable with more than two channels."""
 LINES = 8
-"""Lines of a price that are tried: of a long table, those spread evenly over its hull."""
+"""Most lines of a price to try; of a long table, lines evenly spread over its hull."""
 
 
 def solve(question: Question) -> Solution:
-    """The best of all that the rules permit. OPTIMAL where it attains their bound.
+    """The best plan of all that the rules permit. OPTIMAL if it attains their bound.
 
-    Fewer channels, or whole all-reduces where a split is permitted, may be faster: all are tried. Knows no limits:
-    BEYOND_LIMITS where its plan breaks them.
+    Fewer channels, or whole all-reduces although a split is permitted, may be faster: all are tried. Has no limits:
+    BEYOND_LIMITS if its plan breaks them.
     """
+    question.require_searched()
     workload, pricing, bound = question.workload, question.pricing, question.lower_bound
     known: list[tuple[float, Plan, Timeline]] = []
     for rules in _permitted(question.objective):
         known += _best_under(workload, pricing, rules, bound)
-        known.sort(key=_rank)
+        known = _ranked(known)
         if known[0][0] <= bound * (1 + SETTLED):
             break
     time, plan, timeline = known[0]
@@ -67,16 +69,16 @@ def solve(question: Question) -> Solution:
 
 
 def _permitted(objective: Objective) -> list[Objective]:
-    """The rules as given, then with fewer channels, then the same without a split."""
+    """The rules as given, with fewer channels, and all of these without a split."""
     channels = dict.fromkeys((objective.channels, 1, 2 if objective.channels > 2 else 1))
-    splits = dict.fromkeys((objective.split, False))
-    return [replace(objective, channels=count, split=split) for split in splits for count in channels]
+    strategies = dict.fromkeys((objective.strategy, REPLICATED))
+    return [replace(objective, channels=count, strategy=name) for name in strategies for count in channels]
 
 
 def _best_under(
     workload: Workload, pricing: Pricing, rules: Objective, bound: float
 ) -> list[tuple[float, Plan, Timeline]]:
-    """The best plan found that is carried out under exactly these rules, timed."""
+    """The fastest plan found under exactly these rules, timed."""
     known: list[tuple[float, Plan, Timeline]] = []
     if _settle(known, workload, _plans(workload, pricing, pricing.rules(rules)), pricing, rules, bound):
         return known[:1]
@@ -97,7 +99,7 @@ def _settle(
     rules: Objective,
     bound: float,
 ) -> bool:
-    """Add ``plans`` in turn; whether one is as good as the bound, where it stops."""
+    """Add ``plans`` in turn, and return whether one is as good as the bound, at which it stops."""
     for plan in plans:
         _add(known, workload, plan.under(rules), pricing)
         if known[0][0] <= bound * (1 + SETTLED):
@@ -105,28 +107,28 @@ def _settle(
     return False
 
 
-def _rank(entry: tuple[float, Plan, Timeline]) -> tuple[float, int]:
-    return entry[0], len(entry[1].buckets)
+def _ranked(known: list[tuple[float, Plan, Timeline]]) -> list[tuple[float, Plan, Timeline]]:
+    return ranked(known, lambda entry: entry[0], lambda entry: entry[1].rank)
 
 
 def _starts(known: list[tuple[float, Plan, Timeline]]) -> list[Plan]:
-    """The best few of unlike buckets."""
+    """The best few plans with different buckets."""
     unlike = {plan.buckets: plan for _, plan, _ in reversed(known)}
     best = [plan for _, plan, _ in known if unlike[plan.buckets] is plan]
     return best[:STARTS]
 
 
 def _add(known: list[tuple[float, Plan, Timeline]], workload: Workload, plan: Plan, pricing: Pricing) -> None:
-    """Time ``plan``; where all-gathers could use gaps between reduce-scatters, also by priority."""
+    """Time ``plan``; if all-gathers could use gaps between reduce-scatters, time it by priority as well."""
     credits = (plan.credit, 1, CREDIT) if plan.split else (plan.credit,)
     for same in [replace(plan, credit=credit) for credit in dict.fromkeys(credits)]:
         timeline = predict_timeline(workload, same, pricing)
         known.append((timeline.iteration_time, same, timeline))
-    known.sort(key=_rank)
+    known[:] = _ranked(known)
 
 
 def _plans(workload: Workload, pricing: Pricing, objective: Objective) -> Iterator[Plan]:
-    """What is known without searching or caps, the most promising first."""
+    """Plans known without searching or caps, the most promising first."""
     gradients = workload.gradients
     if not len(gradients):
         yield Plan(workload.name, ())
@@ -170,7 +172,7 @@ def _merged(workload: Workload, pricing: Pricing) -> tuple[int, ...]:
 
 
 def _dtype_ends(workload: Workload) -> tuple[int, ...]:
-    """Everything in one message, or in one for each run of a dtype."""
+    """Ends for everything in one message, or in one for each run of a dtype."""
     dtypes = workload.gradients.dtypes
     changes = [i for i in range(1, len(dtypes)) if dtypes[i] != dtypes[i - 1]]
     return (*changes, len(dtypes))
@@ -179,7 +181,7 @@ def _dtype_ends(workload: Workload) -> tuple[int, ...]:
 def _searched(
     workload: Workload, pricing: Pricing, objective: Objective, plans: list[Plan], bound: float
 ) -> Iterator[Plan]:
-    """Local search from each of ``plans``."""
+    """Plans found by local search from each of ``plans``."""
     rules = pricing.rules(objective)
     meter = Meter(Jobs.of(workload, rules), pricing, rules)
     work = WORK // (1 if rules.channels == 1 else SEVERAL)

@@ -1,4 +1,4 @@
-"""In order, then by priority: deep layers as they become ready, the others input first, fused across tensors.
+"""Plans in order, then by priority: deep layers as they become ready, the others input first, fused across tensors.
 
 The first k gradients in ready order go first, in buckets in that order (F(k) of ``exact/merge.py``); when the last
 gradient is ready too, the rest goes, nearest the input first, in runs. With r_L the last ready time, q the tails
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -30,16 +30,17 @@ import numpy as np
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.entities.plan import Plan, grouped_plan
+from osfmodel.entities.rounding import ranked, under, within
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.exact.merge import MergeProblem, MergeTable, sweep
+from osfmodel.solve.exact.merge import MergeProblem, ends_of, sweep
 from osfmodel.solve.scheduling import Jobs
 from osfmodel.solve.solution import Limits
 from osfmodel.solve.windows import minorants
 
 HALVINGS = 24
-"""Of the interval in which a suffix value lies, before steps take over: to a 16-millionth."""
+"""Bisections of the interval of a suffix value, to a 16-millionth, before steps take over."""
 KEPT = 2048
-"""Up to so many gradients the prices of all runs are kept (16 MB)."""
+"""Most gradients for which the prices of all runs are kept (16 MB)."""
 
 
 def plan(workload: Workload, jobs: Jobs, pricing: Pricing, tries: int | None = None) -> Plan:
@@ -64,27 +65,19 @@ def groups(problem: MergeProblem, jobs: Jobs, cost: Cost, tries: int | None = No
     alone = [0, *(finish + tail for finish, tail in zip(row.finish[1:], jobs.tails, strict=True))]
     bounds = [max(alone[k], begins[k] + least[k]) for k in range(count)] + [alone[count]]
     best, chosen = alone[count], (count, list[int]())
-    hopeful = suffixes.ends(0, best - begins[0])[0] < np.inf
+    hopeful = suffixes.ends(0, under(best) - begins[0]) < np.inf
     left = count if tries is None else tries
-    for k in sorted(range(count), key=bounds.__getitem__):
-        if bounds[k] >= best or best <= jobs.least or not left:
+    for k in ranked(range(count), bounds.__getitem__, int):
+        if bounds[k] >= under(best) or best <= within(jobs.least) or not left:
             break
         if hopeful[k]:
             left -= 1
-            found = suffixes.value(k, best - begins[k], max(least[k], alone[k] - begins[k]))
+            found = suffixes.value(k, under(best) - begins[k], max(least[k], alone[k] - begins[k]))
             if found is not None:
                 best, chosen = max(alone[k], begins[k] + found[0]), (k, found[1])
-                hopeful = suffixes.ends(0, best - begins[0])[0] < np.inf
-    return [*_runs(row, chosen[0]), *(range(*run) for run in _spans(chosen[1], count))]
-
-
-def _runs(row: MergeTable, end: int) -> list[range]:
-    """The buckets behind F(end), first to last."""
-    runs = []
-    while end > 0:
-        runs.append(range(row.previous[end], end))
-        end = row.previous[end]
-    return runs[::-1]
+                hopeful = suffixes.ends(0, under(best) - begins[0]) < np.inf
+    runs = pairwise([0, *ends_of(problem, cost, row, chosen[0])])
+    return [*(range(*run) for run in runs), *(range(*run) for run in _spans(chosen[1], count))]
 
 
 def _spans(starts: Sequence[int], end: int) -> list[tuple[int, int]]:
@@ -94,7 +87,7 @@ def _spans(starts: Sequence[int], end: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Suffixes:
-    """Runs from the last gradient down. ``reach``: for each m, past the last that may share a run with it."""
+    """Runs from the last gradient down. ``reach``: for each m, the position after the last in a run with it."""
 
     prefix: Any
     tails: Any
@@ -105,7 +98,7 @@ class _Suffixes:
 
     @staticmethod
     def of(problem: MergeProblem, jobs: Jobs, cost: Cost) -> _Suffixes:
-        """Of these jobs; in rational numbers where the jobs and a price by lines are."""
+        """The suffixes of these jobs; in rational numbers if the jobs and a price by lines are rational."""
         whole = isinstance(jobs.ready[-1] + jobs.tails[-1] + cost(1), float) or not isinstance(cost, AffineCost)
         kind = float if whole else object
         reach: list[int] = []
@@ -117,7 +110,7 @@ class _Suffixes:
         )
 
     def bounds(self, cost: Cost) -> list[float]:
-        """No Lambda(k) is less: all after some l > k is sent before l's tail begins."""
+        """Lower bounds of each Lambda(k): everything after some l > k is sent before l's tail begins."""
         startup, per_byte = minorants(cost, self.largest)[-1]
         found: list[float] = []
         for k in reversed(range(len(self.tails))):
@@ -126,47 +119,50 @@ class _Suffixes:
         return found[::-1]
 
     def value(self, k: int, limit: float, enough: float) -> tuple[float, list[int]] | None:
-        """Lambda(k) and the starts of its runs, from the last down; None where it is not below ``limit``.
+        """Lambda(k) and the starts of its runs, from the last down; None if it is not below ``limit``.
 
-        Nothing below ``enough`` is looked for.
+        The search stops at ``enough``.
         """
         best = self._below(k, limit)
         low = enough
         for _ in range(HALVINGS if best else 0):
-            if best is None or not best[0] > low:
+            if best is None or best[0] <= within(low):
                 return best
             middle = (low + best[0]) / 2
             found = self._below(k, middle)
             best, low = (found, low) if found else (best, middle)
-        while best and best[0] > enough and (found := self._below(k, best[0])):
+        while best and best[0] > within(enough) and (found := self._below(k, under(best[0]))):
             best = found
         return best
 
     def _below(self, k: int, limit: float) -> tuple[float, list[int]] | None:
-        ends, following = self.ends(k, limit)
+        ends = self.ends(k, limit)
         if not ends[k] < np.inf:
             return None
         starts, position = [], k
         value: float = 0
         while position < len(self.tails):
             starts.append(position)
-            value = max(value, ends[position] + self.tails[following[position] - 1])
-            position = following[position]
+            alike = np.flatnonzero(self._times(ends, position, limit) <= within(ends[position]))
+            following = position + 1 + int(alike[0])
+            value = max(value, ends[position] + self.tails[following - 1])
+            position = following
         return value, starts[::-1]
 
-    def ends(self, k: int, limit: float) -> tuple[Any, list[int]]:
-        """G(m) for all m from k on, infinite where there is none, and where the run that begins at m ends."""
+    def ends(self, k: int, limit: float) -> Any:
+        """G(m) for all m from k on, infinite if there is none."""
         count = len(self.tails)
-        following = [0] * count
         ends = np.full(count + 1, np.inf, dtype=self.prefix.dtype)
         ends[count] = 0
         for m in range(count - 1, k - 1, -1):
-            stop = self.reach[m] + 1
-            times = ends[m + 1 : stop] + self._row(m)
-            times = np.where(times + self.tails[m : stop - 1] < limit, times, np.inf)
-            winner = int(times.argmin())
-            ends[m], following[m] = times[winner], m + 1 + winner
-        return ends, following
+            ends[m] = self._times(ends, m, limit).min()
+        return ends
+
+    def _times(self, ends: Any, m: int, limit: float) -> Any:
+        """G(l) + T(P_l - P_m) for each l after m, infinite where what follows the run then ends too late."""
+        stop = self.reach[m] + 1
+        times = ends[m + 1 : stop] + self._row(m)
+        return np.where(times + self.tails[m : stop - 1] < limit, times, np.inf)
 
     def _row(self, m: int) -> Any:
         """The prices of all runs that begin at m."""

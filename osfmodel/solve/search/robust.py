@@ -1,6 +1,6 @@
-"""One plan for several worker counts: local search on the worst slow-down against the best plan of each count.
+"""Search one plan for several worker counts: the worst slow-down against each count's best plan is minimised.
 
-An elastic job changes its worker count but not its buckets. What is minimised is the largest, over the counts, of
+An elastic job changes its worker count but not its buckets. The search minimises the largest, over the counts, of
 iteration time / iteration time of that count's own optimum. The same serves one worker count on a network that may be
 slower than stated: each cost is then a slower network. A heuristic: boundaries are moved, added and removed while that
 helps, from the best of the plans that are optimal for one cost.
@@ -13,14 +13,14 @@ from itertools import accumulate, pairwise
 
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.rounding import TIE, least
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits, allowed, groups_of
 
 STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
 PENALTY = 1000.0
-ROUNDING = 1e-12
 MOST_TRIES = 20_000
-"""Plans priced before the search stops where it is."""
+"""Most plans to price before the search stops."""
 
 
 def robust_ends(
@@ -31,7 +31,7 @@ def robust_ends(
     limits: Limits,
     ceilings: Sequence[float] = (),
 ) -> tuple[int, ...]:
-    """The bucket ends found, starting from the best of ``starts``; ``optima`` are the best iteration times.
+    """The ends of the best plan found from the best of ``starts``; ``optima`` are the best iteration times.
 
     ``ceilings`` are iteration times that should not be exceeded, for the first so many costs: :func:`penalised`.
     """
@@ -47,7 +47,7 @@ def robust_ends(
         return penalised(times, optima, ceilings)
 
     return _descend(
-        min(map(tuple, starts), key=value),
+        least(map(tuple, starts), value, lambda ends: (len(ends), ends)),
         value,
         lambda ends: allowed(groups_of(ends), gradients, limits),
         len(gradients),
@@ -58,7 +58,7 @@ def penalised(times: Sequence[float], optima: Sequence[float], ceilings: Sequenc
     """The worst slow-down against the optima, plus PENALTY times the worst relative excess over a ceiling."""
     regret = max(time / best for time, best in zip(times, optima, strict=True))
     excess = max((time / most - 1 for time, most in zip(times, ceilings, strict=False)), default=0.0)
-    return regret + PENALTY * max(excess - ROUNDING, 0.0)
+    return regret + PENALTY * max(excess - TIE, 0.0)
 
 
 def _descend(
@@ -67,7 +67,7 @@ def _descend(
     is_allowed: Callable[[tuple[int, ...]], bool],
     count: int,
 ) -> tuple[int, ...]:
-    """First improvement until none is left."""
+    """The first improvement, again and again, until there is none."""
     value, tries, improved = value_of(ends), 0, True
     while improved and tries < MOST_TRIES:
         improved = False

@@ -1,0 +1,70 @@
+"""Unusual models and loops under the executor, of two and three ranks on gloo: they train as under DDP, bit by bit."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.live import launching
+
+if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
+    import torch  # noqa: F401
+else:
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+GROUPS = {"memory": 4 * 5, "ends": 51, "loops": 67}
+"""{group of cases: how many there are, each under each plan}"""
+REFUSED = {
+    "reformatted": (
+        "UsageError: '1.weight' has shape, type and strides ((3, 2, 2, 2), 'float32', (8, 1, 4, 2)), and had "
+        "((3, 2, 2, 2), 'float32', (8, 4, 2, 1)) at execute(): convert the model before"
+    ),
+    "lazy": "UsageError: rank 0: the parameter '1.weight' has no shape yet: run one forward on every rank before",
+    "expanded": "UsageError: rank 0: elements of the parameter 'last.bias' share memory",
+    "meta": "UsageError: rank 0: the buffer 'extra' has no values",
+    "sparse": "UsageError: rank 0: the buffer 'extra' is sparse",
+    "sizes": (
+        "PlanError: rank 1 has another model than rank 0 (the buffer 'extra', float32 of (3,); on rank 0 the buffer "
+        "'extra', float32 of (2,)): give all ranks the same"
+    ),
+    "absent": (
+        "PlanError: rank 1 has another model than rank 0 (the buffer 'extra', float32 of (2,); on rank 0 nothing more)"
+    ),
+    "shared": "UsageError: 'middle.bias' got a second gradient in one backward, as where reentrant checkpoints share",
+    "copied": "ValueError: UsageError: the model is copied or saved as a whole while forward overlap puts updates off",
+}
+
+
+@pytest.fixture(scope="module")
+def two():
+    """The results of each of two ranks: all cases in one start of the processes."""
+    return launching.found("tests.live.unusual", (*GROUPS, "refused"), 2)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_they_train_as_under_ddp(two, group):
+    assert_same(two, group)
+
+
+def test_three_ranks_begin_and_go_on_alike():
+    """The same cases."""
+    three = launching.found("tests.live.unusual", tuple(GROUPS), 3)
+    for group in GROUPS:
+        assert_same(three, group)
+
+
+def assert_same(ranks, group):
+    """No parameter and no buffer differs from that under DDP, on any rank."""
+    for rank in ranks:
+        assert len(rank[group]) == GROUPS[group]
+        assert {case: said for case, said in rank[group].items() if said} == {}
+
+
+def test_what_cannot_be_trained_is_named(two):
+    """The model, what of it, and what to do, on every rank."""
+    for rank in two:
+        assert set(rank["refused"]) == set(REFUSED)
+        for what, words in REFUSED.items():
+            assert rank["refused"][what].startswith(words)

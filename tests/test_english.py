@@ -1,0 +1,60 @@
+"""Docstrings name the returned thing or the action: none begins with a question word."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+QUESTION = re.compile(r"((by|from|in|of|to|with) )?(what|who|whose|whom|which|where|that|those)\b", re.IGNORECASE)
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each string that stands by itself: docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value.strip()
+
+
+def questions(source: str) -> list[str]:
+    """``line: first line`` of each docstring that begins with a question word."""
+    found = [(line, text) for line, text in docstrings(source) if QUESTION.match(text)]
+    return [f"{line}: {text.splitlines()[0]}" for line, text in found]
+
+
+FOLDERS = sorted(path.name for path in (ROOT / "osfmodel").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("folder", [*(f"osfmodel/{name}" for name in FOLDERS), "tests", "benchmarks", "profiles"])
+def test_no_docstring_begins_with_a_question_word(folder):
+    paths = sorted(path for path in (ROOT / folder).rglob("*.py") if path != Path(__file__))
+    found = {str(path.relative_to(ROOT)): questions(path.read_text(encoding="utf-8")) for path in paths}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_the_search_for_question_words_can_fail():
+    """Oracle shown failing: on a module, an attribute, a class and a function; plain ones pass."""
+    source = '''"""What it is."""
+A = 1
+"""Of which there are some."""
+class B:
+    """By which it goes."""
+    def c(self):
+        """That of the engine.
+
+        And more.
+        """
+    def d(self):
+        """Whether there is one."""
+'''
+    assert questions(source) == [
+        "1: What it is.",
+        "3: Of which there are some.",
+        "5: By which it goes.",
+        "7: That of the engine.",
+    ]
