@@ -4,7 +4,8 @@
 
 A mutant is one small change of a line of osfmodel/{entities,cost,engine,solve,targets,formats}: a comparison, an
 operator, a constant by one, a condition negated, a statement dropped, min for max, arguments swapped, ``and`` for
-``or``, or None returned. The seed draws lines, then one change of each. A larger count continues a smaller one.
+``or``, or None returned. The seed draws lines, then one change of each, nearly the same ones after other lines were
+edited. A larger count continues a smaller one.
 
 The committed tree is copied into temporary folders; the checkout is never touched. Tests that are not live are first
 run once under coverage (some 10 minutes on two quiet cores, and only those test files that changed since). Each mutant
@@ -39,6 +40,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,16 +192,22 @@ def is_not(node: ast.expr) -> bool:
 
 
 def drawn(tree: Path, seed: int, count: int) -> list[Mutant]:
-    """Draw lines, then one mutant for each."""
+    """Draw lines, then one mutant for each, by a hash of the seed and the line: lines that change move no other."""
     by_line: dict[tuple[str, int], list[Mutant]] = {}
+    texts: dict[tuple[str, int], tuple[str, bytes]] = {}
     for folder in FOLDERS:
         for file in sorted((tree / "osfmodel" / folder).rglob("*.py")):
-            for mutant in mutants_of(file.relative_to(tree).as_posix(), file.read_bytes()):
-                by_line.setdefault((mutant.path, mutant.lines[1]), []).append(mutant)
-    rng = random.Random(seed)
-    places = sorted(by_line)
-    rng.shuffle(places)
-    return [rng.choice(by_line[place]) for place in places[:count]]
+            text = file.read_bytes()
+            lines = text.splitlines()
+            for mutant in mutants_of(file.relative_to(tree).as_posix(), text):
+                place = mutant.path, mutant.lines[1]
+                by_line.setdefault(place, []).append(mutant)
+                texts[place] = mutant.path, lines[place[1] - 1].strip()
+
+    def ranked(place: tuple[str, int]) -> tuple[str, int]:
+        return sha256(repr((seed, texts[place])).encode()).hexdigest(), place[1]
+
+    return [random.Random(ranked(place)[0]).choice(by_line[place]) for place in sorted(by_line, key=ranked)[:count]]
 
 
 # --- tests in a copy, in a process of their own ----------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 from argparse import Namespace
 
 import pytest
@@ -62,6 +63,15 @@ def test_a_larger_count_continues_a_smaller_one(monkeypatch):
     assert more[:10] == few != drawn(ROOT, 2, 10)
     assert len({(one.path, one.lines[1]) for one in more}) == 20
     assert all(one.path.startswith(("osfmodel/engine/strategies/", "osfmodel/targets/")) for one in more)
+
+
+def test_edits_elsewhere_move_few_mutants(monkeypatch, tmp_path):
+    monkeypatch.setattr(mutants, "FOLDERS", ("targets",))
+    shutil.copytree(ROOT / "osfmodel/targets", tmp_path / "osfmodel/targets")
+    edited = tmp_path / "osfmodel/targets/ddp.py"
+    edited.write_text(edited.read_text().replace("import annotations\n", "import annotations\n\nNEW = 1 + 1\n"))
+    was, now = ({(one.path, one.before, one.after) for one in drawn(tree, 1, 300)} for tree in (ROOT, tmp_path))
+    assert len(was - now) < 5
 
 
 @pytest.fixture
