@@ -23,6 +23,7 @@ from osfmodel.engine.bands import Error, band_for, bands_document, bands_of
 from osfmodel.entities.files import documents, profiles
 from osfmodel.entities.files.measurements import load_measurements
 from osfmodel.entities.measurement import Measurement
+from osfmodel.entities.rounding import plain_sum
 from osfmodel.ledger.check import check
 
 Setting: TypeAlias = tuple[str, ...]
@@ -81,7 +82,7 @@ def by_halves(found: Mapping[Setting, Sequence[Error]]) -> float:
     groups = list(found.values())
     halves = flat(groups[::2]), flat(groups[1::2])
     parts = [(coverage(*pair), len(pair[1])) for pair in (halves, halves[::-1])]
-    return sum(part * count for part, count in parts) / sum(count for _, count in parts)
+    return plain_sum(part * count for part, count in parts) / sum(count for _, count in parts)
 
 
 def by_source(errors: Sequence[Error]) -> dict[str, float]:
@@ -95,12 +96,12 @@ def by_source(errors: Sequence[Error]) -> dict[str, float]:
 
 def pooled(errors: Sequence[Error], parts: Mapping[str, float]) -> float:
     """Coverage of whole sources held out, each row weighing the same."""
-    return sum(parts[row.source] for row in errors) / len(errors)
+    return plain_sum(parts[row.source] for row in errors) / len(errors)
 
 
 def mean(parts: Mapping[str, float]) -> float:
     """The same, each source weighing the same."""
-    return sum(parts.values()) / len(parts)
+    return plain_sum(parts.values()) / len(parts)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from runs import Published
 from scipy.optimize import nnls
 
 from osfmodel import Layer, Source, Workload
+from osfmodel.entities.rounding import plain_sum
 
 FLOAT32 = 4
 RESNEXT_GROUPS = 32
@@ -149,7 +150,7 @@ def calibrate(found: Sequence[Module], seconds: Mapping[str, float], batch: int)
     ``seconds`` maps tensors to measured times. Four significant digits, so that no rounding shows in what is built.
     """
     work = loads(found, batch)
-    measured = [sum(seconds[tensor] for _, tensor, _ in module.tensors) for module in found]
+    measured = [plain_sum(seconds[tensor] for _, tensor, _ in module.tensors) for module in found]
     scale = [max(column) or 1 for column in zip(*work, strict=True)]
     fitted, _ = nnls([[value / unit for value, unit in zip(row, scale, strict=True)] for row in work], measured)
     return Load(*(float(f"{value / unit:.4g}") for value, unit in zip(fitted, scale, strict=True)))
@@ -159,7 +160,7 @@ def backward(found: Sequence[Module], constants: Load, batch: int) -> list[tuple
     """(tensor, seconds of backward before it is ready, elements) in ready order; a module's time is its first's."""
     items = []
     for module, work in zip(found, loads(found, batch), strict=True):
-        time = sum(amount * cost for amount, cost in zip(work, constants, strict=True))
+        time = plain_sum(amount * cost for amount, cost in zip(work, constants, strict=True))
         for place, (order, tensor, elements) in enumerate(sorted(module.tensors)):
             items.append((order, tensor, 0.0 if place else time, elements))
     return [(tensor, time, elements) for _, tensor, time, elements in sorted(items)]
