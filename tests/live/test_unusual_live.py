@@ -23,6 +23,7 @@ REFUSED = {
     ),
     "lazy": "UsageError: rank 0: the parameter '1.weight' has no shape yet: run one forward on every rank before",
     "expanded": "UsageError: rank 0: elements of the parameter 'last.bias' share memory",
+    "unfolded": "UsageError: rank 0: elements of the parameter 'last.extra' share memory",
     "meta": "UsageError: rank 0: the buffer 'extra' has no values",
     "sparse": "UsageError: rank 0: the buffer 'extra' is sparse",
     "sizes": (

@@ -350,6 +350,15 @@ def expanded():
     executed(model)
 
 
+def unfolded():
+    """A parameter whose rows overlap."""
+    model = Layers()
+    model.last.bias = nn.Parameter(torch.zeros(8).unfold(0, 6, 1)[0])  # which alone shares nothing
+    executed(model)
+    model.last.extra = nn.Parameter(torch.zeros(8).unfold(0, 6, 1))
+    executed(model)
+
+
 def shared():
     """One layer in two reentrant checkpoints: autograd adds to its gradient twice."""
     model = Checkpointing("first", "middle", "last")
@@ -381,6 +390,7 @@ REFUSED = {
     "reformatted": reformatted,
     "lazy": lazily,
     "expanded": expanded,
+    "unfolded": unfolded,
     "meta": lambda: executed(with_buffer(torch.empty(3, device="meta"))),
     "sparse": lambda: executed(with_buffer(torch.eye(3).to_sparse())),
     "sizes": lambda: executed(with_buffer(torch.zeros(2 + dist.get_rank()))),

@@ -18,10 +18,10 @@ def require_initial(model: Any) -> None:
             raise UsageError(f"the {what} {name!r} has no values (device meta): initialise it before execute()")
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             raise UsageError(f"the {what} {name!r} is sparse, quantised or nested: keep it as dense tensors")
-        if tensor.requires_grad and _once(tensor).numel() < tensor.numel():
+        if tensor.requires_grad and _shares(tensor):
             raise UsageError(
-                f"elements of the {what} {name!r} share memory (it is expanded), so that none can be updated by "
-                "itself: make a copy the parameter, nn.Parameter(tensor.clone()), or what it is expanded from"
+                f"elements of the {what} {name!r} share memory (it is expanded or unfolded), so that none can be "
+                "updated by itself: make a copy the parameter, nn.Parameter(tensor.clone()), or what it is a view of"
             )
 
 
@@ -52,6 +52,12 @@ def _named(model: Any) -> list[tuple[str, str, Any]]:
     """Kind, name and tensor of each parameter and buffer, once."""
     found = [("parameter", *pair) for pair in model.named_parameters()]
     return found + [("buffer", *pair) for pair in model.named_buffers()]
+
+
+def _shares(tensor: Any) -> bool:
+    """Whether elements share memory by a stride of 0, or because they are more than the places that they span."""
+    places = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return bool(tensor.numel() > min(places, _once(tensor).numel()) and tensor.numel())
 
 
 def _once(tensor: Any, like: Any = None) -> Any:
