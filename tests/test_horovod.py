@@ -138,7 +138,7 @@ def test_settings_by_name():
 def test_groups_are_on_offer_where_settings_are_recommended():
     """One tensor: no grouping can help, so plain settings do."""
     workload = workload_of([1.0], [2**20])
-    knobs = horovod.complete(horovod.best(workload, COST), workload, COST)
+    knobs = horovod.complete(horovod.best(workload, COST), workload, [COST])
     assert not knobs.use_groups
     assert knobs.groups == (("t0",),)
     assert "HOROVOD_DISABLE_GROUP_FUSION" not in horovod.config(knobs)["env"]

@@ -135,7 +135,7 @@ class TuningProblem:
 
     def complete(self, knobs: Any) -> Any:
         """``knobs`` completed with settings that only the final choice needs."""
-        return self.target.convert.complete(knobs, self.workload, self.pricings[0], self.limits)
+        return self.target.convert.complete(knobs, self.workload, self.pricings, self.limits)
 
     def search(self, best: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
         """Knobs that the target finds without a plan, and remarks; None if it has no such search, or finds none.

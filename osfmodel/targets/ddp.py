@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,7 +27,7 @@ from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import least, ranked, within
 from osfmodel.entities.units import MIB, parse_bytes, show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps
+from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps, search_caps_for_all
 from osfmodel.solve.solution import Limits, allowed, finish, rank_of
 from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, Target, require_plain, whatever_it_costs
 
@@ -161,9 +161,9 @@ def _stepped(caps: tuple[int, ...], value: Callable[[tuple[int, ...]], float]) -
     return caps
 
 
-def complete(knobs: DdpKnobs, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
+def complete(knobs: DdpKnobs, workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> DdpKnobs:
     """Add the fallback for an older torch; it does not depend on the plan, so it is searched for once."""
-    return replace(knobs, fallback=search_caps(workload, pricing.cost(), limits))
+    return replace(knobs, fallback=search_caps_for_all(workload, [pricing.cost() for pricing in pricings], limits))
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import FREE
+from osfmodel.engine import predict_timeline
 from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, steady_iteration
 from osfmodel.engine.horovod_settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.entities.compression import FP16
@@ -24,6 +25,7 @@ from osfmodel.entities.rounding import least
 from osfmodel.entities.units import MIB, show_bytes, show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
+from osfmodel.solve.search.robust import fairest
 from osfmodel.solve.solution import Case, Limits, Question
 from osfmodel.targets.horovod_search import best_settings
 from osfmodel.targets.target import (
@@ -111,12 +113,18 @@ def best(workload: Workload, pricing: Pricing) -> Loop:
     return Loop() if found is None else found.loop
 
 
-def complete(knobs: Loop, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
+def complete(knobs: Loop, workload: Workload, pricings: Sequence[Pricing], limits: Limits = Limits()) -> Loop:
     """Add the best plan as groups on offer, if groups are not in force and parameters have names."""
     if knobs.use_groups or workload.grain:
         return knobs
-    plan = optimal.solve(Question(workload, pricing, limits=limits)).plan
-    return knobs if plan is None else replace(knobs, groups=_grouped(plan).groups)
+    solutions = [optimal.solve(Question(workload, pricing, limits=limits)) for pricing in pricings]
+    plans = [solution.plan for solution in solutions if solution.plan is not None]
+    if not plans:
+        return knobs
+    plan = fairest(
+        plans, lambda plan: [predict_timeline(workload, plan, pricing).iteration_time for pricing in pricings]
+    )
+    return replace(knobs, groups=_grouped(plan).groups)
 
 
 def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:

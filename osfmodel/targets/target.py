@@ -32,7 +32,7 @@ class Conversion:
     exact:    (plan, workload) -> knobs                those that form exactly this plan (for a framework with a clock,
                                                        except release times), else PlanError; for a ``project`` that is
                                                        slow or gives others
-    complete: (knobs, workload, pricing, limits) -> knobs  adds what only the final choice needs
+    complete: (knobs, workload, pricings, limits) -> knobs  adds what only the final choice needs
     stated:   (conditions, workload) -> knobs          those that a run states; None if it states none
     unpriced: whether the default plan needs no prices
     """
@@ -41,7 +41,9 @@ class Conversion:
     project: Callable[[Plan, Workload, Pricing, Limits], Any]
     realise: Callable[[Any, Workload, Pricing], Plan]
     exact: Callable[[Plan, Workload], Any] | None = None
-    complete: Callable[[Any, Workload, Pricing, Limits], Any] = lambda knobs, workload, pricing, limits: knobs
+    complete: Callable[[Any, Workload, Sequence[Pricing], Limits], Any] = lambda knobs, workload, pricings, limits: (
+        knobs
+    )
     stated: Callable[[Mapping[str, str], Workload], Any] | None = None
     unpriced: bool = False
 

@@ -159,7 +159,7 @@ def test_what_a_framework_does_it_can_be_set_to_do(name, case):
         target.convert.default_knobs(),
         *(target.convert.project(other, workload, pricing, Limits()) for other in plain),
     ]
-    for chosen in (*knobs, target.convert.complete(knobs[1], workload, pricing, Limits())):
+    for chosen in (*knobs, target.convert.complete(knobs[1], workload, [pricing], Limits())):
         assert target.convert.forms(target.convert.realise(chosen, workload, pricing), workload)
 
 
@@ -180,7 +180,7 @@ def test_config_is_json_and_text_is_complete(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     knobs = target.convert.complete(
-        target.convert.project(plan, workload, pricing, Limits()), workload, pricing, Limits()
+        target.convert.project(plan, workload, pricing, Limits()), workload, [pricing], Limits()
     )
     assert json.loads(json.dumps(target.text.config(knobs))) == target.text.config(knobs)
     text = target.text.render(knobs, workload)

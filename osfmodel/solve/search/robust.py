@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine.recursion import communication_finish
 from osfmodel.entities.rounding import TIE, least
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits, allowed, groups_of
+
+Item = TypeVar("Item")
 
 STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
 PENALTY = 1000.0
@@ -59,6 +62,19 @@ def penalised(times: Sequence[float], optima: Sequence[float], ceilings: Sequenc
     regret = max(time / best for time, best in zip(times, optima, strict=True))
     excess = max((time / most - 1 for time, most in zip(times, ceilings, strict=False)), default=0.0)
     return regret + PENALTY * max(excess - TIE, 0.0)
+
+
+def fairest(
+    options: Sequence[Item], times_of: Callable[[Item], Sequence[float]], ceilings: Sequence[float] = ()
+) -> Item:
+    """The option whose worst slow-down against the best of them is least, and above no ceiling if one of them is.
+
+    times_of: seconds at each price
+    ceilings: seconds that should not be exceeded: :func:`penalised`
+    """
+    times = [times_of(option) for option in options]
+    best = [min(column) for column in zip(*times, strict=True)]
+    return options[least(range(len(options)), lambda number: penalised(times[number], best, ceilings))]
 
 
 def _descend(
