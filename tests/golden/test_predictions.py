@@ -25,7 +25,7 @@ def test_a_sample_of_predictions_is_unchanged(kept):
     found = {name: json.loads(json.dumps(predictions.answer(asked[name]))) for name in chosen}
     other = {name: row for name, row in found.items() if predictions.differs(kept[name], row)}
     assert {name: row for name, row in other.items() if not predictions.tied(name, kept[name], row)} == {}
-    assert len(other) < 0.04 * SAMPLE  # ties, which rounding broke when these were kept
+    assert len(other) < 0.01 * SAMPLE  # ties that rounding breaks on other machines
 
 
 def test_the_comparison_can_fail():
