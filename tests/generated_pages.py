@@ -209,7 +209,7 @@ against workload and cluster of their own trace are hollow: they are self-consis
 
 ## What this means for a prediction of yours
 
-* Every prediction carries an **error band**: nine tenths of the measured runs that communicate alike were within it.
+* Every prediction carries an **error band**: 90 % of comparable measured runs fell inside it.
   `~` says that too few did, and that the nearest regime was taken. [How the bands are made](ledger.md#error-bands).
 * A prediction is as good as the cluster file. Beyond the sizes and worker counts that were measured it carries a
   warning.

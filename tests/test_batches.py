@@ -43,7 +43,7 @@ def test_what_is_no_number_is_told(stated):
 def test_predictions_at_another_batch_size_take_times_in_proportion(workload):
     words = ["predict", "resnet50-memory", "--cluster", "v100-10gbe", "--workers", "16", "--json"]
     ended = CliRunner().invoke(main, [*words, "--batch-size", "64"])
-    assert "times in proportion to the batch, from 32 samples to 64" in ended.stderr
+    assert "no profile at batch 64: times are scaled in proportion from batch 32" in ended.stderr
     found = json.loads(ended.stdout)["compute_time_s"]
     assert found == pytest.approx(2 * workload.compute_time - workload.update_time)
     same = CliRunner().invoke(main, [*words, "--batch-size", "32"])

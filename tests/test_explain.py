@@ -192,8 +192,8 @@ def test_causes_what_is_left_and_what_was_missed_add_up_to_the_step():
     found = explain_trace(trace_of(BACKWARDS))
     off = replace(found, replayed=found.replayed - 0.1 * found.step_time)
     names = [cost.name for cost in costs(found)]
-    assert "not replayed" not in names
-    assert costs(off)[-1][:2] == ("not replayed", pytest.approx(0.1 * found.step_time))
+    assert "unexplained remainder" not in names
+    assert costs(off)[-1][:2] == ("unexplained remainder", pytest.approx(0.1 * found.step_time))
     assert sum(cost.seconds for cost in costs(off)) == pytest.approx(found.step_time, rel=0.01)
 
 

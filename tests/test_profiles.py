@@ -167,7 +167,7 @@ GOOD = {"schema_version": 1, "name": "w", "layers": [LAYER]}
         ("[1]", "a JSON list"),
         (b"\xff\xfe\x00", "not valid JSON"),
         ({**GOOD, "schema_version": 2}, "schema_version 2: this osfmodel reads version 1"),
-        ({"name": "w", "layers": [LAYER]}, "no schema_version"),
+        ({"name": "w", "layers": [LAYER]}, "is not an osfmodel file"),
         ({**GOOD, "layers": []}, "no layers"),
         ({**GOOD, "layers": [LAYER, LAYER]}, "two layers named 'a'"),
         ({**GOOD, "layers": [{**LAYER, "forward_time_s": -1}]}, "forward time of layer 'a'"),

@@ -130,7 +130,7 @@ def _bench_under(support: RunSupport, asked: BenchRequest, limit: float, place: 
 
 def _measured(asked: BenchRequest, limit: float, place: Place, watch: Watchdog) -> tuple[Findings, Surroundings]:
     """Measure with the other ranks; rank 0 saves its samples if that breaks off."""
-    beat = partial(watch.beat, "while the cluster was measured")
+    beat = partial(watch.beat, "measuring the cluster")
     beat()
     job = job_of(place, limit, group(limit), beat)
     found, surroundings = Findings(), surroundings_of(job, unmet(asked.network))

@@ -25,7 +25,7 @@ from osfmodel.targets.named_plans import make_plan, named_plan
 
 @click.command(name="memory", cls=GroupedCommand)
 @subject_options(cluster_required=False)
-@click.option("--workers", metavar="N", help="Worker count; with --cluster. Default: one worker alone.")
+@click.option("--workers", metavar="N", help="Worker count; with --cluster. Default: a single worker.")
 @plan_option("Named plan or plan file; repeatable.")
 @click.option(
     "--keeper",
@@ -61,11 +61,11 @@ def memory_command(
     """
     alone = subject.cluster_name is None
     if alone != (workers is None):
-        raise UsageError("give --cluster and --workers, or neither for one worker alone")
+        raise UsageError("give --cluster and --workers, or neither for a single worker")
     if alone and plan_names:
         raise UsageError("--plan needs --cluster and --workers: when buckets are sent depends on them")
     if alone and communicator is not None:
-        raise UsageError("--communicator needs --cluster and --workers: one worker alone has none")
+        raise UsageError("--communicator needs --cluster and --workers: a single worker has none")
     if subject.what_if.words:
         raise UsageError(f"what is kept with {subject.what_if.words} is not known here: leave that out")
     workload, cluster = load_subject(replace(subject, cluster_name=subject.cluster_name or "ring:1us,100GB/s"))
@@ -90,7 +90,7 @@ def memory_command(
             paid = pricing.for_plan(plan)
         timeline = predict_timeline(workload, plan, paid)
         executor = LOCAL if workers is None else DDP if DDP.carries(plan.plain) else RUNTIME
-        label = "one worker alone" if workers is None else label
+        label = "a single worker" if workers is None else label
         memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time
     emit(style, as_json, output, MemoryPredicted(workload.name, workload.batch_size, memories, times, (caveat(kept),)))

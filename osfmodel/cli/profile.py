@@ -179,7 +179,7 @@ def _memory(workload: Workload) -> list[str]:
     peak = memory_of(workload, plan, predict_timeline(workload, plan, free), 1, LOCAL.name).peak
     parts = ", ".join(f"{owner} {show_bytes(size)}" for owner, size in peak.held.items() if size)
     count = len(workload.segments)
-    again = f"; {how_many(count, 'block')} can be computed again" if count else ""
+    again = f"; {how_many(count, 'block')} could use activation checkpointing" if count else ""
     return [f"memory: {show_bytes(peak.bytes)} at most, in {peak.during}: {parts}{again}"]
 
 

@@ -23,6 +23,7 @@ class Cause:
 
     without:         seconds of the step without it and all causes before it in the table
     meaning:         the state of the job once it is taken away
+    label:           its name in tables, if not its key
     sentence:        about a job that it limits, given the seconds that it costs
     of_network:      whether it is about communication, not about a rank
     of_rank:         whether it points to one rank, the straggler, which is named if it costs enough
@@ -41,6 +42,7 @@ class Cause:
     caution: str = ""
     needs_all_ranks: bool = False
     stays: str = ""
+    label: str = ""
 
 
 CAUSES: Mapping[str, Cause] = MappingProxyType(
@@ -64,6 +66,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "a collective starts as soon as its gradients are there and the network is free",
             sentences.negotiation,
             of_network=True,
+            label="launch delay",
             remedy=("launch", "collectives sent as soon as their gradients are there"),
         ),
         "find-unused": Cause(
@@ -85,19 +88,20 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "every gradient is sent by itself as soon as it is there, at the same time per byte",
             sentences.late_bucket,
             of_network=True,
+            label="waits for bucket to fill",
         ),
         "bandwidth": Cause(
             Replays.without_messages,
-            "bytes cost nothing either",
+            "infinite bandwidth: bytes take no time either",
             sentences.bandwidth,
             of_network=True,
         ),
         "host": Cause(
             Replays.never_idle,
-            "the device is never idle for reasons that the trace does not show",
+            "no unexplained idle time of the device",
             sentences.host,
             remedy=("host", "a host that never keeps the device waiting"),
-            caution="at most: profiling slows the host",
+            caution="upper limit: the profiler itself slows the host",
         ),
     }
 )

@@ -130,7 +130,7 @@ _WITH_TORCH = RunSupport(
 )
 LOCAL = ExecutorRow(
     "local",
-    "one worker alone: each gradient from its backward until the update",
+    "a single worker: each gradient from its backward until the update",
     conditions={},
     effects=_of_ddp,
     storage=Storage(gradients=True, buckets=False),

@@ -186,7 +186,7 @@ def _no_trace(path: Path | Text) -> str:
     if name is None and not isinstance(path, Text) and (what := unlike(head_of(path))):
         return what
     if name is None:
-        return f"is no trace of a profiler that is known here ({', '.join(_sniffs())}), nor what osf import reads"
+        return f"is not a profiler trace that osfmodel reads ({', '.join(_sniffs())}), nor a file for osf import"
     if name == "osfmodel":
         return (
             "is a file of osfmodel, no trace of a profiler: osf predict, osf tune and osf report take a workload, and "

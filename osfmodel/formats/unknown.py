@@ -56,7 +56,7 @@ def explained(head: str, known: Sequence[str]) -> str:
     if len(columns) > 1 and start[0] not in "{[<" and start.isprintable() | ("\n" in start):
         shown = ", ".join(columns[:MOST_COLUMNS])[:200] + (" ..." if len(columns) > MOST_COLUMNS else "")
         return f"has the columns {shown}: {'; '.join(_missing(columns, form) for form in NEEDED)}"
-    return f"is of no format that is known here ({', '.join(known)}): {start[:60]!r}"
+    return f"has no format that osfmodel reads ({', '.join(known)}); it begins {start[:60]!r}"
 
 
 def _missing(columns: Sequence[str], form: str) -> str:

@@ -82,11 +82,12 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
     smallest, largest = min(sizes), max(sizes)
     notes = []
     if largest > measured[1]:
-        notes.append(f"messages above {show_bytes(measured[1])}, the largest measured, are extrapolated")
+        notes.append(f"messages over {show_bytes(measured[1])} were not measured; their times are extrapolated")
     if smallest < measured[0]:
         flat = isinstance(cost, TableCost) and cost.sizes[0] >= measured[0]
-        how = "priced like that one" if flat else "extrapolated"
-        notes.append(f"messages below {show_bytes(measured[0])}, the smallest measured, are {how}")
+        least = show_bytes(measured[0])
+        how = f"they are assumed to take as long as {least}" if flat else "their times are extrapolated"
+        notes.append(f"messages under {least} were not measured; {how}")
     return tuple(notes)
 
 

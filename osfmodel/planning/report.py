@@ -163,7 +163,7 @@ class Report:
             return self.tuning.verdict
         gain = 1 - self.tuned.iteration_time / traced.iteration_time
         if gain < WORTHWHILE:
-            return f"No improvement worth having: {max(gain, 0):.2%} over the buckets of the trace. Keep them."
+            return f"Keep the buckets of the trace: tuning would save only {max(gain, 0):.2%}."
         saved = f"{gain:.1%} less time than with the buckets of the trace"
         if not self.tuning.improvement:
             return f"{saved}: by the default of {self.tuning.target}, over which tuning brings nothing."

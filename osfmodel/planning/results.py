@@ -233,13 +233,16 @@ class Tuning:
                 else f"{-worst.gain:.1%} more time than the default: the limits cost more than tuning gains."
             )
         if not self.improvement:
-            return f"No improvement worth having: {max(best.gain, 0):.2%} over the default{where}. Keep the default."
+            return f"Keep the default: tuning would save only {max(best.gain, 0):.2%}{where}."
         saved = f"{best.gain:.1%} less time than the default{where}"
         if best.left < PROVEN:
-            return f"{saved}; proven: no schedule {self._rules} is faster."
-        return f"{saved}; no schedule {self._rules} can save more than another {best.left:.1%}."
+            return f"{saved}. Optimal: {self._rules}, no schedule is faster (to within {PROVEN:.2%})."
+        rules = self._rules[0].upper() + self._rules[1:]
+        return f"{saved}. {rules}, no schedule could save more than another {best.left:.1%}."
 
     @property
     def _rules(self) -> str:
         plain = self.plan.objective.plain and self.cluster.in_flight == 1
-        return "on one channel with a barrier" if plain else "under these rules"
+        if plain:
+            return "with one collective at a time and all gradients in before the optimizer step"
+        return "under these rules"

@@ -79,7 +79,9 @@ def tune(
     chosen = require(target or "ddp", CONFIG_TARGETS, "target")
     objective = chosen.objective if objective.plain else objective
     if limits != Limits() and not objective.plain:
-        raise UsageError("limits on buckets are not known to the planner of these rules: leave them out")
+        raise UsageError(
+            f"--max-bucket and --max-buckets do not work with --for {target or 'ddp'} under these rules: leave them out"
+        )
     if objective != chosen.objective and not chosen.executes:
         has = "one collective at a time and a barrier" if chosen.objective.plain else "rules of its own"
         raise UsageError(f"{target or 'ddp'} has {has}: tune --for runtime instead")
@@ -235,7 +237,8 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
         return []
     times, worst = task.times(knobs)[0], task.judged(knobs)[0]
     apart = f"up to {show_time(worst)} ({worst / times - 1:+.1%})" if worst > times else "no more than that"
-    return [f"times are with the host in step with the device; up to {max(task.leads):g} times ahead, {apart}"]
+    lead = f"{max(task.leads):g} times"
+    return [f"times assume that the CPU does not run ahead of the GPU; if it does (up to {lead}), {apart}"]
 
 
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:
@@ -245,5 +248,5 @@ def _margin(task: TuningProblem, knobs: Any) -> list[str]:
         slower = task.slower(factor)
         pairs = zip(slower.judged(knobs), slower.judged(default), strict=True)
         if any(mine > theirs * (1 + NEGLIGIBLE) for mine, theirs in pairs):
-            return [f"on a network {factor:g} times as slow as stated the default would be faster"]
+            return [f"if the real network is {factor:g} times slower than described, this plan loses to the default"]
     return []

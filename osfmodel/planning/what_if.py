@@ -114,10 +114,10 @@ class WhatIf:
         said = [f"{idleness}: --compute scales the rest too"] if idleness else []
         said += [caveat(cluster)] if Network(self.bandwidth, self.latency) != Network() else []
         said.append(compression_called(self.compression)[0].caveat)
-        said += ["adding up the gradients of micro-batches takes no time here"] if self.accumulate > 1 else []
+        said += ["assumes that gradient accumulation itself is free"] if self.accumulate > 1 else []
         cast = "none" if not compression_called(self.compression)[0].caveat else self.compression
         beyond = replace(self, compression=cast, batch_size=None, global_batch=None).words
-        said += [f"error bands are those of set-ups as they were measured, without {beyond}"] if beyond else []
+        said += [f"the error band does not cover this what-if ({beyond})"] if beyond else []
         return tuple(filter(None, said))
 
     @property

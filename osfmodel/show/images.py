@@ -91,7 +91,7 @@ def _patches(gantts: Sequence[Gantt]) -> list[Any]:
     patches = [Patch(facecolor=FILLS[kind], label=KINDS[kind]) for kind in kinds_of(gantts)]
     patches.append(Patch(facecolor=WIRE, label="collective"))
     patches.append(Patch(facecolor=WIRE, edgecolor="#7a2e00", hatch="////", linewidth=0, label="exposed"))
-    return [*patches, Line2D([], [], color="black", linestyle=":", linewidth=1, label="one worker alone ends")]
+    return [*patches, Line2D([], [], color="black", linestyle=":", linewidth=1, label="a single worker ends")]
 
 
 def plot_check(checked: Iterable[Checked], path: str) -> None:

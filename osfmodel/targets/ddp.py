@@ -262,7 +262,7 @@ if "bucket_cap_mb_list" in inspect.signature(DDP.__init__).parameters:  # torch 
 WRAPPED = """
 model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual{hook}
 
-# The same elsewhere, in the place of the line above:
+# Equivalents (use instead of the line above):
 # Lightning:   Trainer(strategy=DDPStrategy(**ddp_kwargs))
 # Accelerate:  handler = DistributedDataParallelKwargs()
 #              handler.to_kwargs = lambda: ddp_kwargs

@@ -171,8 +171,8 @@ def _grouped(names: Sequence[str], ends: frozenset[int]) -> FsdpKnobs:
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Limits of a prediction for FSDP2."""
     return (
-        "FSDP2 with reshard_after_forward=False, a reduce-scatter and an all-gather for each group: resharding gathers "
-        "once more in backward, which is not in these times, nor is what copies into and out of messages take",
+        "FSDP2 is predicted with reshard_after_forward=False; not modelled: gathering again in backward "
+        "(reshard_after_forward=True), and copies into and out of messages",
     )
 
 
@@ -207,7 +207,7 @@ def render(knobs: FsdpKnobs, workload: Workload) -> str:
 
 
 TEMPLATE = """\
-# FSDP2 groups for {name}: {count} groups of modules, inner ones first; what is in none is the root's.
+# FSDP2 groups for {name}: {count} groups of modules, inner ones first; modules not listed stay in the root group.
 # With resharding after forward, the default, parameters are gathered once more in backward: less memory, more to send.
 from torch.distributed.fsdp import fully_shard
 

@@ -164,7 +164,11 @@ def words(knobs: Loop) -> str:
 def caveats(workload: Workload) -> tuple[str, ...]:
     """Assumptions of the prediction."""
     known = any(layer.enqueue_time is not None for layer in workload.layers)
-    return () if known else ("Horovod with the host in step with the device (ahead, it would fuse more)",)
+    return (
+        ()
+        if known
+        else ("Horovod is predicted as if the CPU did not run ahead of the GPU; if it does, Horovod fuses more",)
+    )
 
 
 def config(knobs: Loop) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_a_rank_that_dies_ends_all_and_what_was_measured_is_kept(tmp_path):
     command = [sys.executable, "-c", script, "-o", str(tmp_path / "mine.json")]
     first, second = cluster.local(2).run(command, timeout=60)
     assert (first.status, second.status) == (1, 9)
-    assert "rank 0: lost another worker while the cluster was measured" in told(first)[0]
+    assert "rank 0: lost another worker while measuring the cluster" in told(first)[0]
     assert_kept(first, tmp_path / "mine.partial.json")
 
 
@@ -109,7 +109,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path, signal):
     script = AT_FOURTH.format(what=f"if os.environ['RANK'] == '0': os.kill(os.getpid(), signal.{signal})")
     first, second = cluster.local(2).run([sys.executable, "-c", script, "-o", str(tmp_path / "c.json")], timeout=60)
     assert first.status == 130
-    assert f"stopped by {signal} while the cluster was measured" in told(first)[0]
+    assert f"stopped by {signal} while measuring the cluster" in told(first)[0]
     assert_kept(first, tmp_path / "c.partial.json")
     assert second.status in (1, -9)
 
@@ -127,7 +127,7 @@ def test_so_does_one_while_a_collective_waits(tmp_path):
     command = [sys.executable, "-c", AT_FOURTH.format(what=WAITING.strip()), "-o", str(tmp_path / "c.json")]
     first, _ = cluster.local(2).run(command, timeout=60)
     assert first.status == 130
-    assert "stopped by SIGTERM while the cluster was measured" in told(first)[0]
+    assert "stopped by SIGTERM while measuring the cluster" in told(first)[0]
     assert_kept(first, tmp_path / "c.partial.json")
 
 
@@ -139,7 +139,7 @@ def test_a_result_that_cannot_be_kept_is_told(tmp_path):
     first, _ = cluster.local(2).run([sys.executable, "-c", script, *words], timeout=60)
     assert first.status == 1
     (line,) = told(first)
-    assert "lost another worker while the cluster was measured" in line
+    assert "lost another worker while measuring the cluster" in line
     assert "; what was measured could not be kept: " in line
 
 

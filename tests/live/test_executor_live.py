@@ -188,7 +188,7 @@ def test_three_ranks_train_as_with_ddp():
 
 OWN = {
     "raise": "ValueError: no gradient today",
-    "hang": "JobError: lost another worker in the collective of bucket",
+    "hang": "JobError: lost another worker while waiting for the collective of bucket",
     "lack": "UsageError: 9 parameters got no gradient in backward, 'stem.0.weight' the first",
     "zero": "UsageError: gradients are still under way while forward overlaps communication",
     "twice": "UsageError: the gradient of 'head.bias' of the step before is still in place",
@@ -216,7 +216,9 @@ def test_what_goes_wrong_on_one_rank_ends_on_every_rank():
             elif after:
                 assert told.startswith("JobError: an error ended this executor")
             else:
-                assert told.startswith(OWN[fault] if place == 1 else "JobError: lost another worker in the collective")
+                assert told.startswith(
+                    OWN[fault] if place == 1 else "JobError: lost another worker while waiting for the collective"
+                )
         if place != 1:
             assert_lost(lines[1]["uncaught"])
 
@@ -229,5 +231,5 @@ def test_a_rank_that_is_lost_is_noticed():
 
 def assert_lost(told: list[str]) -> None:
     """First that another rank was lost, then that this executor is of no use any more."""
-    assert told[0].startswith("JobError: lost another worker in the collective of bucket")
+    assert told[0].startswith("JobError: lost another worker while waiting for the collective of bucket")
     assert told[1].startswith("JobError: an error ended this executor")

@@ -232,7 +232,7 @@ def test_what_fails_under_horovod_is_told_by_every_rank(tmp_path, factory, plan,
         said = one.stderr.splitlines()[-1]
         assert said.startswith(f"osf: rank {rank}: ")
         assert message in said
-        assert "(on rank 0 in repeat 1 of plan" in said
+        assert "(on rank 0 while running repeat 1 of plan" in said
     assert not processes_in(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.json"]
 

@@ -315,7 +315,9 @@ def test_a_killed_rank_ends_the_others(tiny, tmp_path, victim):
     assert ended[victim].code == -signal.SIGKILL
     other = ended[1 - victim]
     assert other.code == 1
-    assert other.stderr.splitlines()[-1].startswith(f"osf: rank {1 - victim}: lost another worker in repeat ")
+    assert other.stderr.splitlines()[-1].startswith(
+        f"osf: rank {1 - victim}: lost another worker while running repeat "
+    )
     assert len(load_measurements(tmp_path / "run.json")) >= 1
     assert not list(tmp_path.glob(".run.json.*"))
 
@@ -330,7 +332,7 @@ def test_a_signal_ends_every_rank_and_keeps_what_there_is(tiny, tmp_path, number
         line = one.stderr.splitlines()[-1]
         assert one.code in (130, 1)
         assert line.startswith(f"osf: rank {rank}: ")
-        assert f"stopped by {name} in repeat" in line or "lost another worker" in line
+        assert f"stopped by {name} while running repeat" in line or "lost another worker" in line
     assert 130 in [one.code for one in ended]
     assert len(load_measurements(tmp_path / "run.json")) >= 1
 
@@ -379,9 +381,9 @@ def test_progress_on_a_terminal(tmp_path):
     told = ended.stderr.splitlines()
     assert all(line.startswith("osf: ") for line in told)
     for begun in (
-        "while plan 'single' was made",
-        "while the losses of plan 'single' were compared",
-        "in repeat 1 of plan 'ddp'",
+        "preparing plan single (2 of 2)",
+        "comparing the losses of plan 'single'",
+        "running repeat 1 of plan 'ddp'",
     ):
         assert told.count(f"osf: {begun}") == 1
     assert [line for line in told if line.startswith(("osf: 1 of 2: ddp ", "osf: 2 of 2: single "))] == told[-3::2]

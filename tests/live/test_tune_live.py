@@ -268,7 +268,7 @@ def test_a_killed_rank_ends_the_others_and_what_was_found_is_kept(tiny, tmp_path
     first, second = finish(started)
     assert (first.code, second.code) == (1, -signal.SIGKILL)
     line = first.stderr.splitlines()[-1]
-    assert line.startswith("osf: rank 0: lost another worker in repeat ")
+    assert line.startswith("osf: rank 0: lost another worker while running repeat ")
     assert "in found there are workload.json, cluster.json, tuned.json, runs.json" in line
     folder = tmp_path / "found"
     assert osf.load_cluster(folder / "cluster.json").name

@@ -95,14 +95,14 @@ def test_why_ranks_did_not_meet(text, meaning):
     [
         (
             "[/a/gloo/transport/tcp/pair.cc:553] [1] Connection closed by peer [10.0.0.1]:1",
-            "lost another worker in step 3: it ended or stopped answering",
+            "lost another worker while timing step 3: it ended or stopped answering",
         ),
-        ("shapes do not\nfit", "failed in step 3: RuntimeError: shapes do not"),
-        ("", "failed in step 3: RuntimeError"),
+        ("shapes do not\nfit", "failed while timing step 3: RuntimeError: shapes do not"),
+        ("", "failed while timing step 3: RuntimeError"),
     ],
 )
 def test_torch_in_one_line(text, meaning):
-    error = explained(RuntimeError(text), "in step 3")
+    error = explained(RuntimeError(text), "timing step 3")
     assert isinstance(error, JobError)
     assert meaning in str(error)
     assert "\n" not in str(error)
@@ -177,9 +177,9 @@ def test_a_second_signal_does_not_disturb_the_end(ends, number):
         saved.append(1)
 
     with Watchdog(0, 60) as watch:
-        watch.beat("in step 3")
+        watch.beat("timing step 3")
         watch.saving = save
-        with pytest.raises(StoppedError, match=f"stopped by {number.name} in step 3"):
+        with pytest.raises(StoppedError, match=f"stopped by {number.name} while timing step 3"):
             signal.raise_signal(number)
         with pytest.raises(EndedError, match="stopped"):
             watch.end("stopped", StoppedError.exit_code)
@@ -190,10 +190,10 @@ def test_the_watching_thread_ends_what_stands_still(ends, monkeypatch):
     """In the words of whoever allowed so little, and otherwise in its own."""
     monkeypatch.setattr(threading, "excepthook", lambda found: None)  # the end that a process would have
     saved = []
-    for stuck, message in ((JobError("nobody came"), "nobody came"), (None, "nothing went on for 10.00 ms in step 3")):
+    for stuck, message in ((JobError("nobody came"), "nobody came"), (None, "nothing went on for 10.00 ms while timing step 3")):
         with Watchdog(0, 60) as watch:
             watch.saving = lambda: saved.append(1)
-            watch.beat("in step 3")
+            watch.beat("timing step 3")
             with watch.allowing(0.01, stuck):
                 watch._thread.join(10)
         assert ends[-1][1].startswith(message)

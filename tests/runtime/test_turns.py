@@ -112,9 +112,11 @@ def test_other_ranks_are_refused(places, said):
 
 def test_the_error_that_a_rank_raised_is_told_by_all():
     lost = Failure("RuntimeError: connection closed by peer")
-    with pytest.raises(UsageError, match=r"no module 'gone' \(on rank 1 in repeat 1\)"):
-        raise error_of([(0, lost), (1, Failure("no module 'gone'", "UsageError"))], "in repeat 1")
-    with pytest.raises(JobError, match="Horovod failed on rank 0 in repeat 1: RuntimeError: connection closed"):
-        raise error_of([(0, lost), (1, lost)], "in repeat 1")
+    with pytest.raises(UsageError, match=r"no module 'gone' \(on rank 1 while running repeat 1\)"):
+        raise error_of([(0, lost), (1, Failure("no module 'gone'", "UsageError"))], "running repeat 1")
+    with pytest.raises(
+        JobError, match="Horovod failed on rank 0 while running repeat 1: RuntimeError: connection closed"
+    ):
+        raise error_of([(0, lost), (1, lost)], "running repeat 1")
     with pytest.raises(JobError, match="theirs"):
-        raise error_of([(1, Failure("theirs", "ErrorOfTheirs"))], "in repeat 1")
+        raise error_of([(1, Failure("theirs", "ErrorOfTheirs"))], "running repeat 1")

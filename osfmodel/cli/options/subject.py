@@ -174,4 +174,6 @@ def warn_of_batches(workload: Workload, what_if: WhatIf, counts: Sequence[int], 
             f'--batch-size {others[0]} as they are; add "batch_size" to its file for times of another'
         )
     elif other is None and others:
-        warn(f"times in proportion to the batch, from {workload.batch_size} samples to {', '.join(others)}")
+        warn(
+            f"no profile at batch {', '.join(others)}: times are scaled in proportion from batch {workload.batch_size}"
+        )

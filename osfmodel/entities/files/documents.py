@@ -231,8 +231,9 @@ def decode(text: bytes, kind: str, document: type[Document]) -> Document:
 def _require_version(raw: Mapping[str, Any]) -> None:
     version = raw.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        have = "no schema_version" if version is None else f"schema_version {version!r:.40}"
-        raise DataError(f"has {have}: this osfmodel reads version {SCHEMA_VERSION}")
+        if version is None:
+            raise DataError("is not an osfmodel file (no schema_version); to convert another tool's output: osf import")
+        raise DataError(f"has schema_version {version!r:.40}: this osfmodel reads version {SCHEMA_VERSION}")
 
 
 def _place(message: str) -> str:

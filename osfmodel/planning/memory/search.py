@@ -85,8 +85,8 @@ def tune_memory(
     after = least([fit for fit in fast if _changes(fit) == fewest], lambda fit: 1 / fit.throughput)
     warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     if other is None and after.batch_size != workload.batch_size:
-        changed = f"from {workload.batch_size} samples to {after.batch_size}"
-        warnings += (f"times and activations in proportion to the batch, {changed}: --also FILE makes that a line",)
+        scaled = f"times and activations are scaled in proportion from batch {workload.batch_size}"
+        warnings += (f"no profile at batch {after.batch_size}: {scaled} (give --also FILE for a second profile)",)
     return MemoryTuning(workload, cluster, workers, demand, before, after, largest, tuple(fits), warnings)
 
 

@@ -104,9 +104,11 @@ def _several(job: CollectiveJob, request: MeasurementRequest, findings: Findings
             _together(job, request, size, count, channels[count], findings)
         if thorough or findings.threads != 1:
             _in_one_queue(job, request, size, counts[-1], findings)
-        told = [f"{count}: {show_time(time)}" for count, time in findings.together.get(size, {}).items()]
-        told += [f"{len(queue)} in one queue: {show_time(queue[-1])}" for queue in [findings.queues.get(size)] if queue]
-        tell(f"at once, {show_bytes(size)}: {', '.join(told)}")
+        told = [f"{count} in {show_time(time)}" for count, time in findings.together.get(size, {}).items()]
+        told += [
+            f"{len(queue)} in one group in {show_time(queue[-1])}" for queue in [findings.queues.get(size)] if queue
+        ]
+        tell(f"concurrent {show_bytes(size)}: {', '.join(told)}")
     for used in channels.values():
         used.close()
 

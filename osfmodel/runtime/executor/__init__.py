@@ -301,7 +301,7 @@ class Executor:
         """Wait until a collective has ended, if there is one."""
         if message.work is not None:
             what = "saying which parameters were used" if message is self._census else f"of bucket {message.number}"
-            finish(message, f"in the collective {what}")
+            finish(message, f"waiting for the collective {what}")
 
     def _before_forward(self, model: Any, *_: Any) -> None:
         """Raise UsageError if the model has other parameters; ``functional_call`` puts plain tensors in their place."""

@@ -161,7 +161,7 @@ def error_of(failed: Sequence[tuple[int, Failure]], doing: str) -> OsfError:
     """
     rank, (said, kind) = next((entry for entry in failed if entry[1].kind), failed[0])
     found = getattr(errors, kind or "", JobError)
-    where = f"on rank {rank} {doing}"
+    where = f"on rank {rank} while {doing}"
     return found(f"{said} ({where})") if kind else JobError(f"Horovod failed {where}: {said}")
 
 

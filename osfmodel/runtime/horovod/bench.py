@@ -37,7 +37,7 @@ def measure_cluster(
     asked: BenchRequest, limit: float, place: Place, tell: Callable[[str], None], watch: Watchdog
 ) -> Cluster:
     """The cluster as Horovod's collectives see it, on every rank. Raises as :func:`measure`."""
-    watch.beat("while Horovod's cluster was measured")
+    watch.beat("measuring Horovod's cluster")
     turns = HorovodTurns(place, limit, watch)
     found = measure(turns, asked.request.sizes, asked.request.repeat, tell)
     return cluster_of(found, turns, asked.label, unmet(asked.network).network)

@@ -118,11 +118,11 @@ def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[st
     runs: list[Measurement] = []
     reference: list[float] = []
     if series.verify:
-        turns.watch.beat("while the default's losses were taken")
+        turns.watch.beat("taking the losses of the default")
         reference = turns.run(Loop(), _task(series, Loop(), series.iterations))["losses"]
     for repeat in range(1, series.repeats + 1):
         for label, loop in series.loops.items():
-            turns.watch.beat(f"in repeat {repeat} of plan {label!r}")
+            turns.watch.beat(f"running repeat {repeat} of plan {label!r}")
             found = turns.run(loop, _task(series, loop, series.iterations))
             run = _measurement(series, turns, label, (repeat, tuple(found["samples"])))
             if series.verify:
@@ -152,7 +152,7 @@ def _note(series: Series, turns: HorovodTurns, folder: Path, tell: Callable[[str
     """Run one more turn of each with Horovod's timeline, which takes a core of rank 0 for itself."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (label, loop) in enumerate(series.loops.items()):
-        turns.watch.beat(f"while the timeline of plan {label!r} was written")
+        turns.watch.beat(f"writing the timeline of plan {label!r}")
         path = folder / f"{number}-{name_of(loop).replace(',', '-')}.json"
         noted = {"HOROVOD_TIMELINE": str(path.resolve()), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
         turns.run(loop, _task(series, loop, NOTED), noted)

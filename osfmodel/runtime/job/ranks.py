@@ -182,11 +182,11 @@ def require_agreement(what: str) -> None:
 
 
 def explained(error: Exception, doing: str) -> JobError:
-    """The error for an exception of torch or a model: a line that says whose fault it was."""
+    """The error for an exception of torch or a model while ``doing``: a line that says whose fault it was."""
     text = f"{type(error).__name__} {error}".lower()
     if any(sign in text for sign in LOST):
-        return JobError(f"lost another worker {doing}: it ended or stopped answering ({_first_line(error)})")
-    return JobError(f"failed {doing}: {type(error).__name__}: {_first_line(error)}")
+        return JobError(f"lost another worker while {doing}: it ended or stopped answering ({_first_line(error)})")
+    return JobError(f"failed while {doing}: {type(error).__name__}: {_first_line(error)}")
 
 
 def end_now(rank: int, message: str, code: int) -> NoReturn:
@@ -243,7 +243,7 @@ class Watchdog:
         self._ear.close()
 
     def beat(self, doing: str) -> None:
-        """Note progress: ``doing`` describes the next step in error messages."""
+        """Note progress: ``doing`` names the next step, as in "measuring the cluster"."""
         if doing != self.doing:
             self.telling(doing)
         self.doing, self.last = doing, time.monotonic()
@@ -273,7 +273,7 @@ class Watchdog:
 
     def _stopped(self, name: str) -> str:
         why = "" if name == "SIGINT" else ": another rank failed, or somebody ended the run"
-        return f"stopped by {name} {self.doing}{why}"
+        return f"stopped by {name} while {self.doing}{why}"
 
     def _look(self) -> None:
         while not self._done.wait(TICK):
@@ -282,9 +282,9 @@ class Watchdog:
             if self.signalled and now - self.signalled[1] > GRACE:
                 self.end(self._stopped(self.signalled[0]), StoppedError.exit_code)
             if self._parent is not None and os.getppid() != self._parent:
-                self.end(f"torchrun ended without us {self.doing}", 1)
+                self.end(f"torchrun ended without us while {self.doing}", 1)
             if now - self.last > self.patience:
-                waited = f"nothing went on for {show_time(self.patience)} {self.doing}"
+                waited = f"nothing went on for {show_time(self.patience)} while {self.doing}"
                 self.end(str(self.stuck or f"{waited}: another worker or the network is stuck"), 1)
 
     def _hear(self, now: float) -> None:
@@ -313,7 +313,7 @@ def together(place: Place, limit: float, work: Callable[[Watchdog], Made]) -> Ma
     """
     with Watchdog(place.rank, limit + MARGIN) as watch:
         try:
-            watch.beat(f"while {place.world} workers were to meet at {place.address}")
+            watch.beat(f"waiting for {place.world} workers to meet at {place.address}")
             # torch waits without end for a greeting where something else listens on its port.
             with watch.allowing(2 * limit, not_met(place, 2 * limit)):
                 join(place, limit)

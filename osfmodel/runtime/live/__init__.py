@@ -110,7 +110,7 @@ def _require_usable(here: Session) -> None:
         raise UsageError(
             "osf tune --live needs DDP's bucket_cap_mb_list (torch 2.13): osf run --comm-hook does without"
         )
-    here.decided(make, "while the folder was made")
+    here.decided(make, "making the folder")
 
 
 def _workload(here: Session) -> Workload:
@@ -118,13 +118,13 @@ def _workload(here: Session) -> Workload:
     asked = here.asked
     given = asked.workload or (None if asked.real else asked.subject)
     if given is None:
-        workload = here.decided(_profiled(here), "while profiles were compared")
+        workload = here.decided(_profiled(here), "comparing profiles")
     else:
-        workload = here.decided(lambda: profiles.load_workload(given), "while the workload was read")
+        workload = here.decided(lambda: profiles.load_workload(given), "reading the workload")
         note = other_threads(workload, here.place.device) if asked.real else ""
         if note and here.first:
             here.voice.line(f"warning: {note}")
-    here.decided(lambda: _start_over(here, workload), f"while {WORKLOAD} was written")
+    here.decided(lambda: _start_over(here, workload), f"writing {WORKLOAD}")
     return workload
 
 
@@ -145,7 +145,7 @@ def _profiled(here: Session) -> Callable[[], Workload]:
     """Profile the model on this rank, while the others do the same."""
     import torch.distributed as dist
 
-    doing = "while the model was profiled"
+    doing = "profiling the model"
 
     def tell(number: int, count: int) -> None:
         here.watch.beat(doing)
@@ -164,17 +164,17 @@ def _profiled(here: Session) -> Callable[[], Workload]:
 def _cluster(here: Session, workload: Workload) -> Cluster:
     given = here.asked.cluster
     if given is not None:
-        cluster = here.decided(lambda: load_cluster(given), "while the cluster was read")
+        cluster = here.decided(lambda: load_cluster(given), "reading the cluster")
     else:
-        cluster = here.decided(_benched(here, workload), "while the cluster was put together")
-    here.decided(lambda: here.keep(CLUSTER, lambda path: profiles.save(cluster, path)), f"while {CLUSTER} was written")
+        cluster = here.decided(_benched(here, workload), "putting the cluster together")
+    here.decided(lambda: here.keep(CLUSTER, lambda path: profiles.save(cluster, path)), f"writing {CLUSTER}")
     return cluster
 
 
 def _benched(here: Session, workload: Workload) -> Callable[[], Cluster]:
     """Measure the network between the ranks, at the sizes that plans of ``workload`` send."""
     compute = "sleep" if not here.asked.real and here.place.device == "cpu" else "busy"
-    beat = partial(here.watch.beat, "while the cluster was measured")
+    beat = partial(here.watch.beat, "measuring the cluster")
     job = job_of(here.place, here.asked.limit, here.control, beat)
     found, surroundings = Findings(), surroundings_of(job, unmet(None))
 
@@ -212,7 +212,7 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
         promised = 1 - best.outcomes[0].tuned_time / tuning.outcomes[0].tuned_time
         return Planned(tuning, best if promised >= LITTLE else None)
 
-    planned = here.decided(make, "while the plan was made", planning=True)
+    planned = here.decided(make, "making the plan", planning=True)
     if here.first:
         _announce(here, planned.tuning)
     return planned
@@ -230,7 +230,7 @@ def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned:
             if here.first:
                 here.voice.line(f"the executor is left out: {error}")
         else:
-            here.decided(partial(_keep_executed, here, planned.executed.plan), f"while {EXECUTED_PLAN} was written")
+            here.decided(partial(_keep_executed, here, planned.executed.plan), f"writing {EXECUTED_PLAN}")
     return [*turns, default]
 
 
@@ -273,7 +273,7 @@ def _runs(here: Session, settings: TrainingSettings, subject: TrainingSubject, p
 
 
 def _subject(here: Session, workload: Workload) -> TrainingSubject:
-    here.watch.beat("while the model was made")
+    here.watch.beat("making the model")
     device = here.place.device
     return trained(here.asked.subject, device, workload) if here.asked.real else replayed(workload, device)
 

@@ -71,7 +71,7 @@ def run_all(
     """Run every plan in every repeat; yield each once it is measured. Raises whatever torch or the model does."""
     for repeat in range(1, settings.repeats + 1):
         for planned in plans:
-            doing = f"in repeat {repeat} of plan {planned.label!r}"
+            doing = f"running repeat {repeat} of plan {planned.label!r}"
             yield _run(subject, planned, settings, place, (watch, doing, repeat))
 
 
@@ -207,7 +207,7 @@ def furthest(differences: Sequence[float]) -> float:
 def _losses(
     subject: TrainingSubject, planned: Carried, settings: TrainingSettings, place: Place, watch: Watchdog
 ) -> list[float]:
-    doing = f"while the losses of plan {planned.label!r} were compared"
+    doing = f"comparing the losses of plan {planned.label!r}"
     watch.beat(doing)
     model, ended = _prepared(subject, planned, settings, place)
     step = subject.begin(planned.plan, None)

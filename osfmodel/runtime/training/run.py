@@ -43,8 +43,8 @@ def run(
     pricing = asked.pricing(place.world)
     stated = training.conditions_of(subject, settings, place)
     plans = []
-    for name in asked.plans:
-        watch.beat(f"while plan {name!r} was made")
+    for number, name in enumerate(asked.plans, 1):
+        watch.beat(f"preparing plan {name} ({number} of {len(asked.plans)})")
         plans.append(_carried(name, asked, subject, pricing, stated))
     losses: dict[str, float] = {}
     if asked.verify:

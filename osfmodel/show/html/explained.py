@@ -71,7 +71,7 @@ def _sections(one: Explanation, version: str) -> Iterable[Markup]:
         yield section("remedies", "What would help", _remedies(one))
     if one.remarks:
         notes = element("ul", *(element("li", f"{remark}.") for remark in one.remarks), class_="notes")
-        yield section("notes", "To be careful about", [notes])
+        yield section("notes", "Caveats", [notes])
     yield element("footer", f"Written by osf explain, osfmodel {version}.")
 
 

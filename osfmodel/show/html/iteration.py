@@ -199,7 +199,7 @@ def legend(gantts: Sequence[Gantt]) -> Markup:
     entries += [_entry("fill", "collective beside computation"), _entry("fill", "exposed: nothing computes", True)]
     entries.append(
         element("li", element("svg", element("line", x1=8, x2=8, y1=0, y2=14, class_="alone"), width=16, height=14),
-                "one worker alone would end here")
+                "a single worker would end here")
     )  # fmt: skip
     return element("ul", *entries, class_="legend")
 

@@ -25,7 +25,7 @@ def plans(report: Report) -> Iterable[Markup]:
     yield element(
         "figure",
         plans_plot(report),
-        figure_words(f"One worker alone takes {show_time(report.default.alone)}; the rest is what communication adds."),
+        figure_words(f"Single-worker time: {show_time(report.default.alone)}; communication adds the rest."),
     )
     words = f"no schedule by the rules of {report.default.name} is faster: {show_time(report.bound)}"
     yield key([("bound", None, words)])

@@ -141,7 +141,7 @@
     for (const block of all("[data-length]"))
       one(".span", block).setAttribute("width", `${(100 * Number(block.dataset.length)) / end()}%`);
     const empty = document.createElement("p");
-    empty.textContent = "Point at a bar for its bucket.";
+    empty.textContent = "Hover, tap or focus a bar for its bucket.";
     details.replaceChildren(empty);
     details.classList.remove("told");
     drawAxis();

@@ -44,7 +44,7 @@ def _sections(pictures: Pictures, version: str, cells: int | None) -> Iterable[M
     for curve in pictures.curves:
         shown = CURVES[type(curve)]
         yield section(shown.key, shown.title, shown.section(curve))
-    yield section("assumed", "What this takes for granted", _assumed(pictures.report))
+    yield section("assumed", "Assumptions and sources", _assumed(pictures.report))
     yield element("footer", f"Written by osf report, osfmodel {version}.")
 
 
@@ -71,9 +71,13 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         (f"Default ({default.name})", show_time(default.iteration_time), _buckets(default)),
         (f"Tuned for {report.tuning.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
         ("Lower bound", show_time(report.bound), f"by the rules of {default.name}"),
-        ("One worker alone", show_time(default.alone), "without communication"),
+        ("Single-worker time", show_time(default.alone), "without communication"),
         ("Speed-up, tuned", f"{tuned.scaling_factor * workers:.4g}x", f"scaling factor {tuned.scaling_factor:.3f}"),
-        ("Error band", band_width(tuned.band), "nine in ten runs measured" if tuned.band else "nothing measured alike"),
+        (
+            "Error band",
+            band_width(tuned.band),
+            "covers 90 % of comparable runs" if tuned.band else "nothing comparable measured",
+        ),
     ]
 
 
@@ -132,7 +136,7 @@ def _iteration(pictures: Pictures, cells: int | None) -> Iterable[Markup]:
     yield iteration.legend([*predicted, *measured])
     yield from _joined([*predicted, *measured], cells)
     yield element(
-        "div", element("p", "Point at a bar, tap it, or reach it with Tab and the arrow keys: what it is stands here."),
+        "div", element("p", "Hover, tap or focus a bar for details."),
         class_="details", id="details", aria_live="polite",
     )  # fmt: skip
     for place, gantt in enumerate(predicted):

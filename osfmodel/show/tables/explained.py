@@ -20,7 +20,7 @@ WORDS = {
     "compute": "computation",
     "transfer": "exposed transfer",
     "waiting": "waiting for ranks",
-    "held": "held back",
+    "held": "ready but queued",
     "copies": "copies",
     "input": "waiting for input",
     "idle": "idle",
@@ -66,11 +66,16 @@ class CauseCost(NamedTuple):
     step_time: float
 
 
+def cause_words(name: str) -> str:
+    """The name of a cause as tables show it."""
+    return (CAUSES[name].label if name in CAUSES else "") or name
+
+
 COSTS: tuple[Column[CauseCost], ...] = (
-    column("cause", "cause", lambda cost: cost.name),
+    column("cause", "cause", lambda cost: cost.name, cause_words),
     column("costs_s", "costs", lambda cost: cost.seconds, show_time),
     column("part_of_step", "", lambda cost: cost.seconds / cost.step_time, percent, on_page="of the step"),
-    column("without_it", "without it", lambda cost: cost.without),
+    column("without_it", "if fixed", lambda cost: cost.without),
 )
 """Columns of a cause."""
 
@@ -164,12 +169,14 @@ def faster(remedy: Remedy) -> str:
     return f"{round((remedy.throughput or 1.0) - 1, 3) + 0.0:+.1%}"
 
 
+ESTIMATES = {"model": "predicted", "replay": "replayed"}
+"""Words for how a remedy's step time was estimated."""
 REMEDIES: tuple[Column[Remedy], ...] = (
     column("remedy", None, lambda remedy: remedy.name),
     column("what", "what would help", lambda remedy: remedy.what),
     column("step_time_s", "step", lambda remedy: remedy.step_time, show_time, on_page="a step then"),
     Column("throughput_factor", "samples/s", lambda remedy: remedy.throughput, faster),
-    column("by", "by", lambda remedy: remedy.by),
+    column("by", "estimate", lambda remedy: remedy.by, ESTIMATES.__getitem__),
     column("note", "", lambda remedy: remedy.note, on_page="left out"),
 )
 """Columns of a remedy."""
@@ -208,8 +215,8 @@ def costs(one: Explanation) -> list[CauseCost]:
     Last comes the difference between replay and trace, so that all of them add up to the step.
     """
     *rows, left = causes(one)
-    words = "what a replay of the step as traced differs by"
-    missed = CauseCost("not replayed", one.step_time - one.replayed, words, one.step_time)
+    words = "difference between the replayed and the traced step"
+    missed = CauseCost("unexplained remainder", one.step_time - one.replayed, words, one.step_time)
     ordered = [*sorted(rows, key=lambda row: -row.seconds), left, missed]
     return [row for row in ordered if abs(row.seconds) >= SMALL * one.step_time]
 

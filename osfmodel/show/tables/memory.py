@@ -49,7 +49,7 @@ FITS: tuple[Column[FitRow], ...] = (
     column("lower_bound_s", None, lambda fit: fit.candidate.bound),
     column("samples_per_s", "samples/s", lambda fit: fit.candidate.throughput, "{:.4g}".format),
     column("buckets", None, lambda fit: len(fit.candidate.plan.buckets)),
-    column(None, "above bound", lambda fit: fit.candidate.gap, percent),
+    column(None, "vs bound", lambda fit: fit.candidate.gap, percent),
 )
 """Columns of a plan that fits."""
 SAVINGS: tuple[Column[FitRow], ...] = (

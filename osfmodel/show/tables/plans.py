@@ -113,7 +113,7 @@ PLANS: tuple[Column[PlanRow], ...] = (
     ),
     column("scaling_factor", "scaling factor", lambda row: row.prediction.scaling_factor, three_digits),
     column("speed_up", "speed-up", lambda row: row.speed_up, times),
-    column("gap", "above bound", lambda row: row.prediction.gap, _gap),
+    column("gap", "vs bound", lambda row: row.prediction.gap, _gap),
     Column(
         "error_band",
         "error band",
@@ -157,10 +157,10 @@ OUTCOMES: tuple[Column[Outcome], ...] = (
     column("workers", "workers", lambda one: one.workers),
     column("default_iteration_time_s", "default", lambda one: one.default_time, show_time),
     column("tuned_iteration_time_s", "tuned", lambda one: one.tuned_time, show_time),
-    column("optimal_iteration_time_s", "best plan", lambda one: one.optimal_time, show_time),
+    column("optimal_iteration_time_s", "ideal plan", lambda one: one.optimal_time, show_time),
     column("lower_bound_s", "lower bound", lambda one: one.lower_bound, show_time),
-    column("gap", "gap", lambda one: one.gap, _gap),
-    column(None, "gain", lambda one: one.gain, lambda gain: percent(round(gain, 4) + 0.0)),
+    column("gap", "vs bound", lambda one: one.gap, _gap),
+    column(None, "saved", lambda one: one.gain, lambda gain: percent(round(gain, 4) + 0.0)),
     Column(
         "error_band",
         "error band",

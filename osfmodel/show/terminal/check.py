@@ -13,7 +13,7 @@ from osfmodel.show.tables.checks import FITTED, RUNS, SOURCES, TURNS, Turn
 from osfmodel.show.terminal.tables import ENDS, show_title, table_of
 
 PREDICTIONS = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
-SELF_CONSISTENCY = "Self-consistency, no prediction: put together / measured - 1, each run out of its own figures"
+SELF_CONSISTENCY = "Self-check (not a prediction): each run replayed from its own measurements, replayed / measured - 1"
 NARROW = 96
 """Width in characters below which a table leaves out its last columns rather than cut names."""
 

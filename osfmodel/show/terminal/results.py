@@ -44,9 +44,9 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 def _alone(comparison: Comparison) -> str:
     """The time to which scaling factors are relative, in a sentence."""
     if comparison.what_if.global_batch is None:
-        return f"One worker alone: {show_time(comparison.workload.compute_time)}."
+        return f"Single-worker time: {show_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
-    return f"One worker alone, with the whole global batch: {show_time(whole)}."
+    return f"Single-worker time with the whole global batch: {show_time(whole)}."
 
 
 def _varied(what_if: WhatIf) -> str:
@@ -109,10 +109,9 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     known = [band for band in bands if band is not None]
     if known:
         sources = ", ".join(dict.fromkeys(source for band in known for source in band.sources))
-        near = " (~: in the nearest regime that was measured)" if any(band.nearest for band in known) else ""
+        near = " (~: none were, so the nearest are taken)" if any(band.nearest for band in known) else ""
         console.print(
-            f"Error band: nine tenths of measured runs that communicate alike were within it{near}; from {sources}.",
-            markup=False,
+            f"Error band: 90 % of comparable measured runs fell inside it{near}. Sources: {sources}.", markup=False
         )
 
 
@@ -136,7 +135,7 @@ def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     where = f"{first.cluster.name}{_varied(first.what_if)}"
     show_title(console, f"{first.workload.name} on {where}: iteration time and scaling factor")
     if len(first.predictions) > MOST_COLUMNS:
-        heads = ("plan", "workers", "iteration", "scaling factor", "above bound", "error band")
+        heads = ("plan", "workers", "iteration", "scaling factor", "vs bound", "error band")
         console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
     else:
         console.print(_side_by_side(plans))
@@ -201,9 +200,9 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
     heads = ("plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
     console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
     if len(plans) > 1:
-        found = ", ".join(f"{escape(plan)} {turn or 'not reached'}" for plan, turn in knees.items())
+        found = ", ".join(f"{escape(plan)} {turn or 'beyond these counts'}" for plan, turn in knees.items())
         console.print(
-            f"Knee: {found}. The knee is where the next step raises GPU hours by a larger part than it cuts the time "
+            f"Sweet spot: {found}. Beyond it, the next step raises GPU hours by a larger part than it cuts the time "
             "(for a doubling: less than 1.5 times as fast)."
         )
 
@@ -222,7 +221,7 @@ def show_tuning(console: Console, tuning: Tuning, executes: bool) -> None:
     _show_bands(console, [outcome.band for outcome in tuning.outcomes])
     console.print()
     if not tuning.improvement:
-        console.print("The lines all the same: --format code.")
+        console.print("To print the settings anyway: --format code")
     elif executes:
         console.print(f"For osf.execute ({describe(tuning.plan)}): -o plan.json writes the plan.", markup=False)
     else:
