@@ -333,7 +333,7 @@ def test_a_run_put_together_out_of_itself_is_no_prediction(tmp_path):
     assert (one.n, one.own, one.self_consistency) == (1, 1, True)
     assert overall(checked) == (None, None)
     text = said_of(path)
-    assert text.startswith("Self-consistency, no prediction")
+    assert text.startswith("Self-check (not a prediction)")
     assert "the runs themselves, with which workload and cluster were imported from one file" in " ".join(text.split())
     assert "Error of predictions" not in text
     assert "fitted: nothing" not in text

@@ -263,7 +263,7 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
         ("w.json", osf.load_workload("resnet50-v100"), "is a file of osfmodel, no trace of a profiler: osf predict,"),
         ("l.csv", "name,bytes,forward_ms,backward_ms\na,4,1,1\n", "is csv-layers (CSV of layers: "),
         ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "no trace of a profiler: osf import reads it"),
-        ("t.txt", "hello world", "is no trace of a profiler that is known here (kineto), nor what osf import reads"),
+        ("t.txt", "hello world", "is not a profiler trace that osfmodel reads (kineto), nor a file for osf import"),
         ("e.json", "", "is empty"),
     ],
 )
@@ -281,7 +281,7 @@ def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
 def test_what_a_prompt_host_would_bring_is_called_a_bound(name):
     """In JSON and on the screen, on one line: the profiler's own time is on the host as well."""
     found = {one["remedy"]: one for one in document(*paths_of(name))["remedies"]}
-    assert found["host"]["note"] == "at most: profiling slows the host"
+    assert found["host"]["note"] == "upper limit: the profiler slows the host"
     assert found["accumulate-4"]["note"] == "a larger global batch"
     assert {one["note"] for one in found.values() if one["by"] == "replay"} == {"", found["host"]["note"]}
     text = CliRunner().invoke(main, ["explain", *map(str, paths_of(name))]).stdout

@@ -14,7 +14,7 @@ from osfmodel.cli import main
 from osfmodel.diagnosis.waits import Parts
 from osfmodel.entities.units import show_time
 from osfmodel.show.html.explained import FILLS, MOST, ROWED, explanation_page
-from osfmodel.show.tables.explained import WORDS, costs
+from osfmodel.show.tables.explained import WORDS, cause_words, costs
 from tests.live.explained import EXPECTED, paths_of
 from tests.reports import HOSTILE, Page, assert_fetches_nothing, explanation, hostile_explanation
 
@@ -36,7 +36,7 @@ def test_the_page_is_whole_and_says_what_was_found():
     for words in (one.verdict, "osfmodel 1.2.3", *one.remarks, *(remedy.what for remedy in one.remedies)):
         assert words in said
     for cause, seconds, meaning, _ in costs(one):
-        assert f"{cause}{show_time(seconds)}{seconds / one.step_time:.1%}{meaning}" in said
+        assert f"{cause_words(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{meaning}" in said
     assert len(labels(found)) == 1 + len(one.ranks)
     assert labels(found)[0].startswith(f"a step: computation {show_time(one.parts.compute)}, exposed transfer ")
     assert all(f"{row.number} all-reduce" in found.text for row in one.buckets)

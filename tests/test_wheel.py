@@ -1,4 +1,4 @@
-"""The wheel carries everything: installed elsewhere, it lists its profiles."""
+"""The wheel, built from the source distribution, carries everything: installed elsewhere, it lists its profiles."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from tests.conftest import ROOT
 
 
 def test_a_wheel_installed_elsewhere_lists_and_predicts(tmp_path):
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-        "-w",
-        str(tmp_path),
-        ".",
-    ]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    pack = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(pack, cwd=ROOT, check=True, capture_output=True)
+    (source,) = tmp_path.glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*pip, "-w", str(tmp_path), str(source)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    packed = zipfile.ZipFile(wheel)
+    names = packed.namelist()
+    (commands,) = (name for name in names if name.endswith("/entry_points.txt"))
+    assert packed.read(commands).decode().count("osfmodel.cli:run") == 2  # osf, and osfmodel where another is installed
     assert {"osfmodel/py.typed", "osfmodel/show/html/report.css", "osfmodel/show/html/report.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.endswith("make.py") for name in names)

@@ -101,7 +101,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             "no unexplained idle time of the device",
             sentences.host,
             remedy=("host", "a host that never keeps the device waiting"),
-            caution="upper limit: the profiler itself slows the host",
+            caution="upper limit: the profiler slows the host",
         ),
     }
 )

@@ -144,7 +144,7 @@ def test_published_profiles_load_as_bundled(data_folder):
     ("content", "message"),
     [
         ("", "is empty"),
-        ("hello", "no format that is known"),
+        ("hello", "no format that osfmodel reads"),
         (
             samples.NEW_TEXT[: samples.NEW_TEXT.index("# Out")].rstrip()[:-30],
             "line 16: has 9 fields where the header has 13",

@@ -360,8 +360,8 @@ def test_files_that_are_not_of_one_cluster_are_named(tmp_path):
             "is 'OSU MPI Latency Test v5.4', not a collective",
         ),
         ("# OSU MPI Broadcast Latency Test\n1 2\n", "osu_allreduce, osu_reduce_scatter or osu_allgather is needed"),
-        ("hello", "is of no format that is known here (nccl-tests, "),
-        ('{"a": 1, "b": 2}', "is of no format that is known here (nccl-tests, "),
+        ("hello", "has no format that osfmodel reads (nccl-tests, "),
+        ('{"a": 1, "b": 2}', "has no format that osfmodel reads (nccl-tests, "),
     ],
 )
 def test_what_is_missing_is_said(content, message):

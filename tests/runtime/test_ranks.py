@@ -148,7 +148,7 @@ def test_a_torchrun_that_ended_before_the_watch_began_is_missed(ends, monkeypatc
     monkeypatch.setattr(ranks, "PARENT", -1)
     with Watchdog(2, 60) as watch:
         watch._thread.join(10)
-    assert ends == [(2, "torchrun ended without us starting", 1)]
+    assert ends == [(2, "torchrun ended without us while starting", 1)]
 
 
 def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeypatch):
@@ -190,7 +190,10 @@ def test_the_watching_thread_ends_what_stands_still(ends, monkeypatch):
     """In the words of whoever allowed so little, and otherwise in its own."""
     monkeypatch.setattr(threading, "excepthook", lambda found: None)  # the end that a process would have
     saved = []
-    for stuck, message in ((JobError("nobody came"), "nobody came"), (None, "nothing went on for 10.00 ms while timing step 3")):
+    for stuck, message in (
+        (JobError("nobody came"), "nobody came"),
+        (None, "nothing went on for 10.00 ms while timing step 3"),
+    ):
         with Watchdog(0, 60) as watch:
             watch.saving = lambda: saved.append(1)
             watch.beat("timing step 3")

@@ -109,7 +109,9 @@ def _show_bands(console: Console, bands: Sequence[Band | None]) -> None:
     known = [band for band in bands if band is not None]
     if known:
         sources = ", ".join(dict.fromkeys(source for band in known for source in band.sources))
-        near = " (~: none were, so the nearest are taken)" if any(band.nearest for band in known) else ""
+        near = (
+            " (~ = nothing comparable was measured; nearest runs used)" if any(band.nearest for band in known) else ""
+        )
         console.print(
             f"Error band: 90 % of comparable measured runs fell inside it{near}. Sources: {sources}.", markup=False
         )
