@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.entities.batches import Variation, at_batch, variation_of
-from osfmodel.entities.errors import DataError
+from osfmodel.entities.batches import Variation, accumulating, at_batch, variation_of
+from osfmodel.entities.errors import DataError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +49,9 @@ def test_predictions_at_another_batch_size_take_times_in_proportion(workload):
     same = CliRunner().invoke(main, [*words, "--batch-size", "32"])
     assert same.stderr == ""
     assert json.loads(same.stdout)["compute_time_s"] == pytest.approx(workload.compute_time)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+def test_micro_batches_are_counted(count):
+    with pytest.raises(UsageError, match="--accumulate"):
+        accumulating(osf.load_workload("resnet50-v100"), count)

@@ -216,3 +216,11 @@ def test_plans_of_one_limit(small_workload, small_cluster):
     assert osf.predict(small_workload, small_cluster, "cap:best", 2).iteration_time == min(times)
     with pytest.raises(osf.UsageError, match="a limit is 1 byte or more"):
         osf.predict(small_workload, small_cluster, "cap:0B", 2)
+
+
+def test_steady_bytes_are_a_part_of_the_peak():
+    assert Layer("a", 1.0, 1.0, 4, peak_bytes=8, steady_bytes=8).steady_bytes == 8
+    with pytest.raises(DataError, match="layer 'a' has more steady bytes than peak bytes"):
+        Layer("a", 1.0, 1.0, 4, peak_bytes=8, steady_bytes=9)
+    with pytest.raises(DataError, match="more steady bytes than peak bytes"):
+        Layer("a", 1.0, 1.0, 4, steady_bytes=1)

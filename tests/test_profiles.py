@@ -201,6 +201,9 @@ def test_missing_files_and_names(tmp_path):
         osf.load_workload(tmp_path / "none.json")
     with pytest.raises(DataError, match=r"is a folder: `osf import .* --kind workload"):
         osf.load_workload(tmp_path)
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="--kind workload"):
+        osf.load_workload(tmp_path)
     osf.save(osf.load_workload("resnet50-v100"), tmp_path / "w.json")
     osf.save(osf.load_cluster("v100-10gbe"), tmp_path / "c.json")
     with pytest.raises(DataError, match=r"is a folder: give .*/w\.json$"):

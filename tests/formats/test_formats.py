@@ -156,6 +156,8 @@ def test_published_profiles_load_as_bundled(data_folder):
         (samples.log().replace("  2097152  ", "  2097152.5  "), "line 11: is not a whole number: '2097152.5'"),
         (samples.LAYERS_CSV.replace("relu", "conv"), "two layers named 'conv'"),
         (samples.GRAPH_TEXT.replace("\tnode2 -- node3", "\tnode2 -> node3"), "line 5: is neither a node nor an edge"),
+        (samples.GRAPH_TEXT.partition("node2")[0], "has no nodes with times"),
+        (samples.DDP_JSON.replace("4000, 12000", "0, 0"), "names no buckets"),
         (samples.JSON_TEXT.replace('"size": 2097152', '"size": "big"'), r"results\[1\]: needs a size"),
         (samples.JSON_TEXT[:-20], "is not valid JSON"),
         (samples.DDP_JSON.replace("8000000", "-1"), "avg_backward_compute_time is -1"),

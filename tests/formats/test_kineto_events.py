@@ -6,6 +6,7 @@ import gc
 import gzip
 import io
 import json
+import random
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tarfile
 import tracemalloc
 import zlib
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
@@ -22,8 +24,18 @@ from osfmodel import explain
 from osfmodel.cli import main
 from osfmodel.entities.errors import DataError, ForeignFileError, OsfError
 from osfmodel.entities.files.profiles import load_workload
-from osfmodel.formats import IMPORT_FORMATS, Hints, holds_traces, import_content, import_file, load_trace, of_traces
+from osfmodel.formats import (
+    IMPORT_FORMATS,
+    Hints,
+    holds_traces,
+    import_content,
+    import_file,
+    kineto,
+    load_trace,
+    of_traces,
+)
 from osfmodel.formats.advice import import_advice
+from osfmodel.formats.kineto import recorded
 from osfmodel.formats.kineto.events import COUNTS, SPELLINGS, Args, is_trace, read_events
 from osfmodel.formats.source_text import Text
 from osfmodel.formats.streams import json_stream, trace_files
@@ -964,3 +976,17 @@ def test_damaged_traces_of_others(data_folder, tmp_path, damage, cut):
     assert outcome(tmp_path / "cut.json") > 5
     (tmp_path / "cut.json").write_bytes(damaged(start, damage, cut))
     assert outcome(tmp_path / "cut.json") is not None
+
+
+def test_a_union_in_bounded_memory_is_the_union(monkeypatch):
+    rng = random.Random(3)
+    rows = [(start, start + rng.random()) for start in (rng.uniform(0, 20) for _ in range(100))]
+    monkeypatch.setattr(recorded, "MOST_INTERVALS", 7)
+    union = recorded.Union()
+    for row in rows:
+        union.add(*row)
+    assert union.rows().tolist() == recorded.unite(np.array(rows)).tolist()
+
+
+def test_a_count_is_one_or_more():
+    assert [kineto._whole(value) for value in (0, 1, True, "1", None)] == [None, 1, None, None, None]

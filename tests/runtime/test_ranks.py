@@ -202,3 +202,7 @@ def test_the_watching_thread_ends_what_stands_still(ends, monkeypatch):
         assert ends[-1][1].startswith(message)
         assert ends[-1][-1] == 1
     assert saved == [1, 1]
+
+
+def test_a_stopped_run_ends_as_a_shell_expects():
+    assert StoppedError("").exit_code == 128 + signal.SIGINT

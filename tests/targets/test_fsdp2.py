@@ -102,3 +102,10 @@ def test_nothing_to_send_is_not_taken_for_perfect_scaling():
     assert any("nothing is sent" in note for note in predict(traced, cluster, "wfbp", 4).warnings)
     assert any("nothing is sent" in note for note in tune(traced, cluster, 4).warnings)
     assert predict(traced, cluster, "wfbp", 1).warnings == ()
+
+
+def test_even_groups_are_of_every_number():
+    """Four modules of one size: none cut off, halves, thirds (two together), quarters."""
+    model = Workload("w", tuple(Layer(f"m{i}.weight", 1.0, 1.0, 1000) for i in range(4)))
+    names = list(fsdp2.modules(model))
+    assert [sorted(ends) for ends in fsdp2._even(names, model)] == [[], [2], [2, 3], [1, 2, 3]]

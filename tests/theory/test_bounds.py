@@ -226,3 +226,9 @@ def test_rules_are_permissions():
             found = objective_bound(workload, pricing, split)
             assert found == min(bound_under(workload, pricing, split), bound_under(workload, pricing, whole))
             assert objective_bound(workload, pricing, whole) == bound_under(workload, pricing, whole)
+
+
+def test_of_a_strategy_that_no_search_knows_computation_is_the_bound():
+    workload = workload_of([1.0, 2.0], [10, 20])
+    bound = objective_bound(workload, Pricing.of(AffineCost(((1.0, 1.0),))), Objective(strategy="another"))
+    assert bound == workload.compute_time

@@ -361,3 +361,7 @@ def test_the_page_has_no_other_row_of_figures(bench, report, data_folder):
     below = page.partition("python benchmarks/nccl_model.py")[2]
     shown = [line.strip() for line in below.splitlines() if line.strip().startswith("|")]
     assert sorted(shown) == sorted(line for line in bench.show(report) if line)
+
+
+def test_of_parallel_lines_the_lowest_is_kept():
+    assert nccl._lowest([(1.0, 3.0), (3.0, 2.0), (2.0, 2.0)]) == ((1.0, 3.0), (2.0, 2.0))

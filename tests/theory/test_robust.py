@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from osfmodel import Layer
 from osfmodel.cost import AffineCost
 from osfmodel.solve import Limits
 from osfmodel.solve.exact import exhaustive, merge
@@ -61,3 +64,10 @@ def test_ceilings_are_kept_where_a_start_keeps_them():
         ends = robust_ends(workload, costs, optima, starts, Limits(), [optima[0] * 1.001])
         time = max(workload.compute_time, finish(groups_of(ends), workload.gradients, costs[0]))
         assert time <= optima[0] * 1.001 * (1 + 1e-9)
+
+
+def test_what_computation_hides_is_not_cut():
+    """The first layer sends nothing and computes for long: one bucket is as fast as any, and the fewest."""
+    workload = workload_of([1.0, 2.0, 3.0], [10, 10, 10])
+    workload = replace(workload, layers=(Layer("first", 0.0, 100.0, 0), *workload.layers))
+    assert robust_ends(workload, [AffineCost(((0.01, 0.02),))], [103.0], [(3,)], Limits()) == (3,)

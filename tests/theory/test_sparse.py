@@ -197,6 +197,15 @@ def test_messages_of_a_bucket():
         Exchange(1, LINK)
 
 
+def test_work_of_a_bucket_is_by_what_is_sent_of_it():
+    """2,500 of 250,000 entries of 4 bytes, each sent with a place of 4."""
+    (bucket,) = sparsely(contiguous_plan(workload(), [1, 3]), 0.01).buckets[:1]
+    assert bucket.size == 1_000_000
+    assert Sparsity(workload(), Effects(select_sent=1.0), 4).work(bucket) == 2500 * 8
+    assert Sparsity(workload(), Effects(spread_received=1.0), 4).work(bucket) == 4 * 2500 * 8
+    assert Sparsity(workload(), Effects(select=1.0, mirror=0.5), 4).work(bucket, mirror=True) == 1.5 * bucket.size
+
+
 def test_dense_where_sparse_does_not_pay():
     """A small tensor costs more to choose from than to send whole; a large one does not."""
     line = AffineCost(((1e-4, 4e-9),))
