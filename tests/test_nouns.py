@@ -22,6 +22,8 @@ from osfmodel import (
     Table,
     Workload,
 )
+from osfmodel.entities.cluster import FittedRange
+from osfmodel.entities.intervals import require_interval
 from osfmodel.entities.plan import Block, Bucket, contiguous_ends, contiguous_plan
 
 
@@ -224,3 +226,15 @@ def test_steady_bytes_are_a_part_of_the_peak():
         Layer("a", 1.0, 1.0, 4, peak_bytes=8, steady_bytes=9)
     with pytest.raises(DataError, match="more steady bytes than peak bytes"):
         Layer("a", 1.0, 1.0, 4, steady_bytes=1)
+
+
+def test_intervals_may_be_empty_and_do_not_run_backward():
+    require_interval((1.0, 1.0), "a step")
+    with pytest.raises(DataError, match="a step ends before it begins"):
+        require_interval((2.0, 1.0), "a step")
+
+
+def test_a_fit_is_of_two_workers_or_more():
+    assert FittedRange(1, 2, (2, 4)).workers == (2, 4)
+    with pytest.raises(DataError, match="workers of a fit"):
+        FittedRange(1, 2, (1, 4))

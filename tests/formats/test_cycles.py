@@ -224,3 +224,12 @@ def test_cycles_without_annotated_steps_say_so(without):
     second = renamed(recorded(1, *without), "ProfilerStep#", "step ")
     with pytest.raises(DataError, match=r"both of rank 0, and 1.json has no annotated steps \(ProfilerStep#N\)"):
         load_trace(files(recorded(0, *without), second))
+
+
+def test_cycles_that_share_steps_are_none():
+    """Steps 0 to 2, then 1 to 3 recorded later."""
+    job = Job(late=(0, 0), clocks=(0, 0))
+    later = cycle(job, 0, 1)
+    text = re.sub(r"(?<=ProfilerStep#)\d+", lambda digits: str(int(digits[0]) - 9), later.content)
+    with pytest.raises(DataError, match="not cycles of one schedule"):
+        load_trace([cycle(job, 0, 0), Text("later.json", text)])

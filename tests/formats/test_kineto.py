@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -26,6 +27,7 @@ from osfmodel.entities.trace import keys_of
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats import Files, Hints, kineto, load_trace, nouns_of
 from osfmodel.formats.source_text import Text, shared_stem, silent
+from osfmodel.formats.traces import buckets
 from osfmodel.formats.traces.buckets import carried
 from osfmodel.formats.traces.cautions import doubts, found_in, own_step
 from osfmodel.formats.traces.entities import cluster_of, measurement_of, plan_of, workload_of
@@ -1098,3 +1100,38 @@ def test_a_single_step_is_kept_though_the_record_begins_within_it():
     (step,) = trace.ranks[0].steps
     assert len(step.reductions) == len(job.buckets)
     assert not any("left out" in remark for remark in trace.remarks)
+
+
+def test_gradients_fill_messages_exactly():
+    """3 elements, then 2 and 2: each message ends with the gradient that fills it."""
+    gradients = [SimpleNamespace(elements=count) for count in (3, 2, 2)]
+
+    def step(*sizes):
+        return SimpleNamespace(gradients=gradients, reductions=[SimpleNamespace(elements=size) for size in sizes])
+
+    assert buckets._by_size(step(3, 4)) == [gradients[:1], gradients[1:]]
+    assert buckets._by_size(step(5)) == [gradients[:2]]
+    assert buckets._by_size(step(4)) is None
+    assert buckets._filling(gradients, 4) == gradients[1:]
+    assert buckets._filling(gradients, 6) == []
+
+
+def test_hosts_of_other_names_than_the_first_have_clocks_of_their_own():
+    """Two that are called alike, but not like the first, and whose clocks are 0.3 ms from its."""
+    job = Job(late=(0, 200, 0), clocks=(0, 300, 300))
+    alike, apart = on_hosts(job, ("a", "b", "b")), on_hosts(job, ("a", "b", "c"))
+    assert [rank.steps for rank in alike.ranks] == [rank.steps for rank in apart.ranks]
+
+
+def test_copies_of_a_device_are_read():
+    """A memory copy beside the kernels of a step is no computation."""
+    document = traces.trace(Job(late=(0, 0), clocks=(0, 0)), 0)
+    kernel = next(one for one in document["traceEvents"] if one.get("cat") == "kernel")
+    copy = kernel | {
+        "cat": "gpu_memcpy",
+        "name": "Memcpy HtoD (Pageable -> Device)",
+        "args": {"device": 0, "stream": 9},
+    }
+    document["traceEvents"].append(copy)
+    with_copy = load_trace([Text("t.json", json.dumps(document))], Hints("t"))
+    assert any(step.copies for rank in with_copy.ranks for step in rank.steps)

@@ -13,7 +13,7 @@ from osfmodel.cost import AffineCost
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.entities.errors import DataError, PlanError
-from osfmodel.entities.plan import in_one, one_by_one
+from osfmodel.entities.plan import contiguous_plan, in_one, one_by_one
 from osfmodel.targets import fsdp2
 from osfmodel.targets.fsdp2 import RULES, FsdpKnobs
 
@@ -109,3 +109,13 @@ def test_even_groups_are_of_every_number():
     model = Workload("w", tuple(Layer(f"m{i}.weight", 1.0, 1.0, 1000) for i in range(4)))
     names = list(fsdp2.modules(model))
     assert [sorted(ends) for ends in fsdp2._even(names, model)] == [[], [2], [2, 3], [1, 2, 3]]
+
+
+def test_a_module_travels_with_the_last_of_its_gradients():
+    """Its bias is in the first bucket, its weight in the second: both go with the second."""
+    layers = (Layer("a.weight", 1.0, 1.0, 8), Layer("b.weight", 1.0, 1.0, 8), Layer("b.bias", 1.0, 1.0, 8))
+    model = Workload("w", layers)
+    names = list(fsdp2.modules(model))
+    assert names == ["b", "a"]
+    assert sorted(fsdp2._nearest(names, contiguous_plan(model, [1, 3]), model)) == []
+    assert sorted(fsdp2._nearest(names, contiguous_plan(model, [2, 3]), model)) == [1]

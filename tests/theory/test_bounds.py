@@ -232,3 +232,14 @@ def test_of_a_strategy_that_no_search_knows_computation_is_the_bound():
     workload = workload_of([1.0, 2.0], [10, 20])
     bound = objective_bound(workload, Pricing.of(AffineCost(((1.0, 1.0),))), Objective(strategy="another"))
     assert bound == workload.compute_time
+
+
+def test_the_start_up_before_the_first_bytes_is_of_the_first_collective():
+    """Two in flight: transfers may overlap, and nothing is sent before a reduce-scatter has begun."""
+    workload = workload_of([1.0], [1000])
+    slow, quick = AffineCost(((5.0, 1e-3),)), AffineCost(((1.0, 1e-3),))
+    prices = Pricing({"all_reduce": slow, "reduce_scatter": slow, "all_gather": quick}, workers=2)
+    swapped = Pricing({"all_reduce": slow, "reduce_scatter": quick, "all_gather": slow}, workers=2)
+    shortest = [bounds._shortest(one, Objective(channels=2, strategy="split"))(1000) for one in (prices, swapped)]
+    assert shortest[0] > shortest[1]
+    assert shortest[0] >= 5.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from osfmodel import Cluster, CostError, NcclShape, cost_of, load_cluster
 from osfmodel.cost import AffineCost, Sample, nccl, nccl_fit
 from osfmodel.cost.nccl import CORRECTED, GRID, TUNER, Corrections, Way, lines, ways
-from osfmodel.cost.nccl_constants import DEVICES, PROTOCOLS
+from osfmodel.cost.nccl_constants import DEVICES, PROTOCOLS, TREE_CORRECTION
 from osfmodel.cost.placement import Placement, layout_of
 from tests.conftest import ROOT
 
@@ -365,3 +365,8 @@ def test_the_page_has_no_other_row_of_figures(bench, report, data_folder):
 
 def test_of_parallel_lines_the_lowest_is_kept():
     assert nccl._lowest([(1.0, 3.0), (3.0, 2.0), (2.0, 2.0)]) == ((1.0, 3.0), (2.0, 2.0))
+
+
+def test_corrections_of_trees_are_parts():
+    for parts in TREE_CORRECTION.values():
+        assert all(0 < part <= 1 for part in parts)
