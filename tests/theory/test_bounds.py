@@ -236,7 +236,6 @@ def test_of_a_strategy_that_no_search_knows_computation_is_the_bound():
 
 def test_the_start_up_before_the_first_bytes_is_of_the_first_collective():
     """Two in flight: transfers may overlap, and nothing is sent before a reduce-scatter has begun."""
-    workload = workload_of([1.0], [1000])
     slow, quick = AffineCost(((5.0, 1e-3),)), AffineCost(((1.0, 1e-3),))
     prices = Pricing({"all_reduce": slow, "reduce_scatter": slow, "all_gather": quick}, workers=2)
     swapped = Pricing({"all_reduce": slow, "reduce_scatter": quick, "all_gather": slow}, workers=2)
