@@ -254,11 +254,11 @@ def test_the_knots_of_a_formula_are_no_measurement(small_workload, monkeypatch):
     assert predict(small_workload, cluster, "single", 4).warnings == ()
     assert predict(small_workload, replace(cluster, fitted=None), "single", 4).warnings == ()
     (below,) = predict(small_workload, replace(cluster, fitted=FittedRange(800, 900, (4,))), "single", 4).warnings
-    assert below == "messages below 800 B, the smallest measured, are extrapolated"
+    assert below == "messages under 800 B were not measured; their times are extrapolated"
     measured = Cluster("t", "tabulated", tables=(Table(4, (800, 900), (1.0, 2.0)),), fitted=cluster.fitted)
     assert cost_of(measured, 4).measured_range == (800, 900)
     (below,) = predict(small_workload, measured, "single", 4).warnings
-    assert below == "messages below 800 B, the smallest measured, are priced like that one"
+    assert below == "messages under 800 B were not measured; they are assumed to take as long as 800 B"
 
 
 def test_prices_beyond_a_fit_carry_a_warning(small_workload):
@@ -272,8 +272,8 @@ def test_prices_beyond_a_fit_carry_a_warning(small_workload):
     assert count == "prices for 8 workers are extrapolated from a fit to 2, 4 workers"
     small = replace(cluster, fitted=FittedRange(512, 600, (2, 8)))
     above, below = predict(small_workload, small, "ddp", 8).warnings, predict(small_workload, small, "wfbp", 8).warnings
-    assert any("messages above 600 B, the largest measured, are extrapolated" in note for note in above)
-    assert any("messages below 512 B, the smallest measured, are extrapolated" in note for note in below)
+    assert any("messages over 600 B were not measured; their times are extrapolated" in note for note in above)
+    assert any("messages under 512 B were not measured; their times are extrapolated" in note for note in below)
     assert any("fit to 2, 4 workers" in note for note in tune(small_workload, cluster, [4, 8]).warnings)
     assert tune(small_workload, cluster, 4).warnings == ()
 

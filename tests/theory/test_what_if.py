@@ -304,9 +304,7 @@ def test_what_is_changed_in_words_and_as_data():
         "global_batch": 1024,
     }
     said = what_if.caveats(tiny, TABLE)
-    assert [
-        len([note for note in said if word in note]) for word in ("smallest messages", "shapes", "error bands")
-    ] == [
+    assert [len([note for note in said if word in note]) for word in ("smallest messages", "shapes", "error band")] == [
         1,
         1,
         1,
