@@ -30,10 +30,12 @@ osfmodel.cli.run()
 
 def started(heard: str) -> subprocess.Popen[str]:
     """The command, with a line of code that runs at each of its imports, of which ``place`` is the number."""
-    code = START.format(heard=heard)
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    command, pipe = [sys.executable, "-c", START.format(heard=heard)], subprocess.PIPE
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs of a shell without a terminal inherit that it
+    try:  # is ignored
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT)
+    finally:
+        signal.signal(signal.SIGINT, was)
 
 
 def assert_interrupted(process: subprocess.Popen[str], may_end: bool) -> None:
