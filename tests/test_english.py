@@ -1,4 +1,4 @@
-"""Docstrings name the returned thing or the action: none begins with a question word."""
+"""Docstrings name the returned thing or the action, and words that users tripped over do not return."""
 
 from __future__ import annotations
 
@@ -58,3 +58,27 @@ class B:
         "5: By which it goes.",
         "7: That of the engine.",
     ]
+
+
+GONE = (
+    "nine tenths of measured runs", "communicate alike", "No improvement worth having", "The lines all the same",
+    "as slow as stated the default", "host in step with the device", "above bound", "set-ups as they were measured",
+    "the smallest measured, are", "what is in none is the root", "The same elsewhere, in the place",
+    "limits on buckets are not known", "is of no format that is known", "is no trace of a profiler that is known",
+    "bytes cost nothing either", "What this takes for granted", "To be careful about",
+    "reach it with Tab",
+    "put together / measured", "can be computed again\"", "Hold predictions against", "One worker alone",
+    "What would an executor bring", "aftermath", "UNPRICED what",
+)  # fmt: skip
+"""Beginnings of sentences that readers had to decode, in messages, documents and docstrings."""
+
+
+def returned(text: str) -> list[str]:
+    return [words for words in GONE if words in text]
+
+
+def test_words_that_readers_tripped_over_do_not_return():
+    paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "osfmodel").rglob("*.py")]
+    found = {str(path.relative_to(ROOT)): returned(path.read_text(encoding="utf-8")) for path in paths}
+    assert {path: words for path, words in found.items() if words} == {}
+    assert returned("The lines all the same: --format code.") == ["The lines all the same"]

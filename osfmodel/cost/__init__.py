@@ -46,7 +46,7 @@ def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> C
     Bytes are those of the whole vector: the input of each worker to an all-reduce or reduce-scatter, and the result of
     an all-gather.
 
-    One worker alone pays nothing. Raises UsageError for a worker count below 1 or an unknown collective, CostError
+    A single worker pays nothing. Raises UsageError for a worker count below 1 or an unknown collective, CostError
     if the cluster has too few workers or its model lacks the data.
     """
     if isinstance(workers, bool) or not hasattr(workers, "__index__") or workers < 1:

@@ -36,7 +36,7 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
 def pricing_of(cluster: Cluster, workers: int) -> Pricing:
     """The prices of communication between ``workers`` workers of ``cluster``.
 
-    One worker alone launches nothing. A reduce-scatter or all-gather without a price of its own costs half an
+    A single worker launches nothing. A reduce-scatter or all-gather without a price of its own costs half an
     all-reduce. The gain of several in flight is that of the nearest worker count for which one was measured, 1 if
     none was. Raises as ``cost_of``.
     """

@@ -35,7 +35,7 @@ def judge(
     """Predict all runs, and mark those of unsteady cells; ``change`` changes prices (for an ablation)."""
     return Verdict(
         without_unsteady(measurements, [_row(run, change) for run in measurements]),
-        "nothing: workloads and plans as replayed, wires as osf bench measured them before",
+        "nothing: workloads and plans as replayed, the network as osf bench measured it before",
     )
 
 

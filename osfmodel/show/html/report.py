@@ -215,9 +215,9 @@ def _assumed(report: Report) -> Iterable[Markup]:
         *((f"cluster: {name}", text) for name, text in _source(cluster.source)),
     ]
     if band is not None:
-        nearest = ", of the nearest regime that was measured" if band.nearest else ""
-        within = f"nine tenths of {band.runs} measured runs that communicate alike{nearest} were within it"
-        facts.append(("error band", f"{band_width(band)}: {within}; from {', '.join(band.sources)}"))
+        nearest = " (nothing comparable was measured; nearest runs used)" if band.nearest else ""
+        within = f"90 % of {band.runs} comparable measured runs fell inside it{nearest}"
+        facts.append(("error band", f"{band_width(band)}: {within}. Sources: {', '.join(band.sources)}"))
     yield element(
         "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in facts), class_="facts"
     )

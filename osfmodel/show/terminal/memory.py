@@ -83,7 +83,7 @@ def _verdict(tuning: MemoryTuning) -> str:
     if tuning.demand.batch_size is not None:
         largest = f"a batch of {tuning.demand.batch_size} was asked for"
     if not tuning.improvement:
-        return f"No improvement worth having: {tuning.gain:+.2%} samples per second. Keep DDP's defaults; {largest}."
+        return f"Keep DDP's defaults: tuning would bring only {tuning.gain:+.2%} samples per second; {largest}."
     return f"{tuning.gain:+.1%} samples per second; {largest}."
 
 
