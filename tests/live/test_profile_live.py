@@ -193,7 +193,8 @@ def test_steps_go_with_hooks_and_without_by_turns_and_the_file_says_by_how_much_
     difference = watched.workload.compute_time / bare - 1
     text = watched.workload.source.conditions
     assert f"with hooks {show_time(watched.workload.compute_time)}, {difference:+.1%}" in text
-    assert ("nothing was scaled" in text) == (abs(difference) > AGREEMENT) == bool(watched.warnings)
+    told = [one for one in watched.warnings if "something else was running" not in one]  # which is the machine's affair
+    assert ("nothing was scaled" in text) == (abs(difference) > AGREEMENT) == bool(told)
     assert "after 2 warm-ups" in text
     assert "no step removed" in text
 
