@@ -67,13 +67,14 @@ GONE = (
     "limits on buckets are not known", "is of no format that is known", "is no trace of a profiler that is known",
     "bytes cost nothing either", "What this takes for granted", "To be careful about",
     "reach it with Tab",
-    "put together / measured", "can be computed again\"", "Hold predictions against", "One worker alone",
-    "What would an executor bring", "aftermath", "UNPRICED what",
+    "put together / measured", "Hold predictions against", "One worker alone",
+    "What would an executor bring",
 )  # fmt: skip
 """Beginnings of sentences that readers had to decode, in messages, documents and docstrings."""
 
 
 def returned(text: str) -> list[str]:
+    """The entries of GONE that a text holds."""
     return [words for words in GONE if words in text]
 
 
