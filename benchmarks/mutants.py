@@ -57,11 +57,7 @@ FIRST = 20
 """Tests that a mutant meets in a first process, which collects few files: most are noticed there."""
 SLOWED = 3
 """Times as long as alone that a test takes under coverage, roughly."""
-TESTS = [
-    *(f"tests/{name}" for name in ("theory", "targets", "formats", "conformance", "golden")),
-    *(f"tests/test_{name}.py" for name in ("batches", "ddp", "horovod", "horovod_plans", "lookup", "memory_tune",
-      "notation", "nouns", "profiles", "sparse_plans", "units")),
-]  # fmt: skip
+TESTS = [f"tests/{name}" for name in (*FOLDERS, "planning", "conformance", "golden")]
 COMPARISONS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,

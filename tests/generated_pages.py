@@ -1,6 +1,6 @@
 """The pages of the docs that are made from the code: one a command, and the errors of the ledger.
 
-``python -m tests.refresh_docs`` writes them; tests/test_site.py says when they are stale.
+``python -m tests.refresh_docs`` writes them; tests/repository/test_site.py says when they are stale.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # The suite without torch on every supported Python on PATH, each in a fresh environment:
 #
 #     tests/pythons.sh                          all tests but tests/live
-#     tests/pythons.sh -q tests/test_docs.py    with arguments for pytest
+#     tests/pythons.sh -q tests/repository/test_docs.py    with arguments for pytest
 #     tests/pythons.sh --ends ...               on the oldest and the newest only; nothing where there is one Python
 #
 # A Python for which a dependency cannot be installed is named as not tested.

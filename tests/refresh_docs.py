@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from osfmodel.cli import main
 from osfmodel.ledger.check import check
 from tests.generated_pages import ACCURACY, accuracy_page, command_pages
-from tests.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
+from tests.repository.test_docs import BLOCK, NOT_RUN, PAGES, commands, matches, place_files
 
 
 def refreshed(text: str) -> str:

@@ -1,6 +1,6 @@
 """Sending fewer bytes: COMPRESSIONS turns a workload into one whose gradients are sent compressed.
 
-To add one: a line in COMPRESSIONS, and a function here unless it is a cast. tests/theory/test_what_if.py runs over the
+To add one: a line in COMPRESSIONS, and a function here unless it is a cast. tests/planning/test_what_if.py runs over the
 table.
 """
 

@@ -18,7 +18,7 @@ from osfmodel.formats import IMPORT_FORMATS
 from osfmodel.targets.named_plans import NAMED_PLANS, named_rule
 from tests.conformance import test_cost_models, test_solvers, test_targets
 from tests.conftest import ROOT
-from tests.test_docs import blocks
+from tests.repository.test_docs import blocks
 
 
 @pytest.fixture

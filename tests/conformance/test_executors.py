@@ -25,7 +25,7 @@ from osfmodel.entities.plan import in_one
 from osfmodel.runtime.horovod import bench as horovod_bench
 from osfmodel.runtime.training import run as training_run
 from osfmodel.targets import CONFIG_TARGETS
-from tests.test_architecture import modules
+from tests.repository.test_architecture import modules
 
 ROWS = list(EXECUTORS.values())
 RUNNING = [row for row in ROWS if row.run is not None]

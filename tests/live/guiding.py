@@ -23,7 +23,7 @@ import osfmodel
 from osfmodel.runtime import callbacks
 from tests.conftest import ROOT
 from tests.live.executing import RULES, apart, families, workload_of
-from tests.test_docs import blocks
+from tests.repository.test_docs import blocks
 
 PAGE = ROOT / "docs/how-to/train-under-a-plan.md"
 _, LOOP, ACCUMULATED, AMP, SAVE, RESUME, LIGHTNING, ACCELERATE, LESS, SAVE_UNSENT, LOAD_UNSENT = blocks(PAGE, "py")

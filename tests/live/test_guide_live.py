@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.live.launching import free_port
-from tests.test_docs import blocks
+from tests.repository.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -10,7 +10,7 @@ import pytest
 
 from osfmodel.formats import Hints, import_file
 from tests.conftest import ROOT
-from tests.test_docs import blocks
+from tests.repository.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -23,7 +23,7 @@ from osfmodel.runtime.profiler.driving import default_device
 from osfmodel.runtime.profiler.steps import INPUT, LOSS, alike
 from tests.conftest import ROOT
 from tests.live.launching import on_a_terminal
-from tests.test_docs import blocks
+from tests.repository.test_docs import blocks
 
 if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     import torch

@@ -18,7 +18,7 @@ LEAST_STEP = 0.10
 """Least relative step of a jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
 DEVIATIONS = 4.0
 """Standard deviations of the table's own noise that a step must exceed. With 3 or 5, 20 or 17 of the 61 tables of
-docs/reference/fits.md have jumps instead of 18 (tests/theory/test_fits.py)."""
+docs/reference/fits.md have jumps instead of 18 (tests/cost/test_fits.py)."""
 SHOWN = 3
 
 

@@ -28,7 +28,7 @@ MOST_PIECES = 4
 SAMPLES_PER_PIECE = 3
 CUTS = 7
 """Quantiles of the sizes that may divide them. With 5 or 9, one of Echo's five tables has a held-out median of 1.9 %
-instead of 1.4 %, the others stay as they are (tests/theory/test_fits.py)."""
+instead of 1.4 %, the others stay as they are (tests/cost/test_fits.py)."""
 ROUNDS = 25
 QUICK = 3
 """Reweightings while samples still move between the models."""

@@ -12,7 +12,7 @@ from osfmodel import Block, Bucket, DataError, Layer, Plan, PlanError, Workload
 from osfmodel.engine.sparse import sparsely
 from osfmodel.entities.files.notation import read, written
 from osfmodel.entities.plan import contiguous_plan
-from tests.theory.test_simulator import beyond_dense, buckets, workloads
+from tests.engine.test_simulator import beyond_dense, buckets, workloads
 
 STRATEGIES = st.sampled_from(["replicated", "split"])
 FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcba", (8, 16, 0, 4), strict=True)))

@@ -360,3 +360,10 @@ def test_the_search_for_assertions_can_fail(tmp_path):
     path = tmp_path / "test_nothing.py"
     path.write_text('def test_a():\n    """Would assert, and pytest.raises."""\n    asserted = 1\n')
     assert [asserts(function) for function in functions(path)] == [False]
+
+
+def test_the_suite_mirrors_the_packages():
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    elsewhere = {"conformance", "golden", "live", "repository"}
+    folders = {path.parent.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert folders == packages | elsewhere

@@ -1,4 +1,4 @@
-"""Horovod's loop against its ranks simulated cycle by cycle (tests/theory/horovod_loop.py), and its traps by hand."""
+"""Horovod's loop against its ranks simulated cycle by cycle (tests/engine/horovod_loop.py), and its traps by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.horovod_loop import ATOMIC_UNIT, PADDING, Loop, LoopIteration, carry_out, fuse, steady_iteration
 from osfmodel.entities.effects import Effects
-from tests.theory.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job
+from tests.engine.horovod_loop import Iteration, Settings, Tensor, chosen, follow_job
 
 SIZES = (8, 340, 340, 512, 600, 1024, 1500, 5000)
 TIMES = tuple(Fraction(n, 6) for n in (0, 0, 1, 2, 3, 6, 9, 20))

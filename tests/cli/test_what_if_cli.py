@@ -12,7 +12,7 @@ from rich.console import Console
 
 import osfmodel as osf
 from osfmodel.show.terminal.results import ROOMY, show_comparison
-from tests.test_cli import run, run_json
+from tests.cli.test_cli import run, run_json
 
 WHERE = ["resnet50-v100", "--cluster", "v100-10gbe"]
 PREDICT = ["predict", *WHERE, "--workers", "16", "--plan", "ddp"]

@@ -27,7 +27,7 @@ from osfmodel.solve import SOLVERS
 from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.generated_pages import DOCS, accuracy_page, command_pages
-from tests.test_docs import BLOCK
+from tests.repository.test_docs import BLOCK
 
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 

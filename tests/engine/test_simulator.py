@@ -21,7 +21,7 @@ from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Bucket, one_by_one
 from osfmodel.entities.workload import Segment
 from osfmodel.solve.bounds import plan_bound
-from tests.theory import events
+from tests.engine import events
 
 DENSITIES = [None, 0.25, 0.5, 1.0]
 small = st.integers(0, 6).map(Fraction)

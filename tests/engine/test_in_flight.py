@@ -21,7 +21,7 @@ from osfmodel.solve.bounds import objective_bound, windows_bound
 from osfmodel.targets.named_plans import make_plan
 from tests.conftest import workload_of
 from tests.problems import COST_MAKERS, affine, random_problem
-from tests.theory.test_bounds import any_schedule
+from tests.solve.test_bounds import any_schedule
 
 
 def problem_of(rng):
