@@ -14,7 +14,7 @@ from osfmodel.cli import main
 from osfmodel.entities.errors import UsageError
 from osfmodel.planning.launch import SNIPPETS
 
-WORKLOAD = "googlenet-k80"
+WORKLOAD = "alexnet-pipedream"
 CASES = [("v100-10gbe", 16), ("v100-10gbe", 4), ("v100-10gbe", 7), ("nccl-h100-node", 8)]
 """Clusters and workers: of several nodes, of one, of nodes that are not filled, of a model that knows algorithms."""
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))

@@ -60,7 +60,7 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
 @pytest.mark.parametrize("framework", CONFIG_TARGETS)
 def test_a_file_that_ends_as_the_frameworks_own_holds_its_settings(framework, tmp_path):
     """Whatever else is called so; and osfmodel's own result, which is a plan, where it is asked for or no such file."""
-    asked = ["tune", "googlenet-k80", "--cluster", "v100-10gbe", "--workers", "16", "--for", framework]
+    asked = ["tune", "alexnet-pipedream", "--cluster", "v100-10gbe", "--workers", "16", "--for", framework]
     target, whole = CONFIG_TARGETS[framework], json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
     for ending in target.text.endings:
         path = tmp_path / f"settings{ending}"

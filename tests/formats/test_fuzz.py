@@ -183,7 +183,6 @@ def test_a_hundred_megabytes_are_refused_and_never_held(tmp_path):
         tracemalloc.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", ["2,1\n", "2," * 400 + "2\n", "\n"])
 def test_a_table_below_the_limit_of_bytes_takes_bounded_memory(tmp_path, line):
     """60 MiB of short, wide and empty lines, in a process that may not have more than 1.5 GiB."""

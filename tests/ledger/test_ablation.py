@@ -35,13 +35,13 @@ def shown(text):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_ledgers_table_is_what_the_command_prints(effects):
     (page, *_) = PAGES
     assert shown(page.read_text(encoding="utf-8")) == [str(row) for row in effects]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_pages_show_all_other_variants_as_printed(assumptions):
     found = [row for page in PAGES[1:] for row in shown(page.read_text(encoding="utf-8"))]
     assert sorted(found) == sorted(str(row) for row in assumptions)
@@ -53,6 +53,7 @@ def test_the_comparison_can_fail():
     assert shown(text) != [str(ablation.Variant("a", "b", [0.02]))]
 
 
+@pytest.mark.long
 def test_every_source_is_there_with_the_slowdown_on_and_off(effects):
     for source in (name for name, recipe in LEDGER.items() if recipe.compares == TIME):
         told = {

@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # Build Horovod 0.28.1 over gloo for the PyTorch of this Python, and install it; a wheel that was built before is used.
 #
-#     tests/live/build_horovod.sh [FOLDER]
+#     tests/live/build_horovod.sh [--if-built] [FOLDER]
 #
+# With --if-built nothing is built: without a wheel it fails at once.
 # FOLDER keeps the wheel; without it ${XDG_CACHE_HOME:-$HOME/.cache}/osfmodel does. PYTHON says which Python, else the
 # one that is active. Needs g++, make and some minutes the first time: Horovod asks for C++14, which headers of PyTorch
 # no longer are, so the compiler is told C++17 behind its back.
 set -euo pipefail
 
+if_built=false
+if [ "${1:-}" = --if-built ]; then
+    if_built=true
+    shift
+fi
 horovod=0.28.1
 python=${PYTHON:-python}
 cache=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/osfmodel}
@@ -52,6 +58,7 @@ build() {
 }
 
 if ! compgen -G "$folder/horovod-*.whl" >/dev/null; then
+    ! $if_built || fail "no wheel in $folder"
     echo "building Horovod $horovod for torch $torch into $folder: some minutes" >&2
     build
 fi

@@ -16,7 +16,7 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 HEALTHY = (
     "each", "ways", "unused", "untouched", "growth", "measure", "dtypes", "checkpoint", "deferral", "order", "refusals",
     "misuse", "traps", "between", "changed",

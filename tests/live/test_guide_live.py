@@ -24,7 +24,7 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 PAGE = ROOT / "docs/how-to/train-under-a-plan.md"
 RECORDING = ROOT / "docs/how-to/why-is-it-slow.md"
 TRAINING = """

@@ -17,7 +17,7 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 SCENARIOS = "tests.live.sparsely"
 TWO = (
     "feedback", "without_feedback", "whole", "conserved", "sizes", "loops", "nonfinite", "mirrored", "stiff",

@@ -17,7 +17,7 @@ pytest.importorskip(
     "sklearn", reason="scikit-learn, whose images are learnt, is not installed: pip install scikit-learn"
 )
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module")

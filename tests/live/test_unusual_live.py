@@ -13,7 +13,7 @@ if os.environ.get("OSFMODEL_REQUIRE_TORCH"):
 else:
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 GROUPS = {"memory": 4 * 5, "ends": 51, "loops": 67}
 """{group of cases: how many there are, each under each plan}"""
 REFUSED = {

@@ -195,8 +195,11 @@ def test_the_comparison_can_fail():
 def test_the_readme_has_the_two_commands():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     install = "python -m pip install . && osf tune resnet50-v100 --cluster v100-56gib --workers 16 --for ddp"
-    assert install in text
-    assert "python -m pip install -e '.[test]' && python -m pytest" in text
+    test = "python -m pip install -e '.[test]' && python -m pytest -n logical\n"
+    checks = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    for command in (install, test):
+        assert command in text
+        assert command in checks.replace("--quiet ", "")
 
 
 def test_links_lead_somewhere():

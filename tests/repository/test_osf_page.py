@@ -35,14 +35,14 @@ def test_rows_of_the_ledger_are_those_printed(bench):
     assert [row.split()[1] for row in below(bench.HEAD)] == list(bench.TIMED)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_it_cannot_express_is_counted_apart(bench):
     """ASC-WFBP's own plans, each against two others, have two channels."""
     found = bench.judged("papers")
     assert (len(found.osf), len(found.ours), found.beyond) == (32, 32, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_tables_are_those_printed(bench):
     """The ledger's in full; of the others the page shows some rows, in the order in which they are printed."""
     assert [*rows(bench.HEAD), *below(bench.HEAD)] == rows("\n".join(bench.ledger_table()))

@@ -84,7 +84,6 @@ def perfetto(tmp_path_factory):
         yield opened
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [hostile, resnet50])
 def test_perfetto_shows_every_bar_when_it_was(perfetto, drawn):
     """Nothing dropped, nothing moved, each bar on the track of its lane: to the nanosecond."""

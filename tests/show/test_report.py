@@ -31,7 +31,6 @@ from osfmodel.show.pictures.gantt import KINDS
 from osfmodel.show.pictures.scatter import Cloud, Scatter
 from osfmodel.show.terminal import pictures as picture_screen
 from osfmodel.show.terminal.pictures import show_pictures
-from osfmodel.targets import CONFIG_TARGETS
 from tests.conftest import ROOT
 from tests.formats import traces
 from tests.live.explained import paths_of
@@ -91,13 +90,19 @@ def test_every_collective_can_be_reached_and_has_a_row():
     assert all("hidden" in attributes for attributes in drawn)
 
 
-LARGE = [("densenet201-reconstructed", target) for target in CONFIG_TARGETS] + [("densenet121-cpu", "byteps")]
+LARGE = [
+    ("densenet201-reconstructed", {"target": "ddp"}),
+    ("densenet201-reconstructed", {"target": "deepspeed"}),
+    ("densenet201-reconstructed", {"plans": ("wfbp", "byteps")}),
+    ("densenet201-reconstructed", {"plans": ("wfbp", "byteps", "cap:64KiB", "horovod", "cap:256KiB")}),
+    ("densenet121-cpu", {"plans": ("wfbp", "byteps", "cap:64KiB", "horovod")}),
+]
 
 
-@pytest.mark.parametrize(("workload", "target"), LARGE)
-def test_a_page_is_below_a_megabyte(workload, target):
+@pytest.mark.parametrize(("workload", "asked"), LARGE)
+def test_a_page_is_below_a_megabyte(workload, asked):
     """With hundreds of collectives under each of several plans; and what was joined for that is said."""
-    shown = drawn(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, target=target)
+    shown = drawn(osf.load_workload(workload), osf.load_cluster("ring:50us,10Gbps"), 8, **asked)
     text = page(shown, "1")
     assert len(text.encode()) < 1e6
     found = Page(text)

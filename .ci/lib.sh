@@ -1,0 +1,31 @@
+# Shared by .ci/run and .ci/long: the folder of data, system packages, and the time of each step.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ -z "${OSFMODEL_DATA:-}" ] && [ -d ../shared/data ]; then
+    OSFMODEL_DATA=$(cd ../shared/data && pwd)
+    export OSFMODEL_DATA
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export PIP_DISABLE_PIP_VERSION_CHECK=1 CI=true # CI: the same examples of property tests each time
+
+step() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
+
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+have() { # every one of these commands
+    local name
+    for name in "$@"; do command -v "$name" >/dev/null || return 1; done
+}
+
+system_packages() { # what is missing of them; tests that need one are skipped where it cannot be had
+    if can_install && [ $# -gt 0 ]; then
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@"; } >/dev/null || true
+    fi
+}
+
+install_torch() { # the CPU build, and what is tested with it
+    # Without torchvision: PyPI's wheels need a torch with CUDA, and beside another they break what imports them.
+    python -m pip install --quiet torch==2.13.0 lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0 scikit-learn==1.9.1
+    DS_BUILD_OPS=0 python -m pip install --quiet deepspeed==0.19.8 megatron-core==0.16.1
+    export OSFMODEL_REQUIRE_TORCH=1 OSFMODEL_REQUIRE_DEEPSPEED=1 OSFMODEL_REQUIRE_MEGATRON=1
+}
