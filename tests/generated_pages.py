@@ -119,7 +119,7 @@ def _commands() -> str:
     said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
     assert {name for name, _ in said} == set(COMMANDS), "osf --help must list what COMMANDS has"
     rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]
-    return f"# Commands\n\n{_table(('command', 'what it says or does'), rows)}\n\n{SHARED}"
+    return f"# Commands\n\n{_table(('command', 'what it does'), rows)}\n\n{SHARED}"
 
 
 SHARED = """\
