@@ -460,9 +460,9 @@ def page() -> Iterator[str]:
     found = json.loads(KEPT.read_text(encoding="utf-8"))["versions"]
     yield f"""# Does sparse communication train as well?
 
-Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) on {RANKS} ranks of one machine over gloo,
-with dense and with [sparse](../reference/sparse.md) buckets. `python benchmarks/sparse_training.py --train` wrote this page on a
-CPU (Python {found["python"]}, torch {found["torch"]}).
+Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) on {RANKS} ranks of one machine over
+gloo, with dense and with [sparse](../reference/sparse.md) buckets, on the CPU (Python {found["python"]}, torch
+{found["torch"]}). Written by `python benchmarks/sparse_training.py --train`.
 
 * **Settings** are those of the dense run for every density: batches, first weights, steps, learning rate. Learning
   rates were chosen by dense runs alone. They rise over the first tenth of the steps, then fall along a cosine; the
