@@ -147,7 +147,7 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
     """Errors of each source of the ledger, as ``osf check`` finds them."""
     middle, high = overall(checked)
     times = [one for one in checked if LEDGER[one.source].compares == TIME]
-    head = ("source", "runs", "median", "90th percentile", "worst", "bias", "of what")
+    head = ("source", "runs", "median", "90th percentile", "worst", "bias", "description")
     table = _table(head, [_errors(one) for one in checked])
     fitted = _table(("sources", "runs fitted on", "what was fitted"), _fitted(checked))
     text = TEMPLATE.format(
