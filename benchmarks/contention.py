@@ -55,7 +55,7 @@ def shared(times: Times) -> Callable[[int], float]:
 
 
 def capped(times: Times) -> Callable[[int], float]:
-    """Rate min(c, B/n): one flow alone has a cap, and beyond B/c of them the wires are full."""
+    """Rate min(c, B/n): one alone has a cap, and beyond B/c of them the network is full."""
     return best(lambda ratio, flows: times[1] * flows / min(flows, ratio), times, np.linspace(1, 8, 7001))
 
 
@@ -86,7 +86,7 @@ def laws() -> None:
 
 
 def gains() -> None:
-    print("| nodes | alone | two at once | gain | alone / wires | two .. eight at once, fitted / measured - 1 |")
+    print("| nodes | alone | two at once | gain | alone / network | two .. eight at once, fitted / measured - 1 |")
     print("|---|---|---|---|---|---|")
     for nodes, times in measured().items():
         full = 2 * (nodes - 1) / nodes * SIZE / WIRE

@@ -163,16 +163,19 @@ def errors(found: Sequence[Beside]) -> Iterator[str]:
 
 
 def gains(found: Sequence[Beside]) -> Iterator[str]:
-    """Gains of sparse plans over the best dense one, predicted and measured."""
-    yield "| workload, ranks x rate | plan | predicted gain | measured gain |"
-    yield "|---|---|---|---|"
+    """Gains of sparse plans over the best dense one, predicted / measured: a column for each plan."""
+    plans = list(dict.fromkeys(turns.plan for group in found for turns in group.turns if sparse(turns)))
+    yield f"| workload, ranks x rate | {' | '.join(plan.partition(':')[2] for plan in plans)} |"
+    yield "|---|" + "---|" * len(plans)
     for group in found:
         best = min((turns for turns in group.turns if not sparse(turns)), key=lambda turns: turns.measured)
-        for turns in group.turns:
-            if sparse(turns) and turns.predicted and best.predicted:
-                promised, gained = 1 - turns.predicted / best.predicted, 1 - turns.measured / best.measured
-                name = f"{group.workload} {group.cluster.rpartition('-')[2]}"
-                yield f"| {name} | {turns.plan} | {promised:.1%} | {gained:.1%} |"
+        cells = {
+            turns.plan: f"{1 - turns.predicted / best.predicted:.1%} / {1 - turns.measured / best.measured:.1%}"
+            for turns in group.turns
+            if sparse(turns) and turns.predicted and best.predicted
+        }
+        name = f"{group.workload} {group.cluster.rpartition('-')[2]}"
+        yield f"| {name} | {' | '.join(cells.get(plan, '') for plan in plans)} |"
 
 
 if __name__ == "__main__":

@@ -447,23 +447,6 @@ def table(runs: Sequence[Trained], problem: str) -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
 
 
-def verdicts(runs: Sequence[Trained]) -> Iterator[str]:
-    """Lists of trainings that reach the dense run's loss, and of those that do not."""
-    for reached in (True, False):
-        yield "**Within 1 % of the dense run's training loss:**" if reached else "**Not within 1 %:**"
-        yield ""
-        found = [
-            f"* {problem}, {optimizer_words(way)}, density {way.words}: "
-            f"{mean(against(runs, problem, way, 'train').excess):+.1%}, "
-            f"held out {mean(against(runs, problem, way, 'validation').excess):+.1%}"
-            for problem in PROBLEMS
-            for way in ordered(runs, problem)
-            if way.density is not None and against(runs, problem, way, "train").reached == reached
-        ]
-        yield from found or ["* nowhere"]
-        yield ""
-
-
 def optimizer_words(way: Way) -> str:
     """As a sentence says it."""
     return "SGD with momentum" if way.optimizer == "momentum" else "plain SGD"
@@ -477,24 +460,22 @@ def page() -> Iterator[str]:
     found = json.loads(KEPT.read_text(encoding="utf-8"))["versions"]
     yield f"""# Does sparse communication train as well?
 
-Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) on {RANKS} ranks over gloo on one
-machine, with dense buckets and with sparse ones: of each tensor the entries of the largest magnitude are sent, and what
-is not sent is kept and sent later (error feedback). Written by `python benchmarks/sparse_training.py --train` (Python
-{found["python"]}, torch {found["torch"]}), on the CPU.
+Small real problems, trained by [the executor](../how-to/train-under-a-plan.md) on {RANKS} ranks of one machine over
+gloo, with dense and with [sparse](../reference/sparse.md) buckets, on the CPU (Python {found["python"]}, torch
+{found["torch"]}). Written by `python benchmarks/sparse_training.py --train`.
 
-* **Settings** are the dense run's, and the same for every density: batches and their order, first weights, steps,
-  learning rate. Learning rates were chosen by dense runs alone. They rise over the first tenth of the steps (warm-up,
-  usual with error feedback) and then fall along a cosine; the density is the same from the first step on. Plain SGD has
-  ten times the learning rate of SGD with momentum {MOMENTUM}, which comes to the same in the long run.
-* **Steps** are bounded by what a quarter of an hour of two cores can do. Those of digits were doubled after a first
-  look, in which neither the dense run had come to its end nor the sparse one had caught up: both are shown.
-* **Tensors of fewer than {TINY:,} elements** (biases, norms, a first convolution) travel densely in a bucket of their
-  own, all others in one sparse bucket; how tensors are put into sparse buckets does not change what is sent of each.
-* **Momentum** is the optimizer's, of what has arrived. The executor has no momentum correction as DGC's.
+* **Settings** are those of the dense run for every density: batches, first weights, steps, learning rate. Learning
+  rates were chosen by dense runs alone. They rise over the first tenth of the steps, then fall along a cosine; the
+  density is constant. Plain SGD has ten times the learning rate of SGD with momentum {MOMENTUM}.
+* **Steps** are limited by a quarter of an hour of two cores. Those of digits were doubled after a first look, in which
+  neither run had converged: both are shown.
+* **Tensors of fewer than {TINY:,} elements** (biases, norms, a first convolution) travel densely, all others in one
+  sparse bucket.
+* **Momentum** is the optimizer's, without the correction of DGC.
 * **Loss** is cross entropy; in training, of the last tenth of the steps and all ranks; mean ± standard deviation over
   the seeds. **Against dense** compares with the dense run of the same seed and optimizer: mean (least to greatest).
   **Within 1 %** says whether that mean is at most 1 % above, and of how many seeds it is true.
-* **Sent** is what each rank sends in a step by a ring's all-reduce and all-gather, and the part of the dense run's."""
+* **Sent** is per rank and step, by a ring's all-reduce and all-gather, and as a part of the dense run's."""
     if missing := jobs(runs):
         yield f"* **Not complete:** {len(missing)} of {len(jobs([]))} trainings are missing: `--train` makes them."
     for name, problem in PROBLEMS.items():
@@ -510,8 +491,6 @@ is not sent is kept and sent later (error feedback). Written by `python benchmar
         yield f"Of the parameters {sparsely:.1%} travel sparsely. {problem.steps:,} steps of {problem.batch} examples,"
         yield f"learning rate {rates}, weight decay {problem.decay}.\n"
         yield from table(runs, name)
-    yield "\n## Where the dense loss is reached\n"
-    yield from verdicts(runs)
 
 
 def main() -> None:

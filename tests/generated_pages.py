@@ -9,6 +9,7 @@ import html
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -118,25 +119,24 @@ def _commands() -> str:
     said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
     assert {name for name, _ in said} == set(COMMANDS), "osf --help must list what COMMANDS has"
     rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]
-    return f"# Commands\n\n{_table(('command', 'what it says or does'), rows)}\n\n{SHARED}"
+    return f"# Commands\n\n{_table(('command', 'what it does'), rows)}\n\n{SHARED}"
 
 
 SHARED = """\
 `osf COMMAND --help` says the same as these pages, which are made from it.
 
-## What all have in common
+## Common to all
 
 * **Data go to stdout**, warnings, errors and progress to stderr, each on one line.
 * **`--format`** is `table`, `json`, `yaml` or `csv`; `--json` is short for `--format json`. Keys name their units
   (`iteration_time_s`, `gradient_bytes`). [What is in them](../reference/files.md#what-the-commands-print).
 * **`-o FILE`** writes a file whole or not at all; its suffix gives the format where `--format` does not.
-* **Exit status**: 0 fine. 2 where the words of the command line are wrong: an unknown option, name or unit, options
-  that contradict each other or do not go with this workload or cluster, a place that `-o` cannot write to. 1 for all
-  else: a file that is missing or wrong, figures that a cluster does not have, a plan that cannot be carried out, a
-  check or a job that failed. 130 where it was interrupted.
+* **Exit status**: 0 fine. 2: the command line is wrong (unknown option, name or unit, options that contradict each
+  other or the workload or cluster, a place that `-o` cannot write to). 130: interrupted. 1: all else, such as a file
+  that is missing or wrong, or a check or a job that failed.
 * **A WORKLOAD and a CLUSTER** are a bundled name (`osf list`), a file, or the name of a file in `workloads/` and
-  `clusters/` of the folder that the environment variable `OSFMODEL_PROFILES` names. A cluster may also be said in
-  words, such as `ring:50us,10Gbps`.
+  `clusters/` of the folder in the environment variable `OSFMODEL_PROFILES`. A cluster may also be given in words, such
+  as `ring:50us,10Gbps`.
 * **Sizes and times** have units: `25MiB`, `25MB`, `50us`, `10Gbps`. MiB are 2^20 bytes, MB are 10^6, Gbps are 10^9
   bits per second.
 * **Shell completion**: `eval "$(_OSF_COMPLETE=bash_source osf)"`, or `zsh_source`, `fish_source`.
@@ -147,9 +147,9 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
     """Errors of each source of the ledger, as ``osf check`` finds them."""
     middle, high = overall(checked)
     times = [one for one in checked if LEDGER[one.source].compares == TIME]
-    head = ("source", "runs", "median", "90th percentile", "worst", "bias", "of what")
+    head = ("source", "runs", "median", "90th percentile", "worst", "bias", "description")
     table = _table(head, [_errors(one) for one in checked])
-    fitted = _table(("source", "runs fitted on", "what was fitted"), [_fitted(one) for one in checked])
+    fitted = _table(("sources", "runs fitted on", "what was fitted"), _fitted(checked))
     text = TEMPLATE.format(
         table=table,
         fitted=fitted,
@@ -168,8 +168,16 @@ def _errors(one: Checked) -> Sequence[str]:
     return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, _cell(LEDGER[one.source].meaning)
 
 
-def _fitted(one: Checked) -> Sequence[str]:
-    return f"`{one.source}`", f"{one.fitted:,}", _cell(one.fitted_on)
+def _fitted(checked: Sequence[Checked]) -> Iterable[Sequence[str]]:
+    """A row for each thing fitted: its sources in a row of the ledger, and the runs of each."""
+    for fitted_on, alike in groupby(checked, key=lambda one: one.fitted_on):
+        sources = list(alike)
+        runs = [f"{one.fitted:,}" for one in sources]
+        yield (
+            ", ".join(f"`{one.source}`" for one in sources),
+            runs[0] if len(set(runs)) == 1 else ", ".join(runs),
+            _cell(fitted_on),
+        )
 
 
 def _percent(error: float | None) -> str:
@@ -186,22 +194,20 @@ def _page(source: str) -> str:
 TEMPLATE = """\
 # How far to trust it
 
-Predictions are held against {runs} figures that were measured: iteration times, published speed-ups (`papers`) and
-peaks of memory (`memory`). `osf check` prints the errors, and this page is made from them. The median error of the
-sources of times and speed-ups lies between {low} and {top}; the medians over these sources of their median and of
-their 90th percentile are **{middle}** and **{high}**.
+Predictions are compared with {runs} measured figures: iteration times, published speed-ups (`papers`) and peaks of
+memory (`memory`). `osf check` prints these errors. For times and speed-ups, the median error of a source lies between
+{low} and {top}; the median over the sources is **{middle}**, and **{high}** for the 90th percentile.
 
 {table}
 
 An error is predicted / measured - 1; *bias* is the median with its sign, above 0 where predictions are too slow.
-**Only runs on which nothing was fitted count.** Bundled tolerances stand at what was reached, and the tests fail
-above them, so accuracy cannot be lost unnoticed.
+**Only runs on which nothing was fitted count.** The tests fail when a source gets worse.
 
 ![predicted against measured iteration times, on logarithmic axes, source by source](ledger.png)
 
-The picture is what `osf check --plot ledger.png` draws: measured times across, predicted times up, the diagonal where
-they agree. Ratios (`papers`) and bytes (`memory`) are not times, and are left out. In a file of yours, runs held
-against workload and cluster of their own trace are hollow: they are self-consistency, no predictions.
+`osf check --plot ledger.png` draws this picture: measured times across, predicted times up. Ratios (`papers`) and
+bytes (`memory`) are left out. In a file of yours, hollow points are runs compared with the workload and cluster of
+their own trace: self-consistency, no predictions.
 
 ## What was fitted
 
@@ -210,11 +216,9 @@ against workload and cluster of their own trace are hollow: they are self-consis
 ## What this means for a prediction of yours
 
 * Every prediction carries an **error band**: 90 % of comparable measured runs fell inside it.
-  `~` says that too few did, and that the nearest regime was taken. [How the bands are made](ledger.md#error-bands).
-* A prediction is as good as the cluster file. Beyond the sizes and worker counts that were measured it carries a
-  warning.
-* Your own runs are the best test: [`osf run`](commands/run.md) measures plans by turns, and `osf check FILE` holds
-  them against the predictions. [How](how-to/run-a-plan.md).
-* Each source has a page with its outliers and what would explain them; [the ledger](ledger.md) has them all, with
-  what each effect buys.
+  `~`: nothing comparable was measured, and the nearest runs were used. [How](reference/model.md#error-bands).
+* A prediction is as good as the cluster file. Beyond the measured sizes and worker counts it carries a warning.
+* Your own runs are the best test: `osf run` measures plans and `osf check FILE` compares them with predictions
+  ([how](how-to/run-a-plan.md)).
+* Each source has a page that explains its outliers; [the ledger](ledger.md) has the gain of each effect.
 """

@@ -27,7 +27,7 @@ from osfmodel.targets import CONFIG_TARGETS
 class Recipe(NamedTuple):
     """judge:     (measurements) -> Verdict
     tolerance: the largest median |error| of predicted rows that passes: the error reached, rounded up
-    meaning:   shown in docs/ledger.md
+    meaning:   shown in docs/accuracy.md
     compares:  TIME or MEMORY
     """
 

@@ -43,7 +43,7 @@ def run_json(*arguments):
 
 
 def test_scaling_factors_of_the_reference_table():
-    """model.md 4.5, to +-0.002, and MG-WFBP's bucket counts."""
+    """Reference results of docs/reference/model.md, to +-0.002, and MG-WFBP's bucket counts."""
     names = ("wfbp", "single", "mg-wfbp", "optimal")
     expected = {
         8: (0.871, 0.594, 0.969, 0.970),

@@ -54,7 +54,7 @@ def test_no_schedule_beats_it(make_cost):
 
 
 def test_affine_closed_form():
-    """max_i [r_i + a + b (P_L - P_{i-1})], model.md section 5.2."""
+    """max_i [r_i + a + b (P_L - P_{i-1})], the lower bound of docs/reference/model.md."""
     rng = np.random.default_rng(12)
     for _ in range(100):
         problem = random_problem(rng)

@@ -60,7 +60,7 @@ def test_one_channel_is_merging():
 
 
 def test_many_channels_that_one_flow_fills_need_no_merging():
-    """Model.md section 5.5: start-ups side by side, so f = max(f, r + a) + b s, and its value is the bound."""
+    """Start-ups run side by side, so f = max(f, r + a) + b s, and its value is the bound."""
     rng = np.random.default_rng(53)
     for _ in range(10):
         problem = MergeProblem.of(made(rng, 7), Limits())
