@@ -155,6 +155,15 @@ def format_bandwidth(bytes_per_second: float) -> str:
     return f"{float(bytes_per_second)!r}B/s"
 
 
+def show_rate(bytes_per_second: float) -> str:
+    """A bit rate for a person's eye, rounded: ``"3.2 Tbps"``."""
+    for prefix in ("T", "G", "M", "k"):
+        scaled = bytes_per_second / float(_BITS[prefix])
+        if scaled >= 1:
+            return f"{scaled:.4g} {prefix}bps"
+    return f"{bytes_per_second * 8:.4g} bps"
+
+
 def how_many(number: int, noun: str) -> str:
     """A number with its noun: ``1 worker``, ``2 workers``."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -17,7 +17,14 @@ from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
+from osfmodel.planning.cautions import (
+    cluster_warnings,
+    effect_caveats,
+    flight_caveats,
+    network_caveats,
+    require_nouns,
+    size_warnings,
+)
 from osfmodel.planning.results import WORTHWHILE, Outcome, Tuning
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve.search.robust import penalised, robust_ends
@@ -105,7 +112,7 @@ def tune(
         outcomes := _outcomes(task, knobs, counts, optima, default),
         (
             *size_warnings(workload, max(counts)),
-            *(note for count in counts for note in count_warnings(cluster, count)),
+            *dict.fromkeys(note for count in counts for note in cluster_warnings(cluster, count)),
             *task.extrapolation(plan),
         ),
         (
@@ -118,6 +125,7 @@ def tune(
             *task.caveats(),
             *effect_caveats(cluster.effects),
             *flight_caveats(cluster),
+            *network_caveats(cluster, max(counts)),
         ),
     )
 
