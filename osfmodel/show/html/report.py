@@ -199,7 +199,12 @@ def _button(label: str, action: str, text: str) -> Markup:
 
 def _source(source: Source) -> list[tuple[str, str]]:
     """The parts of a source that are known, by name."""
-    stated = (("source", source.origin), ("conditions", source.conditions), ("licence", source.licence))
+    stated = (
+        ("source", source.origin),
+        ("conditions", source.conditions),
+        ("licence", source.licence),
+        ("GPU", source.gpu),
+    )
     return [(name, text) for name, text in stated if text != Source().origin]
 
 
