@@ -15,7 +15,7 @@ from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted_time, show_share
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
     cluster_warnings,
@@ -212,8 +212,13 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
     if worst < WORTHWHILE:
         return []
     if len(outcomes) > 1:
-        return [f"one configuration for all counts costs up to {worst:.1%} (at {workers} workers) against one for each"]
-    return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
+        return [
+            f"one configuration for all counts costs up to {show_share(worst)} (at {workers} workers) against "
+            "one for each"
+        ]
+    return [
+        f"the best plan of whole tensors would be {show_share(worst)} faster than what was found for this framework"
+    ]
 
 
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
@@ -235,7 +240,7 @@ def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]
     mine, theirs = task.times(knobs)[0], task.times(searched)[0]
     return [
         f"settings alone cannot form this plan: the best found, {words(searched)}, takes "
-        f"{show_time(theirs)} ({theirs / mine - 1:+.1%})"
+        f"{show_predicted_time(theirs)} ({show_share(theirs / mine - 1, '+')})"
     ]
 
 
@@ -244,7 +249,11 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
     if not task.leads:
         return []
     times, worst = task.times(knobs)[0], task.judged(knobs)[0]
-    apart = f"up to {show_time(worst)} ({worst / times - 1:+.1%})" if worst > times else "no more than that"
+    apart = (
+        f"up to {show_predicted_time(worst)} ({show_share(worst / times - 1, '+')})"
+        if worst > times
+        else "no more than that"
+    )
     lead = f"{max(task.leads):g} times"
     return [f"times assume that the CPU does not run ahead of the GPU; if it does (up to {lead}), {apart}"]
 
