@@ -240,6 +240,14 @@ def test_a_cluster_that_is_faster_than_its_name_says_so():
     assert "times those of" not in run("list", "clusters", "v100-56gib").stdout
 
 
+def test_a_cluster_of_an_unknown_cost_model_is_listed_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "clusters").mkdir()
+    osf.save(osf.Cluster("odd", "odd"), tmp_path / "clusters" / "odd.json")
+    monkeypatch.setenv("OSFMODEL_PROFILES", str(tmp_path))
+    assert next(row for row in run_json("list", "clusters")["clusters"] if row["name"] == "odd")["network"] is None
+    assert "network:\n" in run("list", "clusters", "odd").stdout
+
+
 def test_list_shows_sources():
     document = run_json("list")
     assert {"workloads", "clusters", "plans", "targets", "engines"} <= set(document)

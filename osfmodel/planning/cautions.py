@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osfmodel.cost import COST_MODELS
+from osfmodel.cost import COST_MODELS, network_rates
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.engine import predict_timeline
@@ -99,7 +99,7 @@ def cluster_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
 
 def network_caveats(cluster: Cluster, workers: int) -> tuple[str, ...]:
     """A note on the bandwidth per GPU and per node, for a cluster in words whose network is used."""
-    rates = COST_MODELS[cluster.cost_model].rates(cluster)
+    rates = network_rates(cluster)
     used = workers > cluster.gpus_per_node and cluster.name.startswith(f"{cluster.cost_model}:")
     return (f"network: {rates}",) if rates and used else ()
 

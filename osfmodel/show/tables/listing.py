@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from osfmodel.cost import COST_MODELS, worker_counts
+from osfmodel.cost import network_rates, worker_counts
 from osfmodel.show.tables import Column, column
 
 SHORT = 44
@@ -51,7 +51,7 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("workers", "workers", lambda row: ",".join(map(str, worker_counts(row.entry))) or "any"),
         column("cost_model", "cost model", lambda row: row.entry.cost_model),
         GPU,
-        column("network", None, lambda row: COST_MODELS[row.entry.cost_model].rates(row.entry) or None),
+        column("network", None, lambda row: network_rates(row.entry) or None),
         *SOURCE,
     ),
     "effects": (
