@@ -49,7 +49,7 @@ ORIGINS = {
 }
 
 
-def source(path: str, conditions: str) -> Source:
+def source(path: str, conditions: str, gpu: str = "not stated") -> Source:
     """Origin and licence as recorded beside the data; conditions = hardware, then what was done here."""
     entry = json.loads((DATA / "sources.json").read_text(encoding="utf-8"))[path]
     commit = entry.get("commit", "")
@@ -61,6 +61,7 @@ def source(path: str, conditions: str) -> Source:
         origin=ORIGINS.get(path) or (f"{repository}{at}: {place}" if place else repository),
         conditions=conditions if path in ORIGINS or hardware == "-" else f"{hardware}; {conditions}",
         licence=entry["licence"],
+        gpu=gpu,
     )
 
 
@@ -81,7 +82,7 @@ def googlenet_k80() -> Workload:
             Layer(f"layer{row['layer_index_from_input']}", backward / 2, backward, FLOAT32 * int(row["params"]))
         )
     note = "batch 64; one layer per row, backward as measured, forward taken as half of backward, update as 0"
-    return Workload("googlenet-k80", tuple(layers), 64, 0.0, source(path, note))
+    return Workload("googlenet-k80", tuple(layers), 64, 0.0, source(path, note, "K80"))
 
 
 BCAFFE_LOG = "layer_profiles/bcaffe/googlenet_k80_backward_and_comm.csv"
@@ -105,7 +106,7 @@ def googlenet_k80_tensors() -> Workload:
         "64 images per node (32 on each of 2 GPUs) and iteration; backward = median of the logs of the runs on 2, 4 "
         "and 8 nodes, forward taken as half of backward, update as 0"
     )
-    return Workload("googlenet-k80-tensors", tuple(layers), 64, 0.0, source(BCAFFE_LOG, note))
+    return Workload("googlenet-k80-tensors", tuple(layers), 64, 0.0, source(BCAFFE_LOG, note, "K80"))
 
 
 def resnet50_v100() -> Workload:
@@ -148,7 +149,7 @@ def _from_trace(name: str, path: str, step: float | None, conditions: str) -> Wo
         layers.append((tensor, now - clock, size))
         clock = now
     built = [Layer(t, exact(forward * time / clock), exact(time), size) for t, time, size in reversed(layers)]
-    return Workload(name, tuple(built), 32, 0.0, source(path, conditions))
+    return Workload(name, tuple(built), 32, 0.0, source(path, conditions, conditions.partition(",")[0]))
 
 
 def pipedream(model: str) -> Workload:
@@ -208,7 +209,7 @@ def triosim(model: str) -> Workload:
         for index, ((operator, ahead, size), back) in enumerate(zip(forward, reversed(backward), strict=True))
     ]
     note = "PyTorch profiler; weight and bias of an operator are one layer; optimizer operators are the update"
-    return Workload(f"{model}-h100", tuple(layers), 128, exact(update), source(path, note))
+    return Workload(f"{model}-h100", tuple(layers), 128, exact(update), source(path, note, "H100"))
 
 
 PARAMETERS = {"aten::conv2d": 2, "aten::batch_norm": 2, "aten::linear": 2}
@@ -239,6 +240,7 @@ def k80_ring() -> Cluster:
             "contention fitted to 1 to 8 simultaneous all-reduces of 100 MiB on 2 to 8 nodes of the same group's "
             "10 GbE (facts only), where one alone was 1.5 to 1.9 times as fast as this formula says",
             "BSD-2-Clause (Caffe LICENSE)",
+            "K80",
         ),
     )
 
@@ -262,7 +264,7 @@ def k80_log() -> Cluster:
         "all-reduce times inside training (GoogLeNet, one message per tensor, at 8 nodes per weight with its bias), "
         "waiting for the slowest node included; one worker per node, which first adds up its 2 GPUs"
     )
-    return Cluster("k80-10gbe-log", "tabulated", nodes=8, tables=tuple(tables), source=source(BCAFFE_LOG, note))
+    return Cluster("k80-10gbe-log", "tabulated", nodes=8, tables=tuple(tables), source=source(BCAFFE_LOG, note, "K80"))
 
 
 def merge_rule(name: str, table: str) -> Cluster:
@@ -280,6 +282,10 @@ def merge_rule(name: str, table: str) -> Cluster:
     return Cluster(name, "hockney", gpus_per_node=4, fits=tuple(fits), source=source(path, note))
 
 
+NETWORKS = {"10GbE": 10, "56GbIB": 56}
+"""Gbps of the networks by name."""
+
+
 def v100_published(name: str, network: str) -> Cluster:
     """The link that makes the ring formula give the published line at 16 workers."""
     path = "comm_tables/mgwfbp/alpha_beta.csv"
@@ -290,7 +296,10 @@ def v100_published(name: str, network: str) -> Cluster:
         f"V100, {network}, Horovod over NCCL; published a + b bytes for 16 workers, "
         "scaled to other counts by the ring formula"
     )
-    return Cluster(name, "ring", gpus_per_node=4, between_nodes=link, source=source(path, note))
+    rate, named = 8 / link.seconds_per_byte / 1e9, NETWORKS[network]
+    if rate > 1.5 * named:
+        note += f"; its line has {rate:.3g} Gbps per GPU, {rate / named:.0f} times those of {network}"
+    return Cluster(name, "ring", gpus_per_node=4, between_nodes=link, source=source(path, note, "V100"))
 
 
 def published_fits(name: str, network: str) -> Cluster:
@@ -302,7 +311,7 @@ def published_fits(name: str, network: str) -> Cluster:
         if row["network"] == network
     ]
     note = f"{network}, Horovod over NCCL; the authors' own a + b bytes for each count; 2 and 4 workers are one node"
-    return Cluster(name, "hockney", gpus_per_node=4, fits=tuple(fits), source=source(path, note))
+    return Cluster(name, "hockney", gpus_per_node=4, fits=tuple(fits), source=source(path, note, "V100"))
 
 
 def measured(
@@ -310,6 +319,7 @@ def measured(
     path: str,
     note: str,
     gpus_per_node: int,
+    gpu: str,
     workers: str = "n_gpus",
     keep: Callable[[dict[str, str]], bool] = lambda row: True,
     columns: tuple[str, ...] = ("time_us", "inplace_time_us"),
@@ -337,7 +347,7 @@ def measured(
         gpus_per_node=gpus_per_node,
         nodes=-(-largest // gpus_per_node),
         tables=tuple(tables),
-        source=source(path, note),
+        source=source(path, note, gpu),
     )
 
 
@@ -355,6 +365,7 @@ def aiconfigurator(name: str, system: str, nccl: str, gpus: int) -> Cluster:
         "comm_tables/aiconfigurator/nccl_all_reduce_half.csv",
         f"one node of {system.replace('_', ' ').upper()}, NCCL {nccl}, half precision; out of place, median of repeats",
         gpus,
+        system.upper().replace("_", " ").removesuffix(" SERVER"),
         keep=lambda row: (row["system"], row["nccl"]) == (system, nccl),
         columns=("time_us",),
     )
@@ -371,6 +382,7 @@ def described(name: str, words: str, nodes: int | None, machines: str) -> Cluste
             "NVIDIA's data sheets, in the bandwidths of NCCL 2.28.3's topo.h and tuning.cc (docs/reference/nccl.md)",
             f"{machines}; described as nccl:{words}, no collective measured",
             "facts only",
+            words.partition("x")[0].upper(),
         ),
     )
 
@@ -391,7 +403,8 @@ def clusters() -> Iterator[Cluster]:
     yield k80_ring()
     yield measured(
         "k80-10gbe-osu", "comm_tables/bcaffe/osu_allreduce_2_4_8.csv",
-        "OSU all-reduce latency over MPI, host memory; one worker per node", 1, workers="n_nodes", columns=("time_us",),
+        "OSU all-reduce latency over MPI, host memory; one worker per node", 1, "K80",
+        workers="n_nodes", columns=("time_us",),
     )  # fmt: skip
     yield k80_log()
     yield merge_rule("mg-wfbp-rule-10gbe", "10GbE")
@@ -403,6 +416,7 @@ def clusters() -> Iterator[Cluster]:
     yield measured(
         "azure-a100-hdr", "comm_tables/echo-azure-nda100v4/nccl_all_reduce_2to128.csv",
         f"{BOTH}; the first row of the 64-GPU table, four times as slow as the second (warm-up), left out", 8,
+        "A100 SXM",
         drop_warm_up=True,
     )  # fmt: skip
     yield aiconfigurator("a100-node", "a100_sxm", "2.27.3", 8)
@@ -413,18 +427,20 @@ def clusters() -> Iterator[Cluster]:
     yield aiconfigurator("rtx-pro-6000-node", "rtx_pro_6000_server", "2.29.2", 8)
     yield measured(
         "h200-node", "comm_tables/azure/nd_allreduce_busbw.csv",
-        "time from the printed in-place bus bandwidth, which has two decimals, so small sizes are coarse", 8,
+        "time from the printed in-place bus bandwidth, which has two decimals, so small sizes are coarse", 8, "H200",
         keep=lambda row: row["sku"] == "ND_H200_v5", columns=("time_us_derived",),
     )  # fmt: skip
-    yield measured("aws-p4d-efa", "comm_tables/aws-efa/p4d_2nodes_2022.csv", BOTH, 8)
-    yield measured("aws-g5-25g-pair", "comm_tables/aws-efa/g5_8xlarge_2nodes_25g.csv", BOTH, 1)
-    yield measured("aws-10g-pair", "comm_tables/aws-hyperpod/2nodes_1gpu_each.csv", f"{BOTH}; small sizes are noisy", 1)
-    yield measured("oci-a100-rdma", "comm_tables/oci/a100_2nodes.csv", BOTH, 8)
-    yield measured("dgx-a100-hdr-2nodes", "comm_tables/deepops/dgxa100_2nodes_8xhdr.csv", BOTH, 8)
-    yield measured("dgx-a100-4nodes", "comm_tables/deepops/dgxa100_4nodes.csv", BOTH, 8)
+    yield measured("aws-p4d-efa", "comm_tables/aws-efa/p4d_2nodes_2022.csv", BOTH, 8, "A100 SXM")
+    yield measured("aws-g5-25g-pair", "comm_tables/aws-efa/g5_8xlarge_2nodes_25g.csv", BOTH, 1, "A10G")
+    yield measured(
+        "aws-10g-pair", "comm_tables/aws-hyperpod/2nodes_1gpu_each.csv", f"{BOTH}; small sizes are noisy", 1, "A10G"
+    )
+    yield measured("oci-a100-rdma", "comm_tables/oci/a100_2nodes.csv", BOTH, 8, "A100 SXM")
+    yield measured("dgx-a100-hdr-2nodes", "comm_tables/deepops/dgxa100_2nodes_8xhdr.csv", BOTH, 8, "A100 SXM")
+    yield measured("dgx-a100-4nodes", "comm_tables/deepops/dgxa100_4nodes.csv", BOTH, 8, "A100 SXM")
     yield measured(
         "dgx1-v100-roce", "comm_tables/deepops/dgx1_v100_2nodes_roce2x100g.csv",
-        "nccl-tests all-reduce in place; small sizes are noisy", 8, columns=("inplace_time_us",),
+        "nccl-tests all-reduce in place; small sizes are noisy", 8, "V100", columns=("inplace_time_us",),
     )  # fmt: skip
     yield described("nccl-v100-dgx1", "v100x8,50Gbps", None, "DGX-1 of 8 V100, 4 NICs of 100 Gb/s a node")
     yield described("nccl-a100-hdr", "a100x8,200Gbps", None, "nodes of 8 A100 SXM, one 200 Gb/s NIC per GPU")

@@ -173,12 +173,14 @@ class Stated(NamedTuple):
     """A published compute time: the ``column`` of the row of ``path`` that agrees with ``where``.
 
     seconds: from what stands in that column
+    gpu:     the GPU that it is of
     """
 
     path: str
     where: Mapping[str, str]
     column: str
     seconds: Callable[[float], float] = float
+    gpu: str = "V100"
 
 
 class Wanted(NamedTuple):
@@ -205,7 +207,7 @@ def _ddp(model: str) -> Stated:
 def _throughput(model: str, batch: int) -> Stated:
     path = "scaling/ddl-benchmarks/results_2020-05-29.csv"
     where = {"model": model, "method": "WFBP-A2A", "n_gpus": "1"}
-    return Stated(path, where, "throughput_samples_per_s", lambda samples: batch / samples)
+    return Stated(path, where, "throughput_samples_per_s", lambda samples: batch / samples, "not stated")
 
 
 WANTED = (
@@ -282,6 +284,7 @@ def _source(data: Published, wanted: Wanted, total: float) -> Source:
         "counted; backward time per module from a FLOPs-and-bytes model fitted to resnet50-v100 alone, "
         f"forward as half of backward, update as 0; {scaled}",
         licence=counted.licence,
+        gpu=wanted.total.gpu if wanted.total else "V100-SXM2",
     )
 
 

@@ -31,6 +31,7 @@ def transplanted(name: str) -> osf.Workload:
         f"times of {times.name}, memory of {memory.name}",
         f"times: {times.source.conditions}; memory in proportion to the batch, from: {memory.source.conditions}",
         "Apache-2.0, as this project",
+        times.source.gpu,
     )
     return replace(held, name=name, layers=layers, update_time=times.update_time, source=source)
 

@@ -15,7 +15,18 @@ from osfmodel.entities.cluster import COLLECTIVES, Cluster
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.lookup import LateTable, suggestion
 
-__all__ = ["COST_MODELS", "AffineCost", "Cost", "CostModel", "Fit", "Sample", "TableCost", "cost_of", "worker_counts"]
+__all__ = [
+    "COST_MODELS",
+    "AffineCost",
+    "Cost",
+    "CostModel",
+    "Fit",
+    "Sample",
+    "TableCost",
+    "cost_of",
+    "network_rates",
+    "worker_counts",
+]
 
 
 COST_MODELS: LateTable[CostModel] = LateTable(
@@ -38,6 +49,11 @@ COST_MODELS: LateTable[CostModel] = LateTable(
 def worker_counts(cluster: Cluster) -> tuple[int, ...]:
     """The worker counts, above 1, that the cost model of ``cluster`` can price; empty if it can price any."""
     return COST_MODELS[cluster.cost_model].counts(cluster) if cluster.cost_model in COST_MODELS else ()
+
+
+def network_rates(cluster: Cluster) -> str:
+    """The bandwidth of the network of ``cluster``, per GPU and per node, in words; "" if its cost model has none."""
+    return COST_MODELS[cluster.cost_model].rates(cluster) if cluster.cost_model in COST_MODELS else ""
 
 
 def cost_of(cluster: Cluster, workers: int, collective: str = "all_reduce") -> Cost:

@@ -15,11 +15,12 @@ from osfmodel.entities.files.profiles import locate, read_own
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     """A bundled cluster by name, one from a JSON file, or one in words.
 
-    In words: ``"ring:50us,10Gbps"``, a textbook algorithm with the latency and the bandwidth of the one link between
-    all workers; or ``"hierarchical:8,5us,200GB/s,50us,25Gbps"``, GPUs per node, the link inside a node, the link
-    between nodes, and optionally how many such links (NICs) a node has, 1 if left out; or ``"nccl:h100x8,400Gbps"``,
-    kind of GPU, GPUs per node, and the network bandwidth of each GPU, left out for a single node. Raises UsageError for
-    an unknown name or a bad quantity, DataError for a file that cannot be used.
+    In words: ``"ring:50us,10Gbps"``, a textbook algorithm with the latency and the bandwidth of each worker's link; or
+    ``"hierarchical:8,5us,200GB/s,50us,25Gbps"``, GPUs per node, the link inside a node, and the link between nodes; or
+    ``"nccl:h100x8,400Gbps"``, kind of GPU, GPUs per node, and the bandwidth of the network, left out for a single node.
+    A bandwidth is that of each GPU; the last two take that of a whole node as ``3200Gbps/node``. After
+    ``hierarchical``'s may follow a number of NICs per node; then it is that of each NIC. Raises UsageError for an
+    unknown name or a bad quantity, DataError for a file that cannot be used.
     """
     model, separator, words = str(name_or_path).partition(":")
     if separator and model in COST_MODELS:

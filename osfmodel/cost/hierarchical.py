@@ -16,10 +16,11 @@ from osfmodel.cost.fitting import Fit, Sample, fit_nonnegative
 from osfmodel.cost.model import LINK, CostModel
 from osfmodel.cost.placement import layout_of
 from osfmodel.cost.shapes import AffineCost
-from osfmodel.cost.spec import link_from_spec
+from osfmodel.cost.spec import Rate, link_from_spec, rate_from_spec
 from osfmodel.cost.textbook import FORMULAS, line
 from osfmodel.entities.cluster import Cluster, Link
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.units import parse_time, show_rate
 
 RING = FORMULAS["ring"]
 
@@ -39,15 +40,34 @@ def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
 
 
 def from_spec(name: str, parts: Sequence[str]) -> Cluster:
-    """The cluster of GPUs per node, link inside a node, link between nodes, and number of these. Raises UsageError."""
+    """The cluster of GPUs per node, link inside a node, link between nodes, and number of NICs. Raises UsageError.
+
+    The rate between nodes is that of each GPU, or with a number of NICs that of each NIC, unless it has a unit.
+    """
     counts = (parts[0], *parts[5:])
     if len(parts) not in (5, 6) or not all(re.fullmatch(r"\s*[0-9]{1,6}\s*", part) for part in counts):
-        form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[,NICS]"
-        example = "hierarchical:8,5us,200GB/s,50us,25Gbps"
+        form = "GPUS_PER_NODE,LATENCY,BANDWIDTH,LATENCY,BANDWIDTH[/gpu|/node][,NICS]"
+        example = (
+            "hierarchical:8,5us,200GB/s,50us,25Gbps (25 Gbps per GPU) or hierarchical:8,5us,200GB/s,50us,25Gbps/node"
+        )
         raise UsageError(f"{name!r} is not a cluster: write hierarchical:{form}, for example {example}")
-    inside, between = link_from_spec(*parts[1:3]), link_from_spec(*parts[3:5])
-    gpus, nics = int(parts[0]), int(parts[5]) if len(parts) == 6 else 1
+    gpus, nics = int(parts[0]), int(parts[5]) if len(parts) == 6 else None
+    nics, rate = _nics(rate_from_spec(parts[4], *(NO_NICS if nics is None else (WITH_NICS,))), gpus, nics)
+    inside, between = link_from_spec(*parts[1:3]), Link(parse_time(parts[3]), 1 / rate)
     return Cluster(name, "hierarchical", gpus_per_node=gpus, nics_per_node=nics, in_node=inside, between_nodes=between)
+
+
+WITH_NICS = ("nic", "gpu", "node")
+NO_NICS = (("gpu", "node"), ", for the number of NICs is not given (as in 25Gbps/nic,2)")
+"""Units of the rate between nodes, and why it has no others."""
+
+
+def _nics(rate: Rate, gpus: int, nics: int | None) -> tuple[int, float]:
+    """The number of NICs of a node, and bytes per second of each. Without a number each GPU, or the node, has one."""
+    if nics is None:
+        return 1 if rate.per == "node" else gpus, rate.bytes_per_second
+    whole = {"gpu": gpus, "node": 1}.get(rate.per, nics)
+    return nics, rate.bytes_per_second * whole / max(nics, 1)
 
 
 def _link(cluster: Cluster, which: str) -> Link:
@@ -78,4 +98,24 @@ def fit(samples: Sequence[Sample], gpus_per_node: int = 1) -> Fit:
     return Fit.of(samples, {**links, "nics_per_node": 1}, residuals)
 
 
-MODEL = CostModel(cost, fit, "rings inside nodes, then between nodes", link_parameters=LINK, from_spec=from_spec)
+def rates(cluster: Cluster) -> str:
+    """The network of each GPU, or NIC, and of a node, in words; "" without one."""
+    link, gpus, nics = cluster.between_nodes, cluster.gpus_per_node, cluster.nics_per_node
+    if link is None or not link.seconds_per_byte:
+        return ""
+    each, whole = show_rate(1 / link.seconds_per_byte), show_rate(nics / link.seconds_per_byte)
+    if gpus == 1:
+        return f"{each} per GPU"
+    if nics == 1:
+        return f"{whole} per node, shared by its {gpus} GPUs"
+    return f"{each} per {'GPU' if nics == gpus else 'NIC'}, {whole} per node"
+
+
+MODEL = CostModel(
+    cost,
+    fit,
+    "rings inside nodes, then between nodes",
+    link_parameters=LINK,
+    rates=rates,
+    from_spec=from_spec,
+)

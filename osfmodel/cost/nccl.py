@@ -27,10 +27,11 @@ import numpy as np
 from osfmodel.cost import nccl_constants as known
 from osfmodel.cost.placement import Placement, layout_of
 from osfmodel.cost.shapes import AffineCost, Array
-from osfmodel.cost.spec import rate_from_spec
+from osfmodel.cost.spec import rate_from_spec, says_per
 from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError, UsageError
 from osfmodel.entities.lookup import suggestion
+from osfmodel.entities.units import show_rate
 
 
 class Corrections(NamedTuple):
@@ -227,17 +228,55 @@ def times(way: Way, corrections: Corrections = CORRECTED) -> Array:
 
 
 def from_spec(name: str, parts: Sequence[str]) -> Cluster:
-    """The cluster of ``GPUxGPUS_PER_NODE`` and, for several nodes, each GPU's network bandwidth. Raises UsageError."""
+    """The cluster of ``GPUxGPUS_PER_NODE`` and, for several nodes, the network bandwidth. Raises UsageError.
+
+    It is that of each GPU, or with ``/node`` that of all NICs of a node together.
+    """
     match = re.fullmatch(r"\s*(.+)x([0-9]{1,6})\s*", parts[0])
     if match is None or len(parts) > 2:
-        form = "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH], for example nccl:h100x8,400Gbps"
+        form = (
+            "write nccl:GPUxGPUS_PER_NODE[,BANDWIDTH[/gpu|/node]], for example nccl:h100x8,400Gbps (400 Gbps per GPU)"
+        )
         raise UsageError(f"{name!r} is not a cluster: {form}")
     device, gpus = known.DEVICES.get(match[1].lower()), int(match[2])
     if device is None:
         raise UsageError(f"{name!r}: unknown GPU {match[1]!r}: {suggestion(match[1].lower(), known.DEVICES)}")
-    network = rate_from_spec(parts[1]) if len(parts) == 2 else None
+    network = _per_gpu(parts[1], gpus) if len(parts) == 2 else None
     shape = NcclShape(device.generation, device.fabric, device.bandwidth, network, device.nvls)
     return Cluster(name, "nccl", gpus_per_node=gpus, nodes=None if network else 1, nccl=shape)
+
+
+def _per_gpu(bandwidth: str, gpus: int) -> float:
+    """Bytes per second of network of each GPU."""
+    rate = rate_from_spec(bandwidth, ("gpu", "node"), ", for nccl: does not know how many NICs a node has")
+    return rate.bytes_per_second / (max(gpus, 1) if rate.per == "node" else 1)
+
+
+def doubts(cluster: Cluster, workers: int) -> tuple[str, ...]:
+    """A question if words give each GPU many times the network of usual machines, without saying of what it is."""
+    words = re.fullmatch(r"nccl:\s*(.+)x[0-9]+\s*,\s*(.+?)\s*", cluster.name)
+    if words is None or says_per(words[2]) or workers <= cluster.gpus_per_node:
+        return ()
+    device, gpus = words[1].lower(), cluster.gpus_per_node
+    taken, usual = _per_gpu(words[2], gpus), known.network_of(device, gpus)
+    if taken < DOUBTFUL * usual:
+        return ()
+    meant = f". If the node has {words[2]} in all, write {words[2]}/node" if gpus > 1 else ""
+    have = f"machines with {device.upper()} have {show_rate(usual)} per GPU"
+    return (f"{cluster.name}: {words[2]} is taken per GPU; {have}{meant}",)
+
+
+def rates(cluster: Cluster) -> str:
+    """The network of each GPU and of a node, in words; "" without one."""
+    if cluster.nccl is None or cluster.nccl.nic_bandwidth is None:
+        return ""
+    rate = cluster.nccl.nic_bandwidth
+    whole = f", {show_rate(rate * cluster.gpus_per_node)} per node" if cluster.gpus_per_node > 1 else ""
+    return f"{show_rate(rate)} per GPU{whole}"
+
+
+DOUBTFUL = 2.0
+"""Least multiple of the usual network of a GPU that is questioned."""
 
 
 def has_network(cluster: Cluster) -> bool:

@@ -135,3 +135,23 @@ DEVICES: Mapping[str, GpuModel] = {
 }
 """TOPO, as in TORCH: V100 6 links of 20 GB/s, A100 12 of 20, H100 18 of 20.6, B200 18 of 40.1 (rounded); PCIe 24 GB/s,
 TORCH's figure for rings of GPUs that go through the host."""
+
+GBPS = 1e9 / 8
+NETWORKS: Mapping[str, tuple[float, float]] = {
+    "v100": (100 * GBPS, 2),
+    "a100": (200 * GBPS, 1),
+    "h100": (400 * GBPS, 1),
+    "h200": (400 * GBPS, 1),
+    "b200": (800 * GBPS, 1),
+    "b300": (800 * GBPS, 1),
+    "gb200": (800 * GBPS, 1),
+    "rtx-pro-6000": (400 * GBPS, 1),
+}
+"""Bytes per second of the fastest usual NIC, and GPUs that share it where a node has 8: DGX-1 (4 x 100 Gb/s), DGX A100
+(8 x 200), H100 and H200 (8 x 400), B200 to B300 and GB200 (400 to 800 a GPU). No price depends on it."""
+
+
+def network_of(device: str, gpus: int) -> float:
+    """Bytes per second of network of each of ``gpus`` GPUs in usual machines."""
+    rate, sharing = NETWORKS[device]
+    return rate / (sharing if gpus > 4 else 1)

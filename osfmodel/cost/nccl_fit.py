@@ -16,7 +16,7 @@ import numpy as np
 
 from osfmodel.cost.fitting import OUTLIER, Fit, Sample
 from osfmodel.cost.model import LINK, CostModel
-from osfmodel.cost.nccl import CORRECTED, GRID, UNCERTAINTY, cost, from_spec, has_network, times, ways
+from osfmodel.cost.nccl import CORRECTED, GRID, UNCERTAINTY, cost, doubts, from_spec, has_network, rates, times, ways
 from osfmodel.cost.nccl_constants import DEVICES, GB
 from osfmodel.cost.placement import Placement, layout_of
 from osfmodel.cost.shapes import Array
@@ -136,4 +136,6 @@ MODEL = CostModel(
     network_independent="launches and the ceilings of NCCL's low-latency protocols",
     has_network=has_network,
     from_spec=from_spec,
+    rates=rates,
+    doubts=doubts,
 )

@@ -18,6 +18,7 @@ from osfmodel.cost.shapes import AffineCost
 from osfmodel.cost.spec import link_from_spec
 from osfmodel.entities.cluster import Cluster, Link
 from osfmodel.entities.errors import CostError, UsageError
+from osfmodel.entities.units import show_rate
 
 
 class Load(NamedTuple):
@@ -184,11 +185,17 @@ def cost(cluster: Cluster, workers: int, collective: str, algorithm: str) -> Aff
 
 
 def from_spec(name: str, parts: Sequence[str], algorithm: str) -> Cluster:
-    """The cluster of ``LATENCY,BANDWIDTH`` of the one link between all workers. Raises UsageError."""
+    """The cluster of ``LATENCY,BANDWIDTH`` of the link that each worker has to the others. Raises UsageError."""
     if len(parts) != 2:
-        form = f"write {algorithm}:LATENCY,BANDWIDTH, for example {algorithm}:50us,10Gbps"
+        form = f"write {algorithm}:LATENCY,BANDWIDTH, for example {algorithm}:50us,10Gbps (10 Gbps per GPU)"
         raise UsageError(f"{name!r} is not a cluster: {form}")
     return Cluster(name, algorithm, between_nodes=link_from_spec(*parts))
+
+
+def rates(cluster: Cluster) -> str:
+    """The link of each worker between nodes, in words; "" without one."""
+    link = cluster.between_nodes
+    return "" if link is None or not link.seconds_per_byte else f"{show_rate(1 / link.seconds_per_byte)} per GPU"
 
 
 def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
@@ -223,6 +230,7 @@ def _model(algorithm: str, meaning: str) -> CostModel:
         partial(fit, algorithm=algorithm),
         meaning,
         link_parameters=LINK,
+        rates=rates,
         from_spec=partial(from_spec, algorithm=algorithm),
     )
 

@@ -10,6 +10,7 @@ from osfmodel.entities.errors import DataError
 
 IMPORTED = "imported from "
 """Beginning of the origin of figures that were imported from another tool's file."""
+NO_GPU = "none (CPU)"
 CRC = "crc32"
 CHECKSUM = re.compile(rf"(?<=, ){CRC} [0-9a-f]{{8}}$")
 TELLING = 65_536
@@ -23,15 +24,17 @@ class Source:
     origin:      who measured it and where it is published (repository, path, commit; paper, table)
     conditions:  hardware, software and settings under which it was measured, and what was done to it since
     licence:     the terms under which the figures were published
+    gpu:         the GPU that they are of; NO_GPU if they are of a CPU
     """
 
     origin: str = "not stated"
     conditions: str = "not stated"
     licence: str = "not stated"
+    gpu: str = "not stated"
 
     def __post_init__(self) -> None:
-        for name, text in (("origin", self.origin), ("conditions", self.conditions), ("licence", self.licence)):
-            if not text.isprintable():
+        for name in ("origin", "conditions", "licence", "gpu"):
+            if not getattr(self, name).isprintable():
                 raise DataError(f"the {name} of a source has characters that cannot be printed")
 
     def same_import(self, other: Source) -> bool:

@@ -141,6 +141,30 @@ def show_time(seconds: float) -> str:
     return f"{_four_digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
 
 
+def show_predicted_time(seconds: float) -> str:
+    """``seconds`` with three digits, as many as an error band of several percent leaves: ``"95.6 ms"``."""
+    rounded = float(f"{seconds:.3g}")
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if rounded * scale >= 1:
+            return f"{show_predicted(rounded * scale)} {unit}"
+    return f"{show_predicted(rounded * 1e9)} ns" if abs(rounded) >= 1e-9 else "0 s"
+
+
+def show_predicted(value: float) -> str:
+    """A number with three digits, as many as an error band of several percent leaves: ``"11,500"``."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:#.3g}".rstrip(".") if abs(rounded) < 1e3 else f"{rounded:,.0f}"
+
+
+def show_share(part: float, sign: str = "") -> str:
+    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"12%"``; ``sign`` "+" for both."""
+    return f"{part:{sign}.0%}" if abs(part) >= LARGE_SHARE else f"{part:{sign}.1%}"
+
+
+LARGE_SHARE = 0.0995
+"""Parts from here on are 10 % or more with one decimal."""
+
+
 def _four_digits(value: float) -> str:
     return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:,.0f}"
 
@@ -153,6 +177,15 @@ def format_bandwidth(bytes_per_second: float) -> str:
         if (scaled >= 1 or not prefix) and parse_bandwidth(f"{text}{prefix}bps") == bytes_per_second:
             return f"{text}{prefix}bps"
     return f"{float(bytes_per_second)!r}B/s"
+
+
+def show_rate(bytes_per_second: float) -> str:
+    """A bit rate for a person's eye, rounded: ``"3.2 Tbps"``."""
+    for prefix in ("T", "G", "M", "k"):
+        scaled = bytes_per_second / float(_BITS[prefix])
+        if scaled >= 1:
+            return f"{scaled:.4g} {prefix}bps"
+    return f"{bytes_per_second * 8:.4g} bps"
 
 
 def how_many(number: int, noun: str) -> str:

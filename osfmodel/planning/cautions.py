@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from osfmodel.cost import COST_MODELS, network_rates
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost, TableCost
 from osfmodel.engine import predict_timeline
@@ -91,8 +92,19 @@ def _beyond(sizes: Sequence[int], cost: Cost) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
-    """A warning if a fitted cluster is asked for a worker count that was not in the fit."""
+def cluster_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
+    """Warnings of a bandwidth that no usual machine has, and of a worker count that was not in a fit."""
+    return COST_MODELS[cluster.cost_model].doubts(cluster, workers) + _count_warnings(cluster, workers)
+
+
+def network_caveats(cluster: Cluster, workers: int) -> tuple[str, ...]:
+    """A note on the bandwidth per GPU and per node, for a cluster in words whose network is used."""
+    rates = network_rates(cluster)
+    used = workers > cluster.gpus_per_node and cluster.name.startswith(f"{cluster.cost_model}:")
+    return (f"network: {rates}",) if rates and used else ()
+
+
+def _count_warnings(cluster: Cluster, workers: int) -> tuple[str, ...]:
     if cluster.fitted is None or workers == 1 or workers in cluster.fitted.workers:
         return ()
     fitted = ", ".join(map(str, cluster.fitted.workers))

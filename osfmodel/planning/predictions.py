@@ -17,9 +17,10 @@ from osfmodel.entities.plan import PLAIN, Objective, Plan
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
-    count_warnings,
+    cluster_warnings,
     effect_caveats,
     flight_caveats,
+    network_caveats,
     require_nouns,
     size_warnings,
 )
@@ -71,10 +72,10 @@ class _Subject:
     def __init__(self, workload: Workload, cluster: Cluster, workers: int, engine: str) -> None:
         self.workload, self.engine, self.ours = workload, engine_called(engine), engine == AUTO
         self.pricing = pricing_of(cluster, workers)
-        self.caveats = self.engine.caveats
+        self.caveats = network_caveats(cluster, workers) + self.engine.caveats
         if self.ours:
             self.caveats += effect_caveats(cluster.effects) + flight_caveats(cluster)
-        self.warnings = size_warnings(workload, workers) + count_warnings(cluster, workers)
+        self.warnings = size_warnings(workload, workers) + cluster_warnings(cluster, workers)
         self._bounds: list[Bound] = []
 
     def paid(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:

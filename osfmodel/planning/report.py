@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from osfmodel.entities.trace import Step
-from osfmodel.entities.units import MIB, how_many, show_bytes, show_time
+from osfmodel.entities.units import MIB, how_many, show_bytes, show_share, show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning
 
@@ -164,7 +164,7 @@ class Report:
         gain = 1 - self.tuned.iteration_time / traced.iteration_time
         if gain < WORTHWHILE:
             return f"Keep the buckets of the trace: tuning would save only {max(gain, 0):.2%}."
-        saved = f"{gain:.1%} less time than with the buckets of the trace"
+        saved = f"{show_share(gain)} less time than with the buckets of the trace"
         if not self.tuning.improvement:
             return f"{saved}: by the default of {self.tuning.target}, over which tuning brings nothing."
         return f"{saved}. {self.tuning.verdict}"

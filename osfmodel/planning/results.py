@@ -12,6 +12,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
 from osfmodel.entities.timeline import Timeline
+from osfmodel.entities.units import show_share
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
     error_band,
@@ -227,18 +228,18 @@ class Tuning:
         where = f" (at {best.workers} workers)" if len(self.outcomes) > 1 else ""
         if worst.gain <= -WORTHWHILE:
             return (
-                f"Between {-worst.gain:.1%} more time than the default (at {worst.workers} workers) "
-                f"and {best.gain:.1%} less{where}."
+                f"Between {show_share(-worst.gain)} more time than the default (at {worst.workers} workers) "
+                f"and {show_share(best.gain)} less{where}."
                 if len(self.outcomes) > 1
-                else f"{-worst.gain:.1%} more time than the default: the limits cost more than tuning gains."
+                else f"{show_share(-worst.gain)} more time than the default: the limits cost more than tuning gains."
             )
         if not self.improvement:
             return f"Keep the default: tuning would save only {max(best.gain, 0):.2%}{where}."
-        saved = f"{best.gain:.1%} less time than the default{where}"
+        saved = f"{show_share(best.gain)} less time than the default{where}"
         if best.left < PROVEN:
             return f"{saved}. Optimal: {self._rules}, no schedule is faster (to within {PROVEN:.2%})."
         rules = self._rules[0].upper() + self._rules[1:]
-        return f"{saved}. {rules}, no schedule could save more than another {best.left:.1%}."
+        return f"{saved}. {rules}, no schedule could save more than another {show_share(best.left)}."
 
     @property
     def _rules(self) -> str:

@@ -15,9 +15,16 @@ from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted_time, show_share
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
+from osfmodel.planning.cautions import (
+    cluster_warnings,
+    effect_caveats,
+    flight_caveats,
+    network_caveats,
+    require_nouns,
+    size_warnings,
+)
 from osfmodel.planning.results import WORTHWHILE, Outcome, Tuning
 from osfmodel.planning.tuning_task import TuningProblem
 from osfmodel.solve.search.robust import penalised, robust_ends
@@ -105,7 +112,7 @@ def tune(
         outcomes := _outcomes(task, knobs, counts, optima, default),
         (
             *size_warnings(workload, max(counts)),
-            *(note for count in counts for note in count_warnings(cluster, count)),
+            *dict.fromkeys(note for count in counts for note in cluster_warnings(cluster, count)),
             *task.extrapolation(plan),
         ),
         (
@@ -118,6 +125,7 @@ def tune(
             *task.caveats(),
             *effect_caveats(cluster.effects),
             *flight_caveats(cluster),
+            *network_caveats(cluster, max(counts)),
         ),
     )
 
@@ -204,8 +212,13 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
     if worst < WORTHWHILE:
         return []
     if len(outcomes) > 1:
-        return [f"one configuration for all counts costs up to {worst:.1%} (at {workers} workers) against one for each"]
-    return [f"the best plan of whole tensors would be {worst:.1%} faster than what was found for this framework"]
+        return [
+            f"one configuration for all counts costs up to {show_share(worst)} (at {workers} workers) against "
+            "one for each"
+        ]
+    return [
+        f"the best plan of whole tensors would be {show_share(worst)} faster than what was found for this framework"
+    ]
 
 
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
@@ -227,7 +240,7 @@ def _without(task: TuningProblem, knobs: Any, searched: Any | None) -> list[str]
     mine, theirs = task.times(knobs)[0], task.times(searched)[0]
     return [
         f"settings alone cannot form this plan: the best found, {words(searched)}, takes "
-        f"{show_time(theirs)} ({theirs / mine - 1:+.1%})"
+        f"{show_predicted_time(theirs)} ({show_share(theirs / mine - 1, '+')})"
     ]
 
 
@@ -236,7 +249,11 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
     if not task.leads:
         return []
     times, worst = task.times(knobs)[0], task.judged(knobs)[0]
-    apart = f"up to {show_time(worst)} ({worst / times - 1:+.1%})" if worst > times else "no more than that"
+    apart = (
+        f"up to {show_predicted_time(worst)} ({show_share(worst / times - 1, '+')})"
+        if worst > times
+        else "no more than that"
+    )
     lead = f"{max(task.leads):g} times"
     return [f"times assume that the CPU does not run ahead of the GPU; if it does (up to {lead}), {apart}"]
 

@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 from osfmodel.entities.files import documents
-from osfmodel.entities.units import show_time
 from osfmodel.show.pictures import Pictures
 from osfmodel.show.pictures.gantt import Bar, Gantt
 
@@ -49,7 +48,7 @@ def document(pictures: Pictures, version: str) -> dict[str, Any]:
 def _process(gantt: Gantt, pid: int) -> list[dict[str, Any]]:
     kind = "measured" if gantt.measured else "predicted"
     events = [
-        _about("process_name", pid, 0, name=f"{kind}: {gantt.name}, {show_time(gantt.end)}"),
+        _about("process_name", pid, 0, name=f"{kind}: {gantt.name}, {gantt.shown(gantt.end)}"),
         _about("process_labels", pid, 0, labels=kind),
         _about("process_sort_index", pid, 0, sort_index=pid),
     ]

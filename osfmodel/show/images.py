@@ -8,7 +8,6 @@ from typing import Any
 
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_time
 from osfmodel.ledger.results import Checked
 from osfmodel.show.curves import CURVES
 from osfmodel.show.curves.scatter import show_in_axes
@@ -78,8 +77,8 @@ def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
         axes.axvline(gantt.alone * factor, color="black", linestyle=":", linewidth=1)
     axes.set_yticks(range(len(gantt.lanes)), [lane.name for lane in reversed(gantt.lanes)])
     axes.set(xlim=(0, longest * factor), ylim=(-0.6, len(gantt.lanes) - 0.4))
-    words = f"{'measured, ' if gantt.measured else ''}{gantt.name}: {show_time(gantt.end)}"
-    axes.set_title(f"{words}, {show_time(gantt.exposed_time)} exposed", loc="left", fontsize=10)
+    words = f"{'measured, ' if gantt.measured else ''}{gantt.name}: {gantt.shown(gantt.end)}"
+    axes.set_title(f"{words}, {gantt.shown(gantt.exposed_time)} exposed", loc="left", fontsize=10)
     axes.set_xlabel(unit, loc="right", labelpad=-10, fontsize=8)
     plain(axes)
 

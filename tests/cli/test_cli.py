@@ -213,6 +213,41 @@ def test_all_formats_say_the_same(command):
         assert {row["workers"] for row in rows} == {"8", "16"}
 
 
+def test_list_names_the_gpu_of_the_figures():
+    document = run_json("list")
+    gpus = {row["name"]: row["gpu"] for kind in ("workloads", "clusters") for row in document[kind]}
+    for name, gpu in {
+        "resnet50-v100": "V100-SXM2-32GB",
+        "resnet50-memory": "V100",
+        "resnet50-cpu": "none (CPU)",
+        "resnet50-pipedream": "not stated",
+        "bert-base-seq64-reconstructed": "not stated",
+        "googlenet-k80": "K80",
+        "b300-node": "B300 SXM",
+        "nccl-h100-ndr": "H100",
+        "emulated-4x1gbit": "none (CPU)",
+        "mg-wfbp-rule-10gbe": "not stated",
+    }.items():
+        assert gpus[name] == gpu
+    assert "batch  GPU" in run("list", "workloads").stdout
+    assert "cost model  GPU" in run("list", "clusters").stdout
+
+
+def test_a_cluster_that_is_faster_than_its_name_says_so():
+    text = run("list", "clusters", "v100-10gbe").stdout
+    assert "network: 20.28 Gbps per GPU\n" in text
+    assert "its line has 20.3 Gbps per GPU, 2 times those of 10GbE" in text
+    assert "times those of" not in run("list", "clusters", "v100-56gib").stdout
+
+
+def test_a_cluster_of_an_unknown_cost_model_is_listed_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "clusters").mkdir()
+    osf.save(osf.Cluster("odd", "odd"), tmp_path / "clusters" / "odd.json")
+    monkeypatch.setenv("OSFMODEL_PROFILES", str(tmp_path))
+    assert next(row for row in run_json("list", "clusters")["clusters"] if row["name"] == "odd")["network"] is None
+    assert "network:\n" in run("list", "clusters", "odd").stdout
+
+
 def test_list_shows_sources():
     document = run_json("list")
     assert {"workloads", "clusters", "plans", "targets", "engines"} <= set(document)

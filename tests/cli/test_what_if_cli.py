@@ -39,6 +39,31 @@ def test_what_of_a_price_no_network_changes_is_said():
     assert "stays; launches and the ceilings of NCCL's low-latency protocols stay as they are." in said
 
 
+def test_clusters_in_words_say_their_network_per_gpu_and_per_node():
+    """A rate that no such machine has is questioned in one line, whatever the number of plans and worker counts."""
+    words = ["resnet50-h100", "--cluster", "nccl:h100x8,3200Gbps"]
+    doubt = "nccl:h100x8,3200Gbps: 3200Gbps is taken per GPU; machines with H100 have 400 Gbps per GPU. If the node has"
+    for command in ("predict", "tune"):
+        found = run(command, *words, "--workers", "8,16,32")
+        assert "Note: network: 3.2 Tbps per GPU, 25.6 Tbps per node." in found.stdout
+        assert found.stderr.count(doubt) == 1
+        changed = run(command, *words, "--workers", "16", "--bandwidth", "x2")
+        assert "network: 6.4 Tbps per GPU, 51.2 Tbps per node." in changed.stdout
+        inside = run(command, *words, "--workers", "8")
+        assert "network:" not in inside.stdout
+        assert inside.stderr == ""
+    text = run(
+        "predict", "resnet50-h100", "--cluster", "hierarchical:8,5us,200GB/s,50us,25Gbps/node", "--workers", "16"
+    )
+    assert "Note: network: 25 Gbps per node, shared by its 8 GPUs." in text.stdout
+
+
+def test_a_changed_bandwidth_has_no_unit():
+    found = run(*PREDICT, "--bandwidth", "100Gbps/node")
+    assert found.exit_code == 2
+    assert "write the rate of each GPU" in found.stderr
+
+
 def test_nothing_is_said_where_nothing_is_asked():
     for command in (PREDICT, TUNE):
         found = run_json(*command)
@@ -63,7 +88,7 @@ def test_rates_take_no_room_from_times_on_a_narrow_terminal(width, shown):
     buffer = io.StringIO()
     show_comparison(Console(file=buffer, width=width), comparison)
     assert ("samples/s" in buffer.getvalue()) == shown
-    assert "112.6 ms" in buffer.getvalue()
+    assert "113 ms" in buffer.getvalue()
 
 
 def test_the_command_line_and_the_library_agree():
@@ -113,9 +138,9 @@ def test_strong_scaling_shares_one_batch_among_more_workers():
     assert factors == sorted(factors, reverse=True)  # less to hide behind, the more share it
     assert rows[-1]["iteration_time_s"] == weak[-1]["predictions"][0]["iteration_time_s"]  # 32 each, as profiled
     text = run(*sweep, "--global-batch", "2048", "--samples", "1M").stdout
-    assert "Single-worker time with the whole global batch: 6.118 s." in text
+    assert "Single-worker time with the whole global batch: 6.12 s." in text
     assert "batch of 2048 for all workers" in text
-    assert re.search(r"^optimal +32 +64 +193.1 ms +10,606 +31.68x +0.990 ", text, re.MULTILINE)
+    assert re.search(r"^optimal +32 +64 +193 ms +10,600 +31.7x +0.990 ", text, re.MULTILINE)
     assert "v100-10gbe with global batch 2048: strong scaling\n" in text
     assert run(*sweep, "--scaling", "weak").stdout.startswith("resnet50-v100 on v100-10gbe: weak scaling\n")
     assert [entry["scaling"] for entry in (*found["sweep"][:1], *weak[:1])] == ["strong", "weak"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from osfmodel import Cluster, CostError, NcclShape, cost_of, load_cluster
 from osfmodel.cost import AffineCost, Sample, nccl, nccl_fit
 from osfmodel.cost.nccl import CORRECTED, GRID, TUNER, Corrections, Way, lines, ways
-from osfmodel.cost.nccl_constants import DEVICES, PROTOCOLS, TREE_CORRECTION
+from osfmodel.cost.nccl_constants import DEVICES, NETWORKS, PROTOCOLS, TREE_CORRECTION
 from osfmodel.cost.placement import Placement, layout_of
 from tests.conftest import ROOT
 
@@ -336,6 +336,33 @@ def test_machines_never_learned_from(report):
     )
     for row in report["further"]:
         assert row["median"] <= (0.52 if row["device"].startswith(wrong) else 0.10), row
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nccl:h100x8,400Gbps", ""),
+        ("nccl:b200x8,800Gbps", ""),
+        ("nccl:v100x4,100Gbps", ""),
+        ("nccl:h100x8,3200Gbps/gpu", ""),
+        ("nccl:h100x8,3200Gbps/node", ""),
+        ("nccl:h100x8", ""),
+        ("nccl:v100x8,100Gbps", "machines with V100 have 50 Gbps per GPU. If the node has 100Gbps in all"),
+        ("nccl:a100x8,400Gbps", "machines with A100 have 200 Gbps per GPU"),
+        ("nccl:h100x8,400GB/s", "If the node has 400GB/s in all, write 400GB/s/node"),
+        ("nccl:H100x1,3200Gbps", "3200Gbps is taken per GPU; machines with H100 have 400 Gbps per GPU"),
+    ],
+)
+def test_a_rate_that_no_machine_has_is_questioned(words, said):
+    cluster = load_cluster(words)
+    found = nccl.doubts(cluster, 64)
+    assert len(found) == bool(said)
+    assert all(said in question for question in found)
+    assert nccl.doubts(cluster, 1) == ()
+
+
+def test_every_gpu_has_a_usual_network():
+    assert NETWORKS.keys() == DEVICES.keys()
 
 
 def test_nothing_measured_is_read():

@@ -335,12 +335,56 @@ def test_deep_nesting_endless_files_and_wrong_kinds(tmp_path):
 
 
 def test_a_hierarchical_cluster_in_words():
-    shared = osf.load_cluster("hierarchical:8,5us,200GB/s,50us,25Gbps")
-    own = osf.load_cluster("hierarchical:8,5us,200GB/s,50us,25Gbps,8")
+    shared = osf.load_cluster("hierarchical:8,5us,200GB/s,50us,25Gbps/node")
+    own = osf.load_cluster("hierarchical:8,5us,200GB/s,50us,25Gbps")
     assert (shared.gpus_per_node, shared.nics_per_node, own.nics_per_node) == (8, 1, 8)
     assert osf.cost_of(shared, 32)(10**8) > 5 * osf.cost_of(own, 32)(10**8)
     with pytest.raises(UsageError, match="GPUS_PER_NODE"):
         osf.load_cluster("hierarchical:8,5us,200GB/s")
+
+
+@pytest.mark.parametrize(
+    ("end", "nics", "gbps"),
+    [
+        ("25Gbps", 8, 25),
+        ("25Gbps/gpu", 8, 25),
+        ("200Gbps/node", 1, 200),
+        ("25Gbps,2", 2, 25),
+        ("25Gbps/nic,2", 2, 25),
+        ("25Gbps/gpu,2", 2, 100),
+        ("200Gbps/node,2", 2, 100),
+        ("3.125GB/s/GPU", 8, 25),
+    ],
+)
+def test_rates_between_nodes_are_of_what_they_say(end, nics, gbps):
+    """Without a unit of each GPU, or of each NIC if their number is given."""
+    cluster = osf.load_cluster(f"hierarchical:8,5us,200GB/s,50us,{end}")
+    assert cluster.nics_per_node == nics
+    assert cluster.between_nodes.seconds_per_byte == pytest.approx(8e-9 / gbps)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("hierarchical:8,5us,200GB/s,50us,25Gbps/nic", "the number of NICs is not given .*: write /gpu or /node"),
+        ("hierarchical:8,5us,200GB/s/node,50us,25Gbps", "only the link of each GPU counts: write /gpu"),
+        ("ring:50us,10Gbps/node", "only the link of each GPU counts: write /gpu"),
+        ("nccl:a100x8,200Gbps/nic", "how many NICs a node has: write /gpu or /node"),
+        ("nccl:a100x8,200Gbps/rack", "unknown bandwidth unit 'Gbps/rack'"),
+    ],
+)
+def test_rates_of_what_a_model_does_not_know_are_refused(words, message):
+    with pytest.raises(UsageError, match=message):
+        osf.load_cluster(words)
+
+
+def test_the_same_rate_in_words_is_the_same_network():
+    def priced(words, workers=32):
+        return osf.cost_of(osf.load_cluster(words), workers)(10**8)
+
+    assert priced("ring:50us,10Gbps") == priced("ring:50us,10Gbps/gpu")
+    for node in ("nccl:h100x8,", "hierarchical:8,5us,200GB/s,50us,"):
+        assert priced(f"{node}400Gbps") == priced(f"{node}400Gbps/gpu") == pytest.approx(priced(f"{node}3200Gbps/node"))
 
 
 def test_nccl_clusters_in_words():

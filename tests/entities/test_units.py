@@ -15,6 +15,10 @@ from osfmodel.entities.units import (
     parse_bytes,
     parse_time,
     show_bytes,
+    show_predicted,
+    show_predicted_time,
+    show_rate,
+    show_share,
     show_time,
 )
 
@@ -100,3 +104,50 @@ def test_what_a_person_reads():
 
 def test_one_is_no_plural():
     assert [how_many(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.7259, "726 ms"),
+        (1.2346, "1.23 s"),
+        (0.0956, "95.6 ms"),
+        (0.00645, "6.45 ms"),
+        (0.9996, "1.00 s"),
+        (0.0009999, "1.00 ms"),
+        (1234.5, "1,230 s"),
+        (4e-7, "400 ns"),
+        (0, "0 s"),
+        (1e-12, "0 s"),
+    ],
+)
+def test_predicted_times_have_three_digits(seconds, text):
+    assert show_predicted_time(seconds) == text
+
+
+def test_predicted_numbers_have_three_digits():
+    numbers = {
+        11454: "11,500",
+        2648: "2,650",
+        999.6: "1,000",
+        998.4: "998",
+        7.912: "7.91",
+        0.06115: "0.0612",
+        0: "0.00",
+    }
+    assert {number: show_predicted(number) for number in numbers} == numbers
+
+
+def test_shares_have_a_decimal_below_ten_percent_alone():
+    shares = {0.0: "0.0%", 0.0051: "0.5%", 0.0994: "9.9%", 0.0996: "10%", 0.115: "12%", 4.844: "484%", -0.336: "-34%"}
+    assert {part: show_share(part) for part in shares} == shares
+    assert (show_share(0.052, "+"), show_share(1.203, "+"), show_share(-0.052, "+")) == ("+5.2%", "+120%", "-5.2%")
+
+
+def test_rates_are_shown_in_bits():
+    rates = {4e11: "3.2 Tbps", 5e10: "400 Gbps", 1.5625e9: "12.5 Gbps", 125: "1 kbps", 1: "8 bps"}
+    assert {rate: show_rate(rate) for rate in rates} == rates
+
+
+def test_what_is_measured_keeps_four_digits():
+    assert show_time(0.7259) == "725.9 ms"

@@ -316,6 +316,7 @@ def test_the_workload_has_every_gradient_when_the_last_rank_has_it():
     assert list(workload.gradients.ready_times) == times(*((t - steps[1].start) * MICRO for t in steps[1].ready))
     assert workload.update_time == pytest.approx(80e-6)
     assert "GPU X, nccl, 2 workers; rank 1, 1 of 3 steps" in workload.source.conditions
+    assert workload.source.gpu == "GPU X"
 
 
 def test_sizes_that_a_trace_lacks():

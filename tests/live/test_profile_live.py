@@ -191,6 +191,7 @@ def test_steps_go_with_hooks_and_without_by_turns_and_the_file_says_by_how_much_
     assert all(bool(step.ready) == step.hooked == bool(step.ends) for step in watched.steps)
     bare = median(step.total for step in watched.steps if not step.hooked)
     difference = watched.workload.compute_time / bare - 1
+    assert watched.workload.source.gpu == "none (CPU)"
     text = watched.workload.source.conditions
     assert f"with hooks {show_time(watched.workload.compute_time)}, {difference:+.1%}" in text
     told = [one for one in watched.warnings if "something else was running" not in one]  # which is the machine's affair

@@ -189,6 +189,8 @@ def test_a_cluster_holds_what_was_measured(tmp_path):
         "+25.0%",
     ):
         assert word in cluster.source.conditions
+    assert cluster.source.gpu == "none (CPU)"
+    assert cluster_of(found(), replace(SURROUNDINGS, gpu="H100"), "mine").source.gpu == "H100"
 
 
 def test_a_cluster_says_what_was_not_measured():

@@ -200,7 +200,7 @@ def test_narrow_bars_get_their_numbers_when_zoomed(chromium, pages):
 def test_points_of_curves_say_what_they_are(chromium, pages):
     chromium.open(pages / "plain.html")
     chromium.point(chromium.all("#workers .point")[5])
-    assert "ddp, 64 workers: 130.9 ms" in chromium.run("return document.querySelector('#workers .say').textContent")
+    assert "ddp, 64 workers: 131 ms" in chromium.run("return document.querySelector('#workers .say').textContent")
     chromium.run("document.querySelector('#sizes .mark.best').closest('.point').focus()")
     assert "37.86 MiB" in chromium.run("return document.querySelector('#sizes .say').textContent")
 

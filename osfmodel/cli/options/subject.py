@@ -15,6 +15,7 @@ from osfmodel.cli.app import CLUSTER, WORKLOAD, OneOf, warn
 from osfmodel.cost import COST_MODELS
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.cost.faster_network import SAME, Change, faster_network
+from osfmodel.cost.spec import says_per
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.effects import EFFECTS, Effects, effects_of
 from osfmodel.entities.errors import UsageError
@@ -75,7 +76,10 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
         groups.WHAT_IF.option("--compression", metavar="HOW", help="Gradients sent as fp16, bf16 or powersgd:RANK."),
         groups.WHAT_IF.option("--compute", metavar="xF", help="Devices F times as fast (x1.5)."),
         groups.WHAT_IF.option("--latency", metavar="xF|TIME", help="Latency F times as long (x0.5), or 10us."),
-        groups.WHAT_IF.option("--bandwidth", metavar="xF|RATE", help="A network F times as fast (x2), or of 25Gbps."),
+        groups.WHAT_IF.option(
+            "--bandwidth", metavar="xF|RATE",
+            help="A network F times as fast (x2), or of 25Gbps per GPU (per NIC, where GPUs share NICs).",
+        ),
         groups.PRICES.option(
             "--cost-model",
             type=OneOf(COST_MODELS),
@@ -89,7 +93,7 @@ def _subject_options(command: Callable[..., Any], cluster_required: bool) -> Cal
         click.option(
             "--cluster", "cluster_name", required=cluster_required, metavar="CLUSTER", type=CLUSTER,
             help="Bundled name, JSON file, or words such as ring:50us,10Gbps, nccl:h100x8,400Gbps or "
-            "hierarchical:8,5us,200GB/s,50us,25Gbps.",
+            "hierarchical:8,5us,200GB/s,50us,25Gbps. Rates are per GPU, or 3200Gbps/node.",
         ),
         click.argument("workload_name", metavar="WORKLOAD", type=WORKLOAD),
     ):  # fmt: skip
@@ -103,6 +107,10 @@ def parse_change(option: str, text: str, parse: Callable[[str], float]) -> Chang
         return Change(parse_factor(option, text.lower()))
     if re.fullmatch(r"[0-9.]+[xX]", text):
         raise UsageError(f"{option} {text!r}: did you mean x{text[:-1]}?")
+    if says_per(text):
+        raise UsageError(
+            f"{option} {text!r}: write the rate of each GPU (of each NIC, where GPUs share NICs) alone, such as 25Gbps"
+        )
     try:
         return Change(value=parse(text))
     except UsageError as error:

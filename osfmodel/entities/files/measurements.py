@@ -96,6 +96,8 @@ def measurements_document(name: str, runs: Sequence[Measurement]) -> dict[str, A
         runs=rows,
     )
     built: dict[str, Any] = msgspec.to_builtins(document)
+    if source.gpu == Source().gpu and "source" in built:
+        del built["source"]["gpu"]
     return built
 
 

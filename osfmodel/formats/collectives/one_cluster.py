@@ -96,8 +96,8 @@ def _only_tables(file: str, nouns: Sequence[Noun]) -> Cluster:
 
 def _source_of(clusters: Sequence[Cluster]) -> Source:
     """A source that combines the clusters' sources, each text once."""
-    origins, conditions, licences = (
+    origins, conditions, licences, gpus = (
         "; ".join(dict.fromkeys(getattr(cluster.source, field) for cluster in clusters))
-        for field in ("origin", "conditions", "licence")
+        for field in ("origin", "conditions", "licence", "gpu")
     )
-    return Source(origins, conditions, licences)
+    return Source(origins, conditions, licences, gpus)

@@ -19,7 +19,7 @@ from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import UNKNOWN, Measurement
 from osfmodel.entities.plan import Block, Bucket, Plan
-from osfmodel.entities.source import Source, imported
+from osfmodel.entities.source import NO_GPU, Source, imported
 from osfmodel.entities.trace import GradientReady, Step, Trace
 from osfmodel.entities.workload import Layer, Workload, element_bytes
 from osfmodel.formats.traces.buckets import carried, filled
@@ -211,7 +211,8 @@ def _source(trace: Trace, said: str) -> Source:
     backend = rank.backend or "no collectives"
     conditions = f"{device}, {backend}, {trace.workers or 1} workers; {who}, under the profiler; {said}"
     first = trace.ranks[0]
-    return imported(_printable(first.file.rpartition("/")[2]), _printable(conditions), first.checksum)
+    source = imported(_printable(first.file.rpartition("/")[2]), _printable(conditions), first.checksum)
+    return replace(source, gpu=NO_GPU if rank.device == "cpu" else _printable(rank.device or source.gpu))
 
 
 def _printable(text: str) -> str:

@@ -24,7 +24,7 @@ from osfmodel.entities.plan import PLAIN, Plan, one_by_one
 from osfmodel.entities.rounding import least, under, within
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.cautions import count_warnings, plan_extrapolation, require_nouns
+from osfmodel.planning.cautions import cluster_warnings, plan_extrapolation, require_nouns
 from osfmodel.planning.memory.demand import Candidate, Demand, MemoryTuning
 from osfmodel.planning.memory.merging import plan_chosen
 from osfmodel.solve.bounds import objective_bound
@@ -83,7 +83,7 @@ def tune_memory(
     fast = [fit for fit in fits if fit.throughput >= fastest * (1 - ALIKE)]
     fewest = min(map(_changes, fast))
     after = least([fit for fit in fast if _changes(fit) == fewest], lambda fit: 1 / fit.throughput)
-    warnings = (*count_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
+    warnings = (*cluster_warnings(cluster, workers), *plan_extrapolation(after.workload, after.plan, search.pricing))
     if other is None and after.batch_size != workload.batch_size:
         scaled = f"times and activations are scaled in proportion from batch {workload.batch_size}"
         warnings += (f"no profile at batch {after.batch_size}: {scaled} (give --also FILE for a second profile)",)

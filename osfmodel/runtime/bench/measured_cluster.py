@@ -12,7 +12,7 @@ from osfmodel.entities.cluster import Cluster, Contention, Table
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import WIDE
-from osfmodel.entities.source import Source
+from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.entities.units import show_bytes
 from osfmodel.runtime.bench.copies import Copies
 
@@ -100,13 +100,14 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Conditions of the measurement: ranks, ranks per host, backend and versions, network, and computation."""
+    """Conditions of the measurement: ranks, ranks per host, backend and versions, network, and GPU."""
 
     workers: int
     per_host: int
     backend: str
     network: str
     versions: str
+    gpu: str = NO_GPU
 
 
 def in_flight(queues: Sequence[Sequence[float]], said: int | None = None) -> int:
@@ -216,7 +217,7 @@ def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Clu
         effects=Effects(**findings.effects),
         in_flight=findings.in_flight,
         library=surroundings.backend,
-        source=Source("measured by osf bench", conditions(findings, surroundings)),
+        source=Source("measured by osf bench", conditions(findings, surroundings), gpu=surroundings.gpu),
     )
 
 

@@ -24,7 +24,9 @@ def surroundings_of(job: CollectiveJob, surroundings: Surroundings) -> Surroundi
     """``surroundings`` with the properties of the ranks that met."""
     import torch
 
-    versions = f"torch {torch.__version__}"
+    versions, gpu = f"torch {torch.__version__}", surroundings.gpu
     if job.backend == "nccl":
-        versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {torch.cuda.get_device_name()}"
-    return replace(surroundings, workers=job.workers, per_host=job.per_host, backend=job.backend, versions=versions)
+        gpu = torch.cuda.get_device_name()
+        versions += f", NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, {gpu}"
+    found = replace(surroundings, workers=job.workers, per_host=job.per_host, backend=job.backend)
+    return replace(found, versions=versions, gpu=gpu)

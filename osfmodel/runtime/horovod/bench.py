@@ -18,7 +18,7 @@ from osfmodel.entities.cluster import Cluster, Table
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.source import Source
+from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.formats.horovod.timeline import timeline
 from osfmodel.formats.source_text import Text
@@ -105,5 +105,5 @@ def cluster_of(found: Mapping[str, Any], turns: HorovodTurns, name: str, network
         tables=(Table(place.world, tuple(table), tuple(table.values())),),
         effects=Effects(**found["effects"]),
         library="gloo",
-        source=Source("measured by osf bench --executor horovod", said),
+        source=Source("measured by osf bench --executor horovod", said, gpu=NO_GPU),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osfmodel.entities.measurement import WIDE
+from osfmodel.entities.source import NO_GPU
 from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.steps import UNEVEN, ProfiledIteration, Tensor, middle, spread, uneven
@@ -94,6 +95,13 @@ def machine(device: Any) -> str:
         f"convolutions, cudnn benchmark {benchmark}, CUDA {torch.version.cuda}, "
         f"cuDNN {torch.backends.cudnn.version()}, {versions()}"
     )
+
+
+def gpu_of(device: Any) -> str:
+    """The name of the GPU; NO_GPU if the device is a CPU."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else NO_GPU
 
 
 def other_threads(workload: Workload, device: str) -> str:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted_time
 from osfmodel.planning.report import BEST, TUNED, Scaling
 from osfmodel.show.html.axes import HEIGHT, SHAPES, TOP, UP, Axis, Scale, curve, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
 from osfmodel.show.pictures.ticks import even_ticks
 from osfmodel.show.plotting import COLOURS, finish
+from osfmodel.show.tables.plans import times
 from osfmodel.show.terminal.charts import chart_width
 
 
@@ -31,7 +32,7 @@ def show_scaling(console: Any, curve: Scaling) -> None:
             for column, character in enumerate(cells):
                 mark = column == bound and character == " "
                 row.append("│" if mark else character, style="" if mark else ("cyan", "green")[number % 2])
-            console.print(row.append(f" {factor:.3f} {factor * count:8.4g}x"))
+            console.print(row.append(f" {factor:.3f} {times(factor * count):>9}"))
 
 
 def _bar(part: float, width: int) -> str:
@@ -73,7 +74,7 @@ def scaling_plot(curve_: Scaling) -> Markup:
     for number, line in enumerate(curve_.lines):
         drawn.append(curve(list(zip(curve_.counts, line.factors, strict=True)), across, up, f"s{number}"))
         for count, factor, time in zip(curve_.counts, line.factors, line.times, strict=True):
-            figures = f"{show_time(time)}, scaling factor {factor:.3f}, speed-up {factor * count:.4g}"
+            figures = f"{show_predicted_time(time)}, scaling factor {factor:.3f}, speed-up {times(factor * count)}"
             say = f"{line.name}, {count} workers: {figures}"
             drawn.append(mark(across.scale.place(count), up.scale.place(factor), SHAPES[number % 4], f"s{number}", say))
     return plot(across, up, drawn, "Scaling factor over workers", "The table below has every value.")
@@ -110,7 +111,7 @@ def workers(curve_: Scaling) -> Iterable[Markup]:
     yield scaling_key(curve_)
     heads = ("workers", *(line.name for line in curve_.lines), "bound")
     rows = [
-        (str(count), *(f"{show_time(line.times[place])}, {line.factors[place]:.3f}" for line in curve_.lines),
+        (str(count), *(f"{show_predicted_time(line.times[place])}, {line.factors[place]:.3f}" for line in curve_.lines),
          f"{curve_.bounds[place]:.3f}")
         for place, count in enumerate(curve_.counts)
     ]  # fmt: skip

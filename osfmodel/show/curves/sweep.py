@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted_time
 from osfmodel.planning.report import Sweep
 from osfmodel.show.html.axes import ACROSS, UP, Axis, Scale, curve, key, level, mark, plot
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, table
@@ -21,8 +21,11 @@ def show_sweep(console: Any, sweep: Sweep) -> None:
     """Draw iteration time as columns over the logarithm of the limit, from the bound up; mark the best limit."""
     margin = 10
     width = min(chart_width(console, margin), len(sweep.caps) * 2)
-    title = f"Iteration time over {sweep.setting}; best {sweep.words(sweep.best_cap)}: {show_time(sweep.best_time)}"
-    console.print(f"{title}; {sweep.target} by default: {show_time(sweep.default)}", style="bold", markup=False)
+    lowest = show_predicted_time(sweep.best_time)
+    title = f"Iteration time over {sweep.setting}; best {sweep.words(sweep.best_cap)}: {lowest}"
+    console.print(
+        f"{title}; {sweep.target} by default: {show_predicted_time(sweep.default)}", style="bold", markup=False
+    )
     first, last = math.log(sweep.caps[0]), math.log(sweep.caps[-1])
     span = (last - first) or 1.0
     logs = [math.log(cap) for cap in sweep.caps]
@@ -35,7 +38,7 @@ def show_sweep(console: Any, sweep: Sweep) -> None:
     levels = [round(HEIGHT * 8 * (time - low) / ((high - low) or 1)) for time in times]
     best = min(int((logs[sweep.best] - first) / span * width), width - 1)
     for row in reversed(range(HEIGHT)):
-        label = show_time(high) if row == HEIGHT - 1 else show_time(low) if row == 0 else ""
+        label = show_predicted_time(high) if row == HEIGHT - 1 else show_predicted_time(low) if row == 0 else ""
         cells = "".join(EIGHTHS[min(max(level - 8 * row, 0), 8)] for level in levels)
         console.print(f"{label:>{margin - 1}} {cells}".rstrip(), markup=False)
     console.print(" " * (margin + best) + "↑ best", markup=False)
@@ -93,16 +96,16 @@ def sweep_key(sweep: Sweep) -> Markup:
     """The legend of the plot."""
     return key([
         ("s1", None, "one limit for all buckets"),
-        ("best", "circle", f"best: {sweep.words(sweep.best_cap)}, {show_time(sweep.best_time)}"),
-        ("s0", None, f"{sweep.target} by default: {show_time(sweep.default)}"),
-        ("bound", None, f"no schedule by the rules of {sweep.target} is faster: {show_time(sweep.bound)}"),
+        ("best", "circle", f"best: {sweep.words(sweep.best_cap)}, {show_predicted_time(sweep.best_time)}"),
+        ("s0", None, f"{sweep.target} by default: {show_predicted_time(sweep.default)}"),
+        ("bound", None, f"no schedule by the rules of {sweep.target} is faster: {show_predicted_time(sweep.bound)}"),
     ])  # fmt: skip
 
 
 def _cap_words(sweep: Sweep, place: int) -> str:
     buckets = sweep.buckets[place]
     return (
-        f"{sweep.words(sweep.caps[place])}: {show_time(sweep.times[place])} in "
+        f"{sweep.words(sweep.caps[place])}: {show_predicted_time(sweep.times[place])} in "
         f"{buckets} bucket{'' if buckets == 1 else 's'}"
     )
 
@@ -114,7 +117,7 @@ def sizes(sweep: Sweep) -> Iterable[Markup]:
     yield sweep_key(sweep)
     name, unit = sweep.unit
     rows = [
-        (f"{cap / unit:.4g}", show_time(time), str(count), "best" if place == sweep.best else "")
+        (f"{cap / unit:.4g}", show_predicted_time(time), str(count), "best" if place == sweep.best else "")
         for place, (cap, time, count) in enumerate(zip(sweep.caps, sweep.times, sweep.buckets, strict=True))
     ]
     every = table("One limit for all buckets", (f"limit ({name})", "iteration", "buckets", ""), rows)

@@ -86,7 +86,10 @@ class Predicted:
             for prediction in comparison.predictions:
                 for note in prediction.warnings:
                     plans.setdefault((comparison.workers, note), []).append(prediction.name)
-        return [f"{workers} workers ({', '.join(names)}): {note}" for (workers, note), names in plans.items()]
+        counts: dict[tuple[str, str], list[str]] = {}
+        for (workers, note), names in plans.items():
+            counts.setdefault((", ".join(names), note), []).append(str(workers))
+        return [f"{', '.join(workers)} workers ({names}): {note}" for (names, note), workers in counts.items()]
 
 
 def _what_if(what_if: WhatIf) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def lanes(gantt: Gantt, key: str, width: float) -> Markup:
         for bar in lane.bars:
             part = width * bar.duration / gantt.end
             drawn.append(_collective(bar, y, gantt, f"{key}-{rows[bar]}", part) if bar.sends else _bar(bar, y, gantt))
-    title = element("title", f"{_kind(gantt)} iteration, {gantt.name}: {show_time(gantt.end)}")
+    title = element("title", f"{_kind(gantt)} iteration, {gantt.name}: {gantt.shown(gantt.end)}")
     desc = element("desc", description(gantt))
     inner = element("svg", *drawn, *_marks(gantt), width=percent(width), height=height(gantt), class_="span")
     label = f"{key}-title"
@@ -71,9 +71,9 @@ def description(gantt: Gantt) -> str:
     """The chart in a sentence."""
     bars, count = gantt.collectives, number_of(gantt)
     collectives = f"{count} collective{'' if count == 1 else 's'}"
-    busy = show_time(plain_sum(bar.busy_time for bar in bars))
+    busy = gantt.shown(plain_sum(bar.busy_time for bar in bars))
     return (
-        f"{collectives} take {busy}, of which {show_time(gantt.exposed_time)} "
+        f"{collectives} take {busy}, of which {gantt.shown(gantt.exposed_time)} "
         "exposed, while nothing computes. The table below has every collective."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted_time
 from osfmodel.planning.report import Report
 from osfmodel.show.html.axes import key
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table
@@ -25,9 +25,9 @@ def plans(report: Report) -> Iterable[Markup]:
     yield element(
         "figure",
         plans_plot(report),
-        figure_words(f"Single-worker time: {show_time(report.default.alone)}; communication adds the rest."),
+        figure_words(f"Single-worker time: {show_predicted_time(report.default.alone)}; communication adds the rest."),
     )
-    words = f"no schedule by the rules of {report.default.name} is faster: {show_time(report.bound)}"
+    words = f"no schedule by the rules of {report.default.name} is faster: {show_predicted_time(report.bound)}"
     yield key([("bound", None, words)])
     columns = for_people(PLANS, PAGE)
     rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(report.comparison)]
@@ -41,13 +41,14 @@ def plans_plot(report: Report) -> Markup:
     rows, names = [], []
     for place, one in enumerate(predictions):
         y, first = 2 + place * PLANS_LANE, min(one.timeline.compute_time, one.iteration_time)
-        say = f"{one.name}: {show_time(one.iteration_time)}, {show_time(one.iteration_time - first)} of it exposed"
+        exposed = show_predicted_time(one.iteration_time - first)
+        say = f"{one.name}: {show_predicted_time(one.iteration_time)}, {exposed} of it exposed"
         bars = [element("rect", x="0", y=y, width=percent(first / longest), height=18, class_="bar backward")]
         rest = {"x": percent(first / longest), "y": y, "width": percent((one.iteration_time - first) / longest)}
         bars += [element("rect", **rest, height=18, class_=style) for style in ("fill", "exposed")]
         rows.append(element("g", *bars, role="img", aria_label=say, tabindex="0", data_say=say, class_="point"))
         names.append(element("text", _short(one.name), x="0", y=y + 14))
-        names.append(element("text", show_time(one.iteration_time), x="100%", y=y + 14, class_="right"))
+        names.append(element("text", show_predicted_time(one.iteration_time), x="100%", y=y + 14, class_="right"))
     tall = 4 + len(predictions) * PLANS_LANE
     at = percent(report.bound / longest)
     rows.append(element("line", x1=at, x2=at, y1=0, y2=tall - 4, class_="line bound"))

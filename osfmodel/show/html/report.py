@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.units import show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.planning.report import Report
 from osfmodel.planning.results import Prediction
 from osfmodel.show.curves import CURVES
@@ -16,6 +16,7 @@ from osfmodel.show.html.shell import document, section
 from osfmodel.show.pictures import Pictures
 from osfmodel.show.pictures.coarse import KERNELS, coarse
 from osfmodel.show.pictures.gantt import Gantt
+from osfmodel.show.tables.plans import times
 
 LARGEST = 1_000_000
 """Bytes that a page stays below, so that it can be mailed: on a larger page short bars are merged."""
@@ -68,11 +69,15 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     default, tuned, workers = report.default, report.tuned, report.comparison.workers
     change = round(tuned.iteration_time / default.iteration_time - 1, 3) + 0.0
     return [
-        (f"Default ({default.name})", show_time(default.iteration_time), _buckets(default)),
-        (f"Tuned for {report.tuning.target}", show_time(tuned.iteration_time), f"{change:+.1%}, {_buckets(tuned)}"),
-        ("Lower bound", show_time(report.bound), f"by the rules of {default.name}"),
-        ("Single-worker time", show_time(default.alone), "without communication"),
-        ("Speed-up, tuned", f"{tuned.scaling_factor * workers:.4g}x", f"scaling factor {tuned.scaling_factor:.3f}"),
+        (f"Default ({default.name})", show_predicted_time(default.iteration_time), _buckets(default)),
+        (
+            f"Tuned for {report.tuning.target}",
+            show_predicted_time(tuned.iteration_time),
+            f"{show_share(change, '+')}, {_buckets(tuned)}",
+        ),
+        ("Lower bound", show_predicted_time(report.bound), f"by the rules of {default.name}"),
+        ("Single-worker time", show_predicted_time(default.alone), "without communication"),
+        ("Speed-up, tuned", times(tuned.scaling_factor * workers), f"scaling factor {tuned.scaling_factor:.3f}"),
         (
             "Error band",
             band_width(tuned.band),
@@ -88,12 +93,16 @@ def _strip(report: Report, gantt: Gantt) -> Markup:
     pauses = f"; for {idle:.0%} it does not, nor communicates, which a workload made of the trace has as computation"
     words = (
         f"{gantt.name}. The device computes for {gantt.computing:.0%} of it{pauses if idle > IDLE else ''}. "
-        f"Predicted, {against.name}: "
-        f"{show_time(against.iteration_time)} ({against.iteration_time / gantt.end - 1:+.1%}). "
-        f"Tuned: {show_time(report.tuned.iteration_time)} ({report.tuned.iteration_time / gantt.end - 1:+.1%})."
+        f"Predicted, {against.name}: {_beside(against, gantt)}. Tuned: {_beside(report.tuned, gantt)}."
     )
     return element("div", element("dt", "Measured"), element("dd", element("strong", show_time(gantt.end))),
                    element("dd", words), class_="strip")  # fmt: skip
+
+
+def _beside(prediction: Prediction, gantt: Gantt) -> str:
+    """A predicted time, and how much it differs from the measured step."""
+    apart = show_share(prediction.iteration_time / gantt.end - 1, "+")
+    return f"{show_predicted_time(prediction.iteration_time)} ({apart})"
 
 
 def _tile(name: str, figure: str, words: str) -> Markup:
@@ -172,7 +181,7 @@ def _caption(gantt: Gantt) -> Markup:
 
 def _space(gantt: Gantt) -> Markup:
     """A caption above the drawing, as high as the one beside it."""
-    times = f"{show_time(gantt.end)}, {show_time(gantt.exposed_time)} exposed"
+    times = f"{gantt.shown(gantt.end)}, {gantt.shown(gantt.exposed_time)} exposed"
     words = f"{times}: {gantt.name}" if gantt.measured else f"{gantt.name}: {times}"  # what a phone cuts off comes last
     return element("p", words, class_="caption")
 
@@ -182,7 +191,7 @@ def _switch(gantts: Sequence[Gantt], shown: int) -> Markup:
     choices = []
     for place, gantt in enumerate(gantts):
         button = element("input", type="radio", name="plan", value=place, checked=place == shown, autocomplete="off")
-        words = element("span", gantt.name, element("small", show_time(gantt.end)))
+        words = element("span", gantt.name, element("small", gantt.shown(gantt.end)))
         choices.append(element("label", button, words))
     return element("fieldset", element("legend", "Plan"), *choices, class_="switch")
 
@@ -199,7 +208,12 @@ def _button(label: str, action: str, text: str) -> Markup:
 
 def _source(source: Source) -> list[tuple[str, str]]:
     """The parts of a source that are known, by name."""
-    stated = (("source", source.origin), ("conditions", source.conditions), ("licence", source.licence))
+    stated = (
+        ("source", source.origin),
+        ("conditions", source.conditions),
+        ("licence", source.licence),
+        ("GPU", source.gpu),
+    )
     return [(name, text) for name, text in stated if text != Source().origin]
 
 

@@ -11,6 +11,7 @@ from osfmodel.entities.intervals import Interval, common, length, outside, union
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span
 from osfmodel.entities.trace import Collective, Step
+from osfmodel.entities.units import show_predicted_time, show_time
 from osfmodel.planning.results import Prediction
 
 COMPUTE = "compute"
@@ -132,6 +133,10 @@ class Gantt:
     def exposed_time(self) -> float:
         """Seconds during which a collective runs and nothing computes."""
         return length(part for bar in self.collectives for part in bar.exposed)
+
+    def shown(self, seconds: float) -> str:
+        """A time of the chart for people, with the digits that a measurement or a prediction deserves."""
+        return show_time(seconds) if self.measured else show_predicted_time(seconds)
 
 
 def kinds_of(gantts: Iterable[Gantt]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from osfmodel.cost import worker_counts
+from osfmodel.cost import network_rates, worker_counts
 from osfmodel.show.tables import Column, column
 
 SHORT = 44
@@ -27,6 +27,7 @@ def _who(source: str) -> str:
 
 NAME: Column[Entry] = column("name", "name", lambda row: row.name)
 MEANING: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.meaning)
+GPU: Column[Entry] = column("gpu", "GPU", lambda row: row.entry.source.gpu)
 SOURCE: tuple[Column[Entry], ...] = (
     column("source", "source", lambda row: row.entry.source.origin, _who),
     column("conditions", None, lambda row: row.entry.source.conditions),
@@ -42,12 +43,15 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         column("gradient_mib", "MiB", lambda row: round(row.entry.gradient_bytes / 2**20, 1)),
         column("compute_ms", "ms", lambda row: round(row.entry.compute_time * 1e3, 1)),
         column("batch_size", "batch", lambda row: row.entry.batch_size),
+        GPU,
         *SOURCE,
     ),
     "clusters": (
         NAME,
         column("workers", "workers", lambda row: ",".join(map(str, worker_counts(row.entry))) or "any"),
         column("cost_model", "cost model", lambda row: row.entry.cost_model),
+        GPU,
+        column("network", None, lambda row: network_rates(row.entry) or None),
         *SOURCE,
     ),
     "effects": (

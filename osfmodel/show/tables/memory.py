@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from osfmodel.engine.memory import Level, Memory
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.units import show_bytes, show_predicted, show_predicted_time, show_share
 from osfmodel.planning.memory.demand import Candidate, MemoryTuning
-from osfmodel.show.tables import Column, column, percent
+from osfmodel.show.tables import Column, column
 
 PEAKS: tuple[Column[Memory], ...] = (
     column("peak_bytes", "in all", lambda memory: memory.peak.bytes, show_bytes),
@@ -45,11 +45,11 @@ WHICH: Column[FitRow] = column("which", "", lambda fit: fit.which, lambda which:
 FITS: tuple[Column[FitRow], ...] = (
     column("batch_size", "batch per worker", lambda fit: fit.candidate.batch_size),
     column("peak_bytes", "peak", lambda fit: fit.candidate.memory.peak.bytes, show_bytes),
-    column("iteration_time_s", "iteration", lambda fit: fit.candidate.iteration_time, show_time),
+    column("iteration_time_s", "iteration", lambda fit: fit.candidate.iteration_time, show_predicted_time),
     column("lower_bound_s", None, lambda fit: fit.candidate.bound),
-    column("samples_per_s", "samples/s", lambda fit: fit.candidate.throughput, "{:.4g}".format),
+    column("samples_per_s", "samples/s", lambda fit: fit.candidate.throughput, show_predicted),
     column("buckets", None, lambda fit: len(fit.candidate.plan.buckets)),
-    column(None, "vs bound", lambda fit: fit.candidate.gap, percent),
+    column(None, "vs bound", lambda fit: fit.candidate.gap, show_share),
 )
 """Columns of a plan that fits."""
 SAVINGS: tuple[Column[FitRow], ...] = (

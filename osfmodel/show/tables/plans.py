@@ -8,9 +8,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted, show_predicted_time, show_share
 from osfmodel.planning.results import Comparison, Outcome, Prediction
-from osfmodel.show.tables import PAGE, TERMINAL, Column, column, percent, spaced
+from osfmodel.show.tables import PAGE, TERMINAL, Column, column, spaced
 
 if TYPE_CHECKING:
     from osfmodel.planning.economics import Economics
@@ -69,21 +69,16 @@ def three_digits(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """A speed-up, such as ``13.58x``."""
-    return f"{value:.4g}x"
-
-
-def rate(value: float) -> str:
-    """Samples per second."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    """A speed-up, such as ``13.6x``."""
+    return f"{show_predicted(value)}x"
 
 
 def _gap(value: float) -> str:
-    return percent(max(value, 0))
+    return show_share(max(value, 0))
 
 
 def _exposed(seconds: float) -> str:
-    return show_time(max(seconds, 0))
+    return show_predicted_time(max(seconds, 0))
 
 
 def _runners(names: list[str]) -> str:
@@ -103,7 +98,7 @@ PLANS: tuple[Column[PlanRow], ...] = (
     column(
         "bucket_sizes_bytes", None, lambda row: [bucket.size for bucket in row.prediction.plan.buckets], flat=spaced
     ),
-    column("iteration_time_s", "iteration", lambda row: row.prediction.iteration_time, show_time),
+    column("iteration_time_s", "iteration", lambda row: row.prediction.iteration_time, show_predicted_time),
     column(
         "exposed_communication_s",
         "exposed",
@@ -138,13 +133,13 @@ PLANS: tuple[Column[PlanRow], ...] = (
 )
 """Columns of a prediction."""
 RATE: Column[PlanRow] = column(
-    "samples_per_s", "samples/s", lambda row: row.comparison.throughput(row.prediction), rate, only=TERMINAL
+    "samples_per_s", "samples/s", lambda row: row.comparison.throughput(row.prediction), show_predicted, only=TERMINAL
 )
 """Samples per second, shown if asked for, or if known and there is room."""
 PAID: tuple[Column[PlanRow], ...] = (
-    column("hours", "hours", lambda row: row.paid and row.paid.hours, "{:,.4g}".format),
-    column("gpu_hours", "GPU hours", lambda row: row.paid and row.paid.gpu_hours, "{:,.4g}".format),
-    column("cost", "cost", lambda row: row.paid and row.paid.cost, "{:,.2f}".format),
+    column("hours", "hours", lambda row: row.paid and row.paid.hours, show_predicted),
+    column("gpu_hours", "GPU hours", lambda row: row.paid and row.paid.gpu_hours, show_predicted),
+    column("cost", "cost", lambda row: row.paid and row.paid.cost, show_predicted),
 )
 """Time and cost of the whole training, if a number of samples is given."""
 SUBJECT: tuple[Column[PlanRow], ...] = (
@@ -155,12 +150,12 @@ SUBJECT: tuple[Column[PlanRow], ...] = (
 EVERY: tuple[Column[PlanRow], ...] = (*PLANS, RATE, *PAID, *SUBJECT)
 OUTCOMES: tuple[Column[Outcome], ...] = (
     column("workers", "workers", lambda one: one.workers),
-    column("default_iteration_time_s", "default", lambda one: one.default_time, show_time),
-    column("tuned_iteration_time_s", "tuned", lambda one: one.tuned_time, show_time),
-    column("optimal_iteration_time_s", "ideal plan", lambda one: one.optimal_time, show_time),
-    column("lower_bound_s", "lower bound", lambda one: one.lower_bound, show_time),
+    column("default_iteration_time_s", "default", lambda one: one.default_time, show_predicted_time),
+    column("tuned_iteration_time_s", "tuned", lambda one: one.tuned_time, show_predicted_time),
+    column("optimal_iteration_time_s", "ideal plan", lambda one: one.optimal_time, show_predicted_time),
+    column("lower_bound_s", "lower bound", lambda one: one.lower_bound, show_predicted_time),
     column("gap", "vs bound", lambda one: one.gap, _gap),
-    column(None, "saved", lambda one: one.gain, lambda gain: percent(round(gain, 4) + 0.0)),
+    column(None, "saved", lambda one: one.gain, lambda gain: show_share(round(gain, 4) + 0.0)),
     Column(
         "error_band",
         "error band",

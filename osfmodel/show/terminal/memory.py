@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from osfmodel.engine.memory import Memory
 from osfmodel.engine.strategies.holdings import OWNERS
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.units import show_bytes, show_predicted_time, show_share
 from osfmodel.planning.memory.demand import Candidate, MemoryTuning
 from osfmodel.show.tables import TERMINAL, for_people
 from osfmodel.show.tables.memory import FITS, PEAKS, WHICH, compared
@@ -50,7 +50,9 @@ def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[st
     wide = max(map(len, named))
     for name, memory in named.items():
         console.print(f"{name:<{wide}}  {bars(memory, top, longest)}", markup=False, soft_wrap=True)
-    console.print(f"{'':<{wide}}  0 to {show_time(longest)}; a full block is {show_bytes(top)}.", markup=False)
+    console.print(
+        f"{'':<{wide}}  0 to {show_predicted_time(longest)}; a full block is {show_bytes(top)}.", markup=False
+    )
 
 
 def show_memory_tuning(console: Console, tuning: MemoryTuning) -> None:
@@ -84,7 +86,7 @@ def _verdict(tuning: MemoryTuning) -> str:
         largest = f"a batch of {tuning.demand.batch_size} was asked for"
     if not tuning.improvement:
         return f"Keep DDP's defaults: tuning would bring only {tuning.gain:+.2%} samples per second; {largest}."
-    return f"{tuning.gain:+.1%} samples per second; {largest}."
+    return f"{show_share(tuning.gain or 0.0, '+')} samples per second; {largest}."
 
 
 def chosen(fit: Candidate) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_time
+from osfmodel.entities.units import show_predicted_time
 from osfmodel.show.curves import CURVES
 from osfmodel.show.pictures import Pictures
 from osfmodel.show.pictures.coarse import coarse
@@ -57,8 +57,8 @@ def show_gantt(console: Any, gantt: Gantt, end: float) -> None:
     margin = max(len(lane.name) for lane in gantt.lanes) + 1
     width = chart_width(console, margin)
     buckets = len(gantt.collectives)
-    words = f"{gantt.name}{' (measured)' if gantt.measured else ''}: {show_time(gantt.end)}, "
-    words += f"{buckets} collective{'s' if buckets != 1 else ''}, {show_time(gantt.exposed_time)} exposed"
+    words = f"{gantt.name}{' (measured)' if gantt.measured else ''}: {gantt.shown(gantt.end)}, "
+    words += f"{buckets} collective{'s' if buckets != 1 else ''}, {gantt.shown(gantt.exposed_time)} exposed"
     console.print(words, style="bold", markup=False)
     for lane in gantt.lanes:
         row = Text(f"{lane.name:<{margin}}")
@@ -150,8 +150,8 @@ def _show_plans(console: Any, pictures: Pictures) -> None:
         whole = max(round(one.iteration_time / longest * width), first)
         row = Text(f"{one.name:<{margin}}")
         row.append(GLYPHS["backward"][0] * first, style="blue").append(EXPOSED[0] * (whole - first), style="red")
-        console.print(row.append(f" {show_time(one.iteration_time)}"))
+        console.print(row.append(f" {show_predicted_time(one.iteration_time)}"))
     place = margin + min(round(bound / longest * width), width - 1)
-    words = f"no schedule by the rules of {pictures.report.default.name} is faster: {show_time(bound)}"
+    words = f"no schedule by the rules of {pictures.report.default.name} is faster: {show_predicted_time(bound)}"
     fits = place + len(words) + 2 < console.width
     console.print(" " * place + f"↑ {words}" if fits else f"{words} ↑".rjust(place + 1), markup=False)

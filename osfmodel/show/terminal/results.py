@@ -10,7 +10,7 @@ from rich.table import Table
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
-from osfmodel.entities.units import how_many, show_bytes, show_sizes, show_time
+from osfmodel.entities.units import how_many, show_bytes, show_predicted_time, show_sizes
 from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import headed, texts
@@ -44,9 +44,9 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 def _alone(comparison: Comparison) -> str:
     """The time to which scaling factors are relative, in a sentence."""
     if comparison.what_if.global_batch is None:
-        return f"Single-worker time: {show_time(comparison.workload.compute_time)}."
+        return f"Single-worker time: {show_predicted_time(comparison.workload.compute_time)}."
     whole = comparison.predictions[0].alone * comparison.workers
-    return f"Single-worker time with the whole global batch: {show_time(whole)}."
+    return f"Single-worker time with the whole global batch: {show_predicted_time(whole)}."
 
 
 def _varied(what_if: WhatIf) -> str:
@@ -56,8 +56,8 @@ def _varied(what_if: WhatIf) -> str:
 def _bounds(bounds: Sequence[Bound]) -> str:
     """The bound for one set of rules; for several, each bound with its rules."""
     if len(bounds) == 1 and bounds[0].plan is None:
-        return f": {show_time(bounds[0].value)}"
-    return " with " + "; with ".join(f"{_rules(bound)}: {show_time(bound.value)}" for bound in bounds)
+        return f": {show_predicted_time(bounds[0].value)}"
+    return " with " + "; with ".join(f"{_rules(bound)}: {show_predicted_time(bound.value)}" for bound in bounds)
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
@@ -157,7 +157,7 @@ def _side_by_side(plans: Sequence[Sequence[PlanRow]]) -> Table:
         cells = ["  ".join(texts(columns, row)) for row in rows]
         bands = _widths([row.prediction.band for row in rows])
         one = rows[0].comparison
-        table.add_row(str(one.workers), *cells, show_time(one.lower_bound), bands)
+        table.add_row(str(one.workers), *cells, show_predicted_time(one.lower_bound), bands)
     return table
 
 
