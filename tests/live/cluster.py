@@ -14,11 +14,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.live.warm import Process
 
 PORT = 29500
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,8 +73,11 @@ class Hosts:
         timeout: float = 60,
         extra: Mapping[int, Mapping[str, str]] | None = None,
         port: int | None = None,
+        fresh: bool = False,
     ) -> list[Ended]:
         """``command`` on every rank, to its end; ``extra`` environment by rank.
+
+        With ``fresh`` each rank imports PyTorch itself, else Python on this machine's own network need not.
 
         Once a rank fails the others have ``GRACE`` seconds, and all together ``timeout``: then they are killed, with
         all that they started. Whatever happens none is left.
@@ -82,10 +88,14 @@ class Hosts:
             for rank, prefix in enumerate(self.prefixes):
                 environment = {**os.environ, **self.environment(rank, port), **(extra or {}).get(rank, {})}
                 out, err = (stack.enter_context(open(Path(folder) / f"{rank}.{kind}", "w+")) for kind in ("out", "err"))
-                process = subprocess.Popen(
-                    [*prefix, *command], env=environment, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )  # fmt: skip
+                process: Process | subprocess.Popen[bytes]
+                if not (prefix or fresh) and command[0] == sys.executable:
+                    process = Process(command[1:], Path.cwd(), environment, (out, err))
+                else:
+                    process = subprocess.Popen(
+                        [*prefix, *command], env=environment, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                        start_new_session=True,
+                    )  # fmt: skip
                 stack.callback(_kill, process)
                 running.append((process, out, err))
             _wait([process for process, _, _ in running], timeout)
@@ -94,7 +104,7 @@ class Hosts:
             return [Ended(rank, p.returncode, _text(out), _text(err)) for rank, (p, out, err) in enumerate(running)]
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
+def _wait(processes: Sequence[Process | subprocess.Popen[bytes]], timeout: float) -> None:
     """Until all have ended, one failed and the grace is over, or the time is."""
     deadline = time.monotonic() + timeout
     failed = False
@@ -104,7 +114,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
         time.sleep(POLL)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: Process | subprocess.Popen[bytes]) -> None:
     """The process and all that it started (they are in its session's group)."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -16,6 +16,7 @@ import numpy as np
 
 import osfmodel as osf
 from tests.conftest import ROOT
+from tests.live.warm import Process
 
 LIMIT = 90
 """Seconds after which a rank that has not ended is killed, and the test fails."""
@@ -36,14 +37,7 @@ def launched(module: str, names: Sequence[str], world: int) -> list[Ended]:
     """Every rank of ``python -m MODULE NAME...``, ended."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world)}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-m", module, *names]
-    started = [
-        subprocess.Popen(
-            command, cwd=ROOT, env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
+    started = [Process(["-m", module, *names], ROOT, {**environment, "RANK": str(rank)}) for rank in range(world)]
     try:
         said = [process.communicate(timeout=TRAINING_LIMIT) for process in started]
     finally:
@@ -66,23 +60,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(words: list[str], world: int, folder: Path, **changes: str) -> list[subprocess.Popen[str]]:
+def start(words: list[str], world: int, folder: Path, **changes: str) -> list[Process]:
     """One process per rank that meet at a free port; ``changes`` replace environment variables."""
     port = str(free_port())
     started = []
     for rank in range(world):
         place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **place, **changes}
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "osfmodel", *words],
-                cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-        )  # fmt: skip
+        started.append(Process(["-m", "osfmodel", *words], folder, environment))
     return started
 
 
-def finish(started: list[subprocess.Popen[str]]) -> list[Ended]:
+def finish(started: list[Process]) -> list[Ended]:
     """Wait for all of them, within LIMIT; one that does not end is killed and shows as such."""
     ended = []
     for process in started:

@@ -161,7 +161,8 @@ def test_a_host_that_nobody_reaches(tmp_path, command):
     """192.0.2.1 is for documentation: nobody has it. Neither torch's logs nor its end are to be seen."""
     nowhere = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29555"}
     words = [*command, "--backend", "gloo", "--timeout", "2s", "-o", str(tmp_path / "out.json")]
-    (ended,) = cluster.local(1).run([sys.executable, "-m", "osfmodel", *words], extra={0: nowhere}, timeout=60)
+    command = [sys.executable, "-m", "osfmodel", *words]
+    (ended,) = cluster.local(1).run(command, extra={0: nowhere}, timeout=60, fresh=True)
     assert ended.status == 1
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("osf: rank 1: not all 2 workers met at 192.0.2.1:29555 within ")
