@@ -32,7 +32,7 @@ from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.units import MIB  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
-from osfmodel.planning.memory.demand import Candidate, Demand  # noqa: E402
+from osfmodel.planning.memory.budget import Candidate, MemoryBudget  # noqa: E402
 from osfmodel.planning.memory.search import tune_memory  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
@@ -71,8 +71,8 @@ def cases() -> Iterator[Case]:
     workload = osf.load_workload(WORKLOAD).scaled(SCALE)
     for limit in LIMITS:
         room = limit * 1024 * MIB
-        dense = tune_memory(workload, cluster, WORKERS, Demand(room))
-        sparse = tune_memory(workload, cluster, WORKERS, Demand(room, density=DENSITY, mirror=True))
+        dense = tune_memory(workload, cluster, WORKERS, MemoryBudget(room))
+        sparse = tune_memory(workload, cluster, WORKERS, MemoryBudget(room, density=DENSITY, mirror=True))
         if dense.before is not None:
             yield Case(limit, BEFORE, dense.before)
         yield Case(limit, DENSE, dense.after)

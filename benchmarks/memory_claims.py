@@ -26,7 +26,7 @@ from osfmodel.engine.sparse import sparsely
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import one_by_one
 from osfmodel.entities.units import MIB, show_bytes, show_time
-from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -70,7 +70,7 @@ def conflict(workload: osf.Workload, cluster: osf.Cluster, workers: int) -> list
     for density in (None, DENSITY):
         name = f"planned, {'dense' if density is None else 'sparse'}"
         try:
-            demand = Demand(limit, density=density, batch_size=workload.batch_size)
+            demand = MemoryBudget(limit, density=density, batch_size=workload.batch_size)
             fit = tune_memory(workload, cluster, workers, demand).after
         except PlanError:
             continue
@@ -95,7 +95,9 @@ def gains(workload: osf.Workload, cluster: osf.Cluster) -> Iterator[list[str]]:
             row = [f"{gibibytes} GiB", str(workers)]
             for wires, density in ((cluster, None), (cluster, DENSITY), (selecting, DENSITY)):
                 try:
-                    tuning = tune_memory(workload, wires, workers, Demand(gibibytes * 1024 * MIB, density=density))
+                    tuning = tune_memory(
+                        workload, wires, workers, MemoryBudget(gibibytes * 1024 * MIB, density=density)
+                    )
                 except PlanError:
                     row += ["does not fit"] * (3 if density is None else 2)
                     continue

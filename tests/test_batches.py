@@ -26,7 +26,7 @@ def test_a_variation_has_another_batch_and_another_pace(workload):
 
 @pytest.mark.parametrize("variation", [Variation(), Variation(0.5), Variation(16.0, 8)])
 def test_measurements_say_how_a_replay_differed(variation):
-    assert variation_of(variation.stated) == variation
+    assert variation_of(variation.conditions) == variation
 
 
 def test_the_batch_of_what_is_no_replay_changes_nothing():

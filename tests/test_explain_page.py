@@ -35,8 +35,8 @@ def test_the_page_is_whole_and_says_what_was_found():
     said = "".join(found.text)
     for words in (one.verdict, "osfmodel 1.2.3", *one.remarks, *(remedy.what for remedy in one.remedies)):
         assert words in said
-    for cause, seconds, meaning, _ in costs(one):
-        assert f"{cause_words(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{meaning}" in said
+    for cause, seconds, summary, _ in costs(one):
+        assert f"{cause_words(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{summary}" in said
     assert len(labels(found)) == 1 + len(one.ranks)
     assert labels(found)[0].startswith(f"a step: computation {show_time(one.parts.compute)}, exposed transfer ")
     assert all(f"{row.number} all-reduce" in found.text for row in one.buckets)

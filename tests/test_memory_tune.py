@@ -21,7 +21,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.plan import one_by_one
-from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from tests.blocks import blocks
 
@@ -31,7 +31,7 @@ BLOCKS = blocks()
 
 
 def tuned(limit, density=None, workload=BLOCKS, **more):
-    return tune_memory(workload, CLUSTER, 8, Demand(limit, density=density, **more))
+    return tune_memory(workload, CLUSTER, 8, MemoryBudget(limit, density=density, **more))
 
 
 # -------------------------------------------------------------------------------------------------------------- batches
@@ -152,7 +152,7 @@ def test_what_the_library_keeps_is_taken_of_the_limit():
     assert kept.after.plan == less.after.plan
     assert kept.after.batch_size == less.after.batch_size
     assert kept.after.memory.peak.bytes == less.after.memory.peak.bytes + (200 << 20)
-    alone = tune_memory(BLOCKS, CLUSTER, 1, Demand(2 * GIB, communicator=200 << 20))
+    alone = tune_memory(BLOCKS, CLUSTER, 1, MemoryBudget(2 * GIB, communicator=200 << 20))
     assert "communicators" not in alone.after.memory.peak.held
 
 

@@ -14,8 +14,8 @@ from osfmodel.entities.trace import Collective
 
 COMPUTE = "compute"
 """The limit of a job without another cause: its computation, which is left when all causes are taken away."""
-COMPUTE_MEANING = "what is left: the device computes or copies"
-"""The meaning of COMPUTE in half a line, as causes have theirs."""
+COMPUTE_SUMMARY = "what is left: the device computes or copies"
+"""The summary of COMPUTE, as causes have theirs."""
 
 
 @dataclass(frozen=True, slots=True)

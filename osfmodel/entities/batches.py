@@ -54,7 +54,7 @@ class Variation(NamedTuple):
         return seen if self.scale == 1 else seen.scaled(self.scale)
 
     @property
-    def stated(self) -> dict[str, str]:
+    def conditions(self) -> dict[str, str]:
         """The changes as conditions of a measurement."""
         return {"scale": f"{self.scale:g}"} | ({} if self.batch_size is None else {"batch_size": str(self.batch_size)})
 

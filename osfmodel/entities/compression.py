@@ -24,14 +24,14 @@ class Compression(NamedTuple):
     """An entry of COMPRESSIONS.
 
     apply:   (layer that has a gradient, rank) -> layer with the bytes to send
-    meaning: shown by ``osf list``
+    summary: shown by ``osf list``
     ranked:  whether a rank is given with it, as in powersgd:4
     caveat:  a caveat for predictions with it
     hook:    Python that makes DDP do it once ``model`` is wrapped, with "{rank}" for the rank
     """
 
     apply: Callable[[Layer, int], Layer]
-    meaning: str
+    summary: str
     ranked: bool = False
     caveat: str = ""
     hook: str = ""

@@ -1,7 +1,7 @@
 """Effects of a real run that the papers assume away, each a named term that can be switched on by itself.
 
 All are off (0) unless a cluster file or the caller gives a value, which must be a measured or a cited one. EFFECTS
-has the meaning, the unit and the evidence of each.
+has the summary, the unit and the evidence of each.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ CITED_SLOWDOWN = 0.189
 
 
 class Effect(NamedTuple):
-    """meaning:  shown by ``osf list``
+    """summary:  shown by ``osf list``
     unit:     of its value
     cited:    a published value, or None if it has to be measured
     evidence: the source of the value, or the way to measure one
     """
 
-    meaning: str
+    summary: str
     unit: str
     cited: float | None
     evidence: str

@@ -257,14 +257,14 @@ def job_of(
     """The job for the model. Raises OsfError with the reason if the trace does not hold enough for that."""
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
-    wires = wires_of(trace, found.workers, cluster)
-    now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
+    network = network_of(trace, found.workers, cluster)
+    now = predict_timeline(subject, plan, pricing_of(network, found.workers)).iteration_time
     others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
     usual = usual_step(trace)
-    return TracedJob(subject, wires, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
+    return TracedJob(subject, network, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
 
 
-def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
+def network_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
     """The network as the job's all-reduces saw it.
 
     With ``cluster``: that one, slowed down by the factor by which the trace's all-reduces took longer than priced.

@@ -40,7 +40,7 @@ def tuned_rule(tuning: Tuning) -> PlanRule:
     target, convert = CONFIG_TARGETS[tuning.target], CONFIG_TARGETS[tuning.target].convert
     default = target.executes and tuning.knobs == convert.default_knobs()  # which is what one has without it
     return PlanRule(
-        planner_of(partial(convert.realise, tuning.knobs)),
+        planner_of(partial(convert.to_plan, tuning.knobs)),
         f"{tuning.target} as tuned for {tuning.outcomes[0].workers} workers",
         target.text.caveats,
         tuning.plan.objective,
@@ -93,7 +93,7 @@ def tune(
     default = task.times(task.target.convert.default_knobs())
     searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
     knobs = task.complete(_choose(task, optima, default, searched))
-    plan, _ = task.realised(knobs)[0]
+    plan, _ = task.planned(knobs)[0]
     return Tuning(
         workload,
         cluster,
@@ -175,7 +175,7 @@ def _candidates(
     for plan, pricing in pairs:
         if plan not in seen:
             seen.add(plan)
-            yield task.project(plan, pricing)
+            yield task.from_plan(plan, pricing)
     yield task.target.convert.default_knobs()
 
 

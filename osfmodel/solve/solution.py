@@ -156,7 +156,7 @@ class PlanRule(NamedTuple):
     """An entry of SOLVERS and of NAMED_PLANS.
 
     solve:      question -> the rule's own answer
-    meaning:    half a line for a person
+    summary:    shown by ``osf list``
     caveats:    assumptions of a prediction under its plan
     objective:  the rules that it was made for, unless others are asked for
     serves:     (objective) -> whether it plans under these rules; by default all with a strategy that is searched
@@ -170,7 +170,7 @@ class PlanRule(NamedTuple):
     """
 
     solve: Planner
-    meaning: str
+    summary: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     objective: Objective = PLAIN
     serves: Callable[[Objective], bool] = searched

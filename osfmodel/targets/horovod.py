@@ -46,14 +46,14 @@ BEST = "horovod:best"
 """Name of the plan with the best threshold and cycle time that were found."""
 
 
-def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
+def to_plan(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
     """The batches that the loop forms, each released at its launch; with one worker, as they become ready."""
     if pricing.workers == 1 and pricing.cost() == FREE:  # a cost that is given may be of several workers
         return one_by_one(workload)  # DistributedOptimizer registers no hooks then
     return carry_out(knobs, workload, pricing)
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
+def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
     """The buckets of the plan as groups, and the cycle time of GROUP_CYCLES that is best for them.
 
     Groups list parameters by name; for a trace without names, settings alone are searched. Raises PlanError for a plan
@@ -133,8 +133,8 @@ def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:
     return grouped_plan(workload, [[place[name] for name in group] for group in loop.groups])
 
 
-def stated(conditions: Mapping[str, str], workload: Workload) -> Loop | None:
-    """The settings of a run, if its conditions state them. Raises UsageError or DataError for what cannot be read."""
+def from_conditions(conditions: Mapping[str, str], workload: Workload) -> Loop | None:
+    """The settings in a run's conditions, None if there are none. Raises UsageError or DataError if unreadable."""
     if "settings" not in conditions:
         return None
     loop = named(conditions["settings"])
@@ -270,14 +270,14 @@ params:
 """
 
 TARGET = Target(
-    meaning="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
+    summary="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
     convert=Conversion(
         default_knobs=Loop,
-        project=project,
-        realise=realise,
+        from_plan=from_plan,
+        to_plan=to_plan,
         exact=exact,
         complete=complete,
-        stated=stated,
+        from_conditions=from_conditions,
         unpriced=True,  # its loop has the settings, and forms the batches itself
     ),
     text=SettingsText(

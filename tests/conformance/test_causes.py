@@ -62,7 +62,7 @@ def test_it_is_described(name):
     cause = CAUSES[name]
     found = explain_trace(trace_of(PLANTED[name]))
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
-    assert re.fullmatch(r"[a-z].*[^.]", cause.meaning)
+    assert re.fullmatch(r"[a-z].*[^.]", cause.summary)
     cost = sentences.what_it_costs(found, found.gains[name])
     assert re.fullmatch(rf"[A-Z].* {re.escape(cost)}.*\.", cause.sentence(found, found.gains[name]))
     assert cause.remedy is None or all(cause.remedy)

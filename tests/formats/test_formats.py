@@ -37,7 +37,7 @@ def test_every_format_has_a_sample():
 def test_sniffing_is_exclusive(name):
     for sample in samples.SAMPLES[name]:
         assert [other for other, entry in IMPORT_FORMATS.items() if entry.sniff(sample)] == [name]
-    assert IMPORT_FORMATS[name].meaning
+    assert IMPORT_FORMATS[name].summary
 
 
 def test_new_nccl_tests_text():

@@ -66,7 +66,7 @@ def workload():
 
 
 def test_real_buckets_are_those_predicted(laid_out, workload):
-    plans = [megatron.realise(megatron.MegatronKnobs(limit), workload, Pricing.of(FREE)) for limit in LIMITS]
+    plans = [megatron.to_plan(megatron.MegatronKnobs(limit), workload, Pricing.of(FREE)) for limit in LIMITS]
     predicted = [[[int(block.layer[1:]) for block in bucket.blocks] for bucket in plan.buckets] for plan in plans]
     assert laid_out[0] == predicted
 

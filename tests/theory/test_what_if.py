@@ -325,8 +325,8 @@ def test_ddp_fills_buckets_with_gradients_as_they_are_held(how):
     assert sum(bucket.size for bucket in after.buckets) == smaller.gradient_bytes < workload.gradient_bytes
     tuning = tune(smaller, RING, 16, "ddp")
     limits = [int(mib * 2**20) for mib in tuning.config["bucket_cap_mb_list"]]
-    assert ddp.realise(ddp.DdpKnobs(tuple(limits)), smaller) == tuning.plan
-    again = ddp.realise(ddp.DdpKnobs(tuple(limits)), workload)  # what DDP does with these limits
+    assert ddp.to_plan(ddp.DdpKnobs(tuple(limits)), smaller) == tuning.plan
+    again = ddp.to_plan(ddp.DdpKnobs(tuple(limits)), workload)  # what DDP does with these limits
     assert tensors(again) == tensors(tuning.plan)
     assert "register_comm_hook" in tuning.rendered
     assert "register_comm_hook" not in tune(workload, RING, 16, "ddp").rendered

@@ -9,7 +9,7 @@ from osfmodel.planning.results import Tuning
 
 
 class Snippet(NamedTuple):
-    """meaning: half a line on its use; write: (tuning) -> the whole file."""
+    """summary: half a line on its use; write: (tuning) -> the whole file."""
 
-    meaning: str
+    summary: str
     write: Callable[[Tuning], str]

@@ -25,7 +25,7 @@ from osfmodel.entities.rounding import least, under, within
 from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import count_warnings, plan_extrapolation, require_nouns
-from osfmodel.planning.memory.demand import Candidate, Demand, MemoryTuning
+from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning
 from osfmodel.planning.memory.merging import plan_chosen
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.retention import Retention, Room, choose
@@ -47,7 +47,7 @@ LIMIT_HALVINGS = 6
 
 
 def tune_memory(
-    workload: Workload, cluster: Cluster, workers: int, demand: Demand, other: Workload | None = None
+    workload: Workload, cluster: Cluster, workers: int, demand: MemoryBudget, other: Workload | None = None
 ) -> MemoryTuning:
     """Find the plan that trains most samples per second on ``workers`` workers within ``demand``.
 
@@ -98,7 +98,7 @@ def _changes(fit: Candidate) -> tuple[bool, bool, int]:
 class _Search:
     """The steps of a search over batch sizes."""
 
-    def __init__(self, workload: Workload, pricing: Pricing, demand: Demand, other: Workload | None) -> None:
+    def __init__(self, workload: Workload, pricing: Pricing, demand: MemoryBudget, other: Workload | None) -> None:
         self.workload, self.demand, self.other = workload, demand, other
         self.stock, self.pricing = pricing, pricing.under(RUNTIME.conditions)
         self.fixed = workload.gradient_bytes + state_bytes(workload, demand.optimizer) + (workload.fixed_bytes or 0)

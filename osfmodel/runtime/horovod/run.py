@@ -107,7 +107,7 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
         return Loop()
     if name.startswith(PREFIX):
         return horovod.settings_of(name)[0](workload, pricing)
-    return horovod.project(make(name), workload, pricing)
+    return horovod.from_plan(make(name), workload, pricing)
 
 
 def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
@@ -190,7 +190,7 @@ def conditions(series: Series, turns: HorovodTurns, loop: Loop) -> dict[str, str
         "settings": name_of(loop),
     }
     if series.subject["variation"] is not None:
-        stated |= Variation(*series.subject["variation"]).stated
+        stated |= Variation(*series.subject["variation"]).conditions
     if series.subject.get("compression") == FP16:
         stated["compression"] = FP16
     if loop.use_groups:

@@ -41,7 +41,7 @@ from osfmodel.runtime.training.ddp_buckets import Carried, has_list
 from osfmodel.runtime.training.factories import from_factory
 from osfmodel.runtime.training.subjects import TrainingSubject, replayed, trained
 from osfmodel.solve.solution import Limits
-from osfmodel.targets.ddp import DdpKnobs, realise
+from osfmodel.targets.ddp import DdpKnobs, to_plan
 
 WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (
     "workload.json", "cluster.json", "tuned.json", "executed.json", "runs.json", "plan.json", "config.py",
@@ -201,8 +201,8 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
     """Rank 0's plans, on every rank."""
 
     def make() -> Planned:
-        stated = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
-        seen = replace(cluster, effects=effects_under(cluster.effects, stated))
+        conditions = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
+        seen = replace(cluster, effects=effects_under(cluster.effects, conditions))
         tuning = tune(workload, seen, here.place.world, "ddp", here.asked.limits)
         here.keep(TUNED, lambda path: profiles.save(tuning.plan, path))
         if not here.asked.executor or here.asked.limits != Limits():
@@ -220,7 +220,7 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
 
 def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned: Planned) -> list[Carried]:
     """The plans of each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
-    default = Carried("ddp", realise(DdpKnobs(), workload))
+    default = Carried("ddp", to_plan(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
     if planned.executed is not None:
@@ -280,8 +280,8 @@ def _subject(here: Session, workload: Workload) -> TrainingSubject:
 
 def _second(run: Measurement) -> Measurement:
     """The default's second turn of a repeat, marked to tell it from the first."""
-    stated = dict(run.conditions)
-    return replace(run, conditions=tuple({**stated, "repeat": f"{stated['repeat']} again"}.items()))
+    conditions = dict(run.conditions)
+    return replace(run, conditions=tuple({**conditions, "repeat": f"{conditions['repeat']} again"}.items()))
 
 
 def _kept(here: Session, planned: Planned, runs: Sequence[Ran]) -> Live:

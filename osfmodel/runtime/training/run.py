@@ -41,11 +41,11 @@ def run(
     subject = _subject(asked, place, voice)
     watch.patience += 2 * subject.workload.compute_time
     pricing = asked.pricing(place.world)
-    stated = training.conditions_of(subject, settings, place)
+    conditions = training.conditions_of(subject, settings, place)
     plans = []
     for number, name in enumerate(asked.plans, 1):
         watch.beat(f"preparing plan {name} ({number} of {len(asked.plans)})")
-        plans.append(_carried(name, asked, subject, pricing, stated))
+        plans.append(_carried(name, asked, subject, pricing, conditions))
     losses: dict[str, float] = {}
     if asked.verify:
         losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
@@ -73,12 +73,12 @@ def _subject(asked: RunRequest, place: Place, voice: Voice) -> TrainingSubject:
 
 
 def _carried(
-    label: str, asked: RunRequest, subject: TrainingSubject, pricing: Pricing, stated: dict[str, str]
+    label: str, asked: RunRequest, subject: TrainingSubject, pricing: Pricing, conditions: dict[str, str]
 ) -> Carried:
     if not is_executed(label):
-        plan = plan_called(label, subject.workload, pricing.under(stated))
+        plan = plan_called(label, subject.workload, pricing.under(conditions))
         return carried(label, plan, subject.workload, asked.hook)
-    name, pricing = label.removeprefix(RUNTIME.prefix), pricing.under(stated | RUNTIME.conditions)
+    name, pricing = label.removeprefix(RUNTIME.prefix), pricing.under(conditions | RUNTIME.conditions)
     plan = plan_called(name, subject.workload, pricing)
     if plan.credit is not None and not is_file(name):
         label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from osfmodel.engine.memory import Level, Memory
 from osfmodel.entities.units import show_bytes, show_time
-from osfmodel.planning.memory.demand import Candidate, MemoryTuning
+from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import Column, column, percent
 
 PEAKS: tuple[Column[Memory], ...] = (

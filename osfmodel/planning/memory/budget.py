@@ -18,7 +18,7 @@ WORTHWHILE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class MemoryBudget:
     """The memory limit of a plan, and the means that it may use.
 
     limit:      bytes that a step may keep
@@ -49,6 +49,10 @@ class Demand:
         elif self.mirror:
             raise UsageError("mirror weights are for what is sent sparsely: state a density, or leave mirror out")
         require_count(self.communicator, "bytes of a communicator")
+
+
+Demand = MemoryBudget
+"""The former name of MemoryBudget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class MemoryTuning:
     workload: Workload = field(repr=False)
     cluster: Cluster = field(repr=False)
     workers: int
-    demand: Demand
+    demand: MemoryBudget
     before: Candidate | None
     after: Candidate
     largest: int
