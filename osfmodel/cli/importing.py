@@ -38,7 +38,7 @@ from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
 
 LONGEST_NAME = 200
-"""Bytes of a name that makes a file's: with its ending, and what a file is called while it is written, below 255."""
+"""Most bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 
 UNSAID = OptionGroup("If the file does not say it")

@@ -192,7 +192,7 @@ def _write(workload: Workload, output: str | None) -> Path:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Turn SIGTERM, as a batch system sends it, into Ctrl-C meanwhile, so that finished steps are kept.
+    """A context in which SIGTERM, as batch systems send it, acts as Ctrl-C, so that finished steps are kept.
 
     Signals that were ignored stay ignored. Yields a function that raises KeyboardInterrupt again if one came before:
     inside the callback of a weak reference to a tensor, for one, the interpreter only prints the exception.

@@ -55,7 +55,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limits, executor: bool) -> None:
-    """Tune live on this rank, and show the result on rank 0; with ``executor``, try the executor's plans as well."""
+    """Tune live on this rank and show the result on rank 0; with ``executor``, also try the executor's plans."""
     if not CONFIG_TARGETS[params["target"]].live:
         raise UsageError(f"--for {params['target']} does not work with --live, which trains with PyTorch alone")
     _require_sensible(subject.workload_name, params)

@@ -78,13 +78,13 @@ class Pricing:
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
 
     def for_rules(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
-        """Prices for plans under these rules; without an executor, rules other than the plain ones need ours."""
+        """Prices for plans under these rules; without an executor, osf.execute's for rules beyond the plain ones."""
         if executor is not None:
             return self.under(executor.conditions)
         return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """Prices for a plan whose executor is not given: a framework's or, if no framework can carry it out, ours."""
+        """Prices for a plan whose executor is not given: a framework's or, if none can carry it out, osf.execute's."""
         return self if plan.plain else self.under(RUNTIME.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
@@ -159,7 +159,7 @@ def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
 
 
 COARSE = 1000
-"""Steps in 1/g of the search that brackets the best gain; also the largest gain that is tried."""
+"""Steps in 1/g of the search that brackets the best gain g, and the largest gain tried."""
 
 
 UNBOUNDED = 0.99 * COARSE

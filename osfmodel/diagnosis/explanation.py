@@ -13,14 +13,14 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective
 
 COMPUTE = "compute"
-"""The limit of a job without another cause: its computation, which is left when all causes are taken away."""
+"""Key of computation, the limit of a job once all causes are removed."""
 COMPUTE_SUMMARY = "what is left: the device computes or copies"
 """The summary of COMPUTE, as causes have theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """Seconds that each cause costs in one step; ``replayed``: seconds of the replay with all causes in it."""
+    """Seconds saved by removing each cause from one step; ``replayed``: seconds of the replay with all causes."""
 
     replayed: float
     seconds: Mapping[str, float]
@@ -108,7 +108,7 @@ class Explanation:
 
     @property
     def left(self) -> float:
-        """Seconds of computation and copies, which no cause costs."""
+        """Seconds of computation and copies that remain when all causes are removed."""
         return max(0.0, self.replayed - plain_sum(self.gains.values()))
 
     def part(self, cause: str) -> float:

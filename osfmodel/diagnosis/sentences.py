@@ -101,7 +101,7 @@ def bandwidth(one: Explanation, seconds: float) -> str:
 
 
 def network_or_rank(one: Explanation) -> str:
-    """An introduction to a sentence on the network, if waits for a slower rank cannot be told from transfer."""
+    """A caveat before a sentence on the network, if waits for a slower rank cannot be told from transfer."""
     traces = "the trace of one rank does not tell which: give those of all"
     if len(one.ranks) > 1:
         traces = "these traces do not tell which"

@@ -14,7 +14,7 @@ from osfmodel.entities.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Bytes alive by owner, at most, from ``start`` to ``end`` (seconds after the start of the iteration).
+    """Most bytes in memory by owner from ``start`` to ``end`` (seconds after the start of the iteration).
 
     during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
             ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or

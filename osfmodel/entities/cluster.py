@@ -15,7 +15,7 @@ GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
 """Libraries that carry collectives out; "" if not stated."""
 BLOCKING = ("ccl", "mpi", "gloo")
-"""Libraries whose collectives the calling thread carries out itself, as Horovod calls them."""
+"""Libraries whose collectives block the calling thread when Horovod calls them."""
 FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
 """Fabrics of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
@@ -74,7 +74,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way in which a library may run a collective over two levels, the same for every worker count.
+    """A protocol that a library may use for a collective over two levels, the same for every worker count.
 
     ``latency`` and ``seconds_per_byte`` are paid once, whatever the worker count (a launch, a copy in local memory);
     ``in_node`` and ``between_nodes`` are the cost of a hop there, None if no such hop was measured.

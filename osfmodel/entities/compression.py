@@ -1,4 +1,4 @@
-"""Sending fewer bytes: COMPRESSIONS turns a workload into one whose gradients are sent compressed.
+"""Gradient compression: COMPRESSIONS turns a workload into one whose gradients are sent compressed.
 
 To add one: a line in COMPRESSIONS, and a function here unless it is a cast. tests/theory/test_what_if.py runs over the
 table.
@@ -93,7 +93,7 @@ COMPRESSIONS: Mapping[str, Compression] = {
         hook=POWER_SGD_HOOK,
     ),
 }
-"""Ways to send fewer bytes, by the word before the colon. Casting takes no time here."""
+"""Compressions by name, the word before the colon. Casting takes no time here."""
 
 
 def compressed(workload: Workload, how: str) -> Workload:

@@ -91,7 +91,9 @@ CITED_SLOWDOWN = 0.189
 
 
 class Effect(NamedTuple):
-    """summary:  shown by ``osf list``
+    """An entry of EFFECTS.
+
+    summary:  shown by ``osf list``
     unit:     of its value
     cited:    a published value, or None if it has to be measured
     evidence: the source of the value, or the way to measure one

@@ -15,7 +15,7 @@ OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "e
 """Conditions in which turns of plans that ran side by side may differ."""
 
 UNKNOWN = "unknown"
-"""Name of the workload or cluster of a run imported from a file that does not say enough to make one."""
+"""Placeholder name of a workload or cluster that the imported file does not describe."""
 
 WIDE = 0.2
 """Spread (quartiles over median) above which a warning says not to trust the figures."""
@@ -101,4 +101,4 @@ class Measurement:
 
 
 DEFAULTS = ("horovod", "ddp")
-"""Names of default plans to compare others with; the first one present is used."""
+"""Names of default plans, the baselines of comparisons; the first one present is used."""

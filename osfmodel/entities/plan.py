@@ -14,7 +14,7 @@ from osfmodel.entities.workload import Workload, element_bytes
 REPLICATED, SPLIT = "replicated", "split"
 """The strategies that planners know, of those in ``engine.strategies.STRATEGIES``."""
 MOST_CHANNELS = 10**6 - 1
-"""Collectives in flight, more than any network carries."""
+"""Most channels of a plan; no network carries as many collectives at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Objective:
             )
 
     def permits(self, other: Objective) -> bool:
-        """Whether a plan under ``other`` keeps these rules: they say what a schedule may do, not what it must."""
+        """Whether every plan under ``other`` is allowed under these rules."""
         return (
             other.channels <= self.channels
             and other.forward_overlap <= self.forward_overlap
@@ -176,7 +176,7 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether the plan has none of these demands."""
+        """Whether the plan wants none of these: one all-reduce at a time, in ready order, then a barrier."""
         return not self.wants
 
     def computed(self, workload: Workload) -> tuple[Workload, Plan]:

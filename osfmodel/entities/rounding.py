@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 TIE = 1e-12
-"""Values whose relative difference is smaller differ by rounding: no plan is preferred for that."""
+"""Relative difference below which values count as equal, so that rounding never decides between plans."""
 
 
 def plain_sum(numbers: Iterable[float]) -> float:

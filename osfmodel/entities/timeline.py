@@ -9,7 +9,7 @@ from osfmodel.entities.rounding import plain_sum
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that keeps a stream busy from ``start`` to ``end`` (seconds after the start of the iteration).
+    """An interval in which a stream is busy, ``start`` to ``end`` (seconds after the start of the iteration).
 
     kind:   on the compute stream ``forward``, ``backward``, ``copy`` (out of a bucket that has arrived), ``spread``
             (means of the entries of a sparse bucket that has arrived) or ``update``; on a channel ``all_reduce``, or

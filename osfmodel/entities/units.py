@@ -108,7 +108,7 @@ def parse_part(text: str) -> float:
 
 
 def show_bytes(size: float) -> str:
-    """``size`` for a person's eye, rounded: ``"14.4 MiB"``."""
+    """``size`` rounded for display: ``"14.4 MiB"``."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size >= BYTE_UNITS[unit]:
             return f"{_four_digits(size / BYTE_UNITS[unit])} {unit}"
@@ -134,7 +134,7 @@ def format_time(seconds: float) -> str:
 
 
 def show_time(seconds: float) -> str:
-    """``seconds`` for a person's eye, rounded: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
+    """``seconds`` rounded for display: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * scale >= 1:
             return f"{_four_digits(seconds * scale)} {unit}"

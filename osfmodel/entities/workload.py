@@ -18,7 +18,7 @@ GRAINS = ("", "gradient", "bucket")
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element, at whose multiples a tensor may be cut; 8, which suits all, for an unknown type."""
+    """Bytes of one element; a tensor may be cut at multiples of it. 8, which suits all, for an unknown type."""
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
@@ -118,7 +118,7 @@ class Gradients:
 
     @property
     def elements(self) -> dict[str, int]:
-        """Bytes of an element by dtype, at whose multiples tensors may be cut; 1 if sizes are not multiples of it."""
+        """Bytes of an element by dtype; tensors may be cut at multiples of it. 1 if sizes are not multiples of it."""
         kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
         pairs = list(zip(self.dtypes, self.sizes, strict=True))
         return {
@@ -208,7 +208,7 @@ class Workload:
 
     @property
     def computation(self) -> tuple[Span, ...]:
-        """Forward and backward of an undisturbed worker: the same spans each time, shared by all plans."""
+        """Spans of forward and backward without communication; cached, since all plans share them."""
         if not self._computation:
             object.__setattr__(self, "_computation", tuple(_spans(self.layers, self.forward_time)))
         return self._computation
@@ -341,7 +341,7 @@ COMPUTING = 0.9
 
 
 def idle(workload: Workload) -> str:
-    """A clause that says so if the device really computed in little of the compute time; else "".
+    """A clause on a device that computed in little of the compute time; else "".
 
     The rest is time that a faster device does not shorten: the host, input, collectives other than gradients'.
     """

@@ -50,7 +50,9 @@ HEAD = 65_536
 
 
 class Format(NamedTuple):
-    """sniff:   (the first characters of a file) -> whether it is of this format
+    """An entry of IMPORT_FORMATS.
+
+    sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
     summary: shown by ``osf list``
     trace:   (files, hints) -> the job that they show together, one rank each; None if a file is a job

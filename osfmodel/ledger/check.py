@@ -33,7 +33,7 @@ OWN = "the runs themselves, with which workload and cluster were imported from o
 
 
 class RunConditions(NamedTuple):
-    """A run's own statement of its conditions: names or files beside its own file, and everything that times depend on.
+    """The conditions that a run states: names or files of its inputs, and everything else that times depend on.
 
     For a run of the executor the conditions hold the plan itself.
     """

@@ -25,7 +25,9 @@ from osfmodel.targets import CONFIG_TARGETS
 
 
 class Recipe(NamedTuple):
-    """judge:     (measurements) -> Verdict
+    """An entry of LEDGER.
+
+    judge:     (measurements) -> Verdict
     tolerance: the largest median |error| of predicted rows that passes: the error reached, rounded up
     summary:   shown in docs/ledger.md
     compares:  TIME or MEMORY

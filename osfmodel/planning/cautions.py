@@ -1,4 +1,4 @@
-"""Limits of a prediction: error bands, extrapolation, the effects in it, and what it cannot know."""
+"""Caveats of a prediction: error bands, extrapolation, the effects in it, and missing data."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TRACED = "as traced"
 BEST = "optimal"
 """The name of the best plan at each worker count, beside the one tuned for a single count."""
 BELOW = 0.01
-"""How much shorter than a lower bound a measured step must be, as a part, to be reported: steps vary."""
+"""Fraction by which a measured step must be shorter than a lower bound to be reported, since steps vary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from osfmodel.solve.solution import Question
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A lower bound that is computed on first use, since it takes longer than a prediction."""
+    """A lower bound, computed on first use, since that takes longer than a prediction."""
 
     question: Question
     plan: Plan | None = None
@@ -150,7 +150,7 @@ WORTHWHILE = 0.005
 
 
 PROVEN = 0.0005
-"""Gap to the bound below which a plan counts as optimal: the rest is rounding of bytes and of printed figures."""
+"""Gap to the bound below which a plan counts as optimal; smaller gaps are rounding."""
 
 
 @dataclass(frozen=True, slots=True)

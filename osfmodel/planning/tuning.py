@@ -26,9 +26,9 @@ from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS
 
 NEGLIGIBLE = 0.001
-"""Loss against the optimum, as a part of its time, that a plan may take for being safe on a slower network."""
+"""Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
 STRESS = (1.25, 1.5, 2.0)
-"""Factors by which the real network may be slower than stated; plans are made to bear them."""
+"""Factors by which the real network may be slower than described; plans are made robust against them."""
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
@@ -123,7 +123,7 @@ def tune(
 
 
 def _grain(workload: Workload) -> tuple[str, ...]:
-    """A remark if the layers are buckets that a trace saw, not single layers."""
+    """A remark if the workload's layers are buckets from a trace, not single layers."""
     if workload.grain != "bucket":
         return ()
     return ("each layer is a bucket of the traced job, so that smaller buckets cannot be looked at",)

@@ -90,7 +90,7 @@ def _end_at_most(prefix: Array, start: Array, limits: Array) -> Array:
 
 
 class Closing(NamedTuple):
-    """A rule by which one cap forms all buckets; sizes and caps in one unit, bytes or elements.
+    """A rule that forms all buckets from one cap; sizes and caps in the same unit, bytes or elements.
 
     layout: (gradients, cap) -> buckets, as positions
     end:    (prefix sums, starts, caps) -> where the buckets that begin there end; for many caps side by side

@@ -1,4 +1,4 @@
-"""Scheduling jobs for a channel: when each gradient is ready, and how much computation follows its arrival.
+"""Scheduling jobs for a channel: the ready time of each gradient, and the computation after its arrival.
 
 A gradient of the next iteration's forward overlap is a job with a *tail*: the update and forward of its layer and of
 all layers towards the output. Both ready times and tails grow in ready order, so of a bucket only two numbers count:
@@ -45,7 +45,7 @@ class Jobs:
 
     @property
     def grain(self) -> int:
-        """Bytes to whose multiples messages are rounded: whole elements of every type, if the gradients have those."""
+        """Unit of message sizes in bytes: whole elements of every type, if the gradients consist of those."""
         return gcd(lcm(*map(element_bytes, self.dtypes)), *self.sizes)
 
     @staticmethod
@@ -116,7 +116,7 @@ def _append(parts: list[tuple[int, int, int]], item: int, offset: int, size: int
 
 
 def chunks_in(workload: Workload, plan: Plan) -> list[Chunk]:
-    """The buckets of ``plan`` as the channel sees them."""
+    """The buckets of ``plan`` as chunks."""
     gradients = workload.gradients
     place = {name: item for item, name in enumerate(gradients.names)}
     last = [max(place[block.layer] for block in bucket.blocks) for bucket in plan.buckets]

@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A situation of a framework: submission times, prices, and the ``best`` seconds to compare with."""
+    """A case to optimise settings for: submission times, prices, and the ``best`` seconds to compare with."""
 
     workload: Workload
     pricing: Pricing

@@ -1,4 +1,4 @@
-"""Plan under effects: solvers know only ready times and prices, so effects are turned into those.
+"""Planning under effects: they are turned into ready times and prices, which is all that solvers know.
 
 Copies, hooks, stragglers and the slowdown of computation move ready times, partly as a consequence of the plan itself.
 So a plan is made, timed by the engine with all effects, and made again for the ready times that came of it, a few

@@ -1,4 +1,4 @@
-"""PyTorch FSDP2: which modules ``fully_shard`` groups; each group is one message.
+"""PyTorch FSDP2: the modules that ``fully_shard`` groups; each group is one message.
 
 The rule of FSDP2 (torch 2.13, ``reshard_after_forward=False``; run over gloo with 2 ranks): a group of modules given
 together is one reduce-scatter, when the last of its gradients is ready, and one all-gather of its updated parameters in
@@ -33,7 +33,7 @@ MOST_GROUPS = 32
 PLACES, MOST_TRIED = 60, 60_000
 """Most places to try for the end of a group, and the number of groupings tried, times modules, that ends the search."""
 
-NOTHING = 1e-4
+NEGLIGIBLE = 1e-4
 """Relative gain below which a further group is not worth adding."""
 
 
@@ -114,10 +114,10 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
         return times[ends]
 
     tried = sorted([*_even(names, workload), _nearest(names, plan, workload)], key=len)
-    best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NOTHING))
+    best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NEGLIGIBLE))
     while len(times) * len(names) < MOST_TRIED:
         changed = least([*_changed(best, len(names)), best], time, len)
-        if time(changed) >= time(best) * (1 - NOTHING):
+        if time(changed) >= time(best) * (1 - NEGLIGIBLE):
             break
         best = changed
     default = predict_timeline(workload, to_plan(FsdpKnobs(), workload, pricing), pricing).iteration_time

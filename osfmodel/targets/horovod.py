@@ -157,7 +157,7 @@ def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str, in
 
 
 def words(knobs: Loop) -> str:
-    """The settings in a few words, and whether groups are in force."""
+    """The settings in a few words, with a note if groups are used."""
     return f"{PREFIX}{name_of(knobs)}" + (f" with {len(knobs.groups)} groups" if knobs.use_groups else "")
 
 

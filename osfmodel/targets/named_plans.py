@@ -175,7 +175,7 @@ class Family(NamedTuple):
     examples: tuple[str, ...]
 
     def summaries(self) -> dict[str, str]:
-        """Meaning of each example."""
+        """The summary of each example."""
         return {name: self.read(name).summary for name in self.examples}
 
 

@@ -1,4 +1,4 @@
-"""A configuration target, as the few small records that describe it."""
+"""A configuration target: the row type of CONFIG_TARGETS and its parts."""
 
 from __future__ import annotations
 

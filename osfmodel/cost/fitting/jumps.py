@@ -50,7 +50,7 @@ def noise(times: Sequence[float]) -> float:
 
 
 def find(sizes: Sequence[int], times: Sequence[float]) -> list[Jump]:
-    """The jumps of a table with increasing ``sizes``, the largest first; a run of steps the same way is one.
+    """The jumps of a table with increasing ``sizes``, the largest first; consecutive steps in one direction are one.
 
     Times of 0, too short to be printed, are left out.
     """

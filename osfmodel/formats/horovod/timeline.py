@@ -28,7 +28,7 @@ from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, r
 
 SIGN = re.compile(r'"(?:NEGOTIATE_[A-Z]|CYCLE_START"|start_time_since_epoch_in_micros")')
 COARSE = 0.1
-"""Part of the backward time that tensors may wait unseen before a remark calls their ready times coarse."""
+"""Fraction of backward for which tensors may wait unseen before a remark calls their ready times coarse."""
 
 
 @dataclass(frozen=True, slots=True)

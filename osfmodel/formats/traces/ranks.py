@@ -124,7 +124,7 @@ def _alike(seen: Sequence[Collective]) -> bool:
 
 
 def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, float], int]:
-    """When the last rank joined each collective that its group saw alike, and the number of other collectives."""
+    """Arrival of the last rank at each collective that its group saw alike, and the number of other collectives."""
     arrivals: dict[Key, float] = {}
     unlike = 0
     for key in dict.fromkeys(key for table in tables for key in table):

@@ -70,7 +70,7 @@ def run(
     watch.patience += 2 * workload.compute_time
     pricing = asked.pricing(place.world).under(HOROVOD.conditions | ({} if asked.real else REPLAYED_ON_CPU))
     loops = {
-        asked.beside(name): loop_of(name, lambda name: plan_called(name, workload, pricing), workload, pricing)
+        asked.relative(name): loop_of(name, lambda name: plan_called(name, workload, pricing), workload, pricing)
         for name in asked.plans
     }
     series = _series(asked, settings, workload, loops)
@@ -88,7 +88,7 @@ def _series(asked: RunRequest, settings: TrainingSettings, workload: Workload, l
     return Series(
         subject,
         workload,
-        (asked.beside(asked.workload or asked.subject), asked.beside(asked.cluster or "unmeasured")),
+        (asked.relative(asked.workload or asked.subject), asked.relative(asked.cluster or "unmeasured")),
         loops,
         settings.iterations,
         settings.repeats,

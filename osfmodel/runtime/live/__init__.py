@@ -1,4 +1,4 @@
-"""From nothing to a measured plan: profile, measure the network, solve, run the default and the tuned plan.
+"""Tune live: profile, measure the network, solve, run the default and the tuned plan.
 
 Results are in a folder as soon as they are known, each file whole. Files and decisions are rank 0's; what the others
 need of them is sent to them.

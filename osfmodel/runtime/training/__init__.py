@@ -39,7 +39,9 @@ USUAL_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """iterations: measured iterations for each plan and repeat, after ``warm_ups``
+    """Settings of a run.
+
+    iterations: measured iterations for each plan and repeat, after ``warm_ups``
     options: further arguments of DDP, the same for every plan
     limit: seconds for each collective of the executor; DDP's have that of the process group
     """

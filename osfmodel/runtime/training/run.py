@@ -53,7 +53,7 @@ def run(
     runs: list[Measurement] = []
     for ran in training.run_all(subject, plans, settings, place, watch):
         one = training.measurement_of(ran, first, losses)
-        runs.append(replace(one, plan=asked.beside(one.plan)))
+        runs.append(replace(one, plan=asked.relative(one.plan)))
         if place.rank == 0:
             save_measurements(Path(asked.output).stem, runs, asked.output)
             watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
@@ -94,5 +94,5 @@ def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried
 def _first(asked: RunRequest, settings: TrainingSettings, place: Place, subject: TrainingSubject) -> Measurement:
     """A measurement with everything that all runs share; files are relative to the measurement file."""
     named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
-    names = asked.beside(named), asked.beside(asked.cluster or "unmeasured")
+    names = asked.relative(named), asked.relative(asked.cluster or "unmeasured")
     return training.first_of(subject, settings, place, names, None if asked.real else asked.variation)

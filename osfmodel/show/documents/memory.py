@@ -15,7 +15,7 @@ from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SA
 
 @dataclass(frozen=True, slots=True)
 class MemoryPredicted:
-    """The result of ``osf memory``: plans by name, what each keeps, and how long its iteration takes."""
+    """The result of ``osf memory``: memory and iteration time of each plan, by name."""
 
     workload: str
     batch_size: int | None

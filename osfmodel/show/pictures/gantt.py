@@ -30,7 +30,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that keeps a lane busy. Times in seconds since the iteration began.
+    """An interval in which a lane is busy. Times in seconds since the iteration began.
 
     kind:    that of an operation, ``compute`` where a trace does not tell forward from backward; or which collective
     sends:   whether it is a collective
@@ -77,12 +77,12 @@ class Bar:
 
     @property
     def busy_time(self) -> float:
-        """Seconds during which something goes on."""
+        """Seconds in which the lane is busy."""
         return self.duration if self.busy is None else self.busy
 
     @property
     def coverage(self) -> float:
-        """The part of its duration during which something goes on."""
+        """The fraction of its duration in which the lane is busy."""
         return 1.0 if self.busy is None or not self.duration else min(1.0, self.busy / self.duration)
 
     @property

@@ -28,7 +28,7 @@ FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
 
 @dataclass(slots=True)
 class Meter:
-    """The seconds of sequences of chunks, with a count of how often they were computed. Computation is undisturbed."""
+    """A timer of chunk sequences without effects on computation; it counts how many it has timed."""
 
     jobs: Jobs
     pricing: Pricing
@@ -225,7 +225,7 @@ def _moved(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chun
 
 
 def _cut(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
-    """Sequences with one chunk cut in two, of which the earlier has an earlier last gradient, or the later."""
+    """Sequences with one chunk cut in two; one half gets an earlier last gradient."""
     for u, chunk in enumerate(chunks):
         size = chunk.bytes // 2 // step * step
         if 0 < size < chunk.bytes:

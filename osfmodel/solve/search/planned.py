@@ -38,7 +38,7 @@ WORK = 67_000
 """Most buckets that local search times from one plan on one channel; a fifth of that on several, which take longer."""
 SEVERAL = 5
 STARTS = 4
-"""Plans without caps to start local search from: a cap may be faster and yet lead to less."""
+"""Plans other than caps from which local search starts: a cap may be faster and yet improve less."""
 TRIES = 4
 """Numbers of gradients sent in order that ``priority`` tries here."""
 SMALLEST = byte_scheduler.PARTITION

@@ -1,4 +1,4 @@
-"""Plans in order, then by priority: deep layers as they become ready, the others input first, fused across tensors.
+"""Plans in two parts, fused across tensors: deep layers in ready order, then the others input first.
 
 The first k gradients in ready order go first, in buckets in that order (F(k) of ``exact/merge.py``); when the last
 gradient is ready too, the rest goes, nearest the input first, in runs. With r_L the last ready time, q the tails
