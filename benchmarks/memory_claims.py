@@ -23,9 +23,10 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import sparsely
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import one_by_one
-from osfmodel.entities.units import MIB, show_bytes, show_time
+from osfmodel.entities.units import MIB
 from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.targets import CONFIG_TARGETS

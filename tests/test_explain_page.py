@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.show.html.explained import FILLS, MOST, ROWED, explanation_page
 from osfmodel.show.tables.explained import WORDS, cause_words, costs
 from tests.live.explained import EXPECTED, paths_of

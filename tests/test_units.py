@@ -7,16 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel import UsageError
-from osfmodel.entities.units import (
-    format_bandwidth,
-    format_time,
-    how_many,
-    parse_bandwidth,
-    parse_bytes,
-    parse_time,
-    show_bytes,
-    show_time,
-)
+from osfmodel.entities.display import how_many, show_bytes, show_time
+from osfmodel.entities.units import format_bandwidth, format_time, parse_bandwidth, parse_bytes, parse_time
 
 
 def test_binary_and_decimal_sizes_differ():

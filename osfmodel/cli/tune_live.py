@@ -13,8 +13,8 @@ import click
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
 from osfmodel.cli.groups import OUTPUT, PRICES, RULES, WHAT_IF, OptionGroup
 from osfmodel.cli.options.subject import Subject
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.units import show_time
 from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 

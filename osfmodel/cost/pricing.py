@@ -23,11 +23,13 @@ import numpy as np
 
 from osfmodel.cost.shapes import AffineCost, Cost, TableCost
 from osfmodel.entities.checks import require_count
+from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,10 @@ class Pricing:
                 prices: Mapping[str, Cost] = getattr(self, name)
                 object.__setattr__(self, name, {kind: cost.plus(launch) for kind, cost in prices.items()})
             object.__setattr__(self, "effects", self.effects.apart_from_cost)
+
+    def __repr__(self) -> str:
+        prices = ", ".join(f"{kind} {show_time(float(cost(MIB)))}" for kind, cost in self.costs.items())
+        return brief(self, f"{how_many(self.workers, 'worker')}, 1 MiB: {prices}")
 
     @staticmethod
     def of(cost: Cost, effects: Effects = NO_EFFECTS, workers: int = 1) -> Pricing:

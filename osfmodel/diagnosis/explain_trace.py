@@ -17,10 +17,10 @@ from osfmodel.diagnosis.explanation import bucket_rows
 from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_place, messages
 from osfmodel.diagnosis.waits import mean, parts_of
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Trace
-from osfmodel.entities.units import show_time
 from osfmodel.formats.traces import measurement_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES
 from osfmodel.formats.traces.usual import unsteady, usual_steps, with_shared_steps, with_steps

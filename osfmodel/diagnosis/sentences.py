@@ -6,8 +6,8 @@ from statistics import median
 
 from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.diagnosis.waits import used_map
+from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import how_many, show_bytes, show_time
 
 
 def what_it_costs(one: Explanation, seconds: float) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 
 from osfmodel.engine.program import COMPUTE, Hold, Instant, Program
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.timeline import Timeline
 
 
@@ -24,7 +25,10 @@ class Level:
     during: str
     start: float
     end: float
-    held: Mapping[str, int] = field(repr=False)
+    held: Mapping[str, int]
+
+    def __repr__(self) -> str:
+        return brief(self, f"{show_bytes(self.bytes)}, {show_time(self.start)} to {show_time(self.end)}: {self.during}")
 
     @property
     def bytes(self) -> int:
@@ -37,6 +41,10 @@ class Memory:
     """A step as a sequence of levels, in the order of time."""
 
     levels: tuple[Level, ...]
+
+    def __repr__(self) -> str:
+        peak = f"peak {show_bytes(self.peak.bytes)} in {self.peak.during}" if self.levels else "empty"
+        return brief(self, f"{peak}, {how_many(len(self.levels), 'level')}")
 
     @property
     def peak(self) -> Level:

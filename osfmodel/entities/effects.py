@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from osfmodel.entities.checks import require_time
+from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.rounding import plain_sum
@@ -57,6 +58,7 @@ class Effects:
     negotiation_miss: float = 0
     compute_slowdown: float = 0
     straggler_deviation: float = 0
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.checks import require_count, require_name, require_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.source import Source
 
@@ -60,6 +61,12 @@ class Measurement:
                 raise DataError(f"a sample of {self.workload!r} took no time at all")
         if self.deviation is not None:
             require_time(self.deviation, f"the deviation of {self.workload!r}")
+
+    def __repr__(self) -> str:
+        found = f"{show_time(self.iteration_time)} ({how_many(len(self.samples), 'sample')})" if self.samples else ""
+        peak = "" if self.peak_bytes is None else f"peak {show_bytes(self.peak_bytes)}"
+        run = f"{self.workload} on {self.cluster} under {self.plan}, {how_many(self.workers, 'worker')}"
+        return brief(self, f"{', '.join(filter(None, (found, peak)))}: {run}")
 
     @property
     def measured(self) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.workload import Workload, element_bytes
 
@@ -71,6 +72,9 @@ class Block:
     offset: int
     bytes: int
 
+    def __repr__(self) -> str:
+        return brief(self, f"{self.layer}: bytes {self.offset} to {self.offset + self.bytes}")
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -91,6 +95,11 @@ class Bucket:
         require_time(self.release_time, "release time of a bucket")
         if self.density is not None:
             require_density(self.density)
+
+    def __repr__(self) -> str:
+        released = f", not before {show_time(self.release_time)}" if self.release_time else ""
+        sparse = "" if self.density is None else f", {self.density:.4g} of the elements"
+        return brief(self, f"{how_many(len(self.blocks), 'block')}, {show_bytes(self.size)}{released}{sparse}")
 
     @property
     def size(self) -> int:
@@ -139,6 +148,11 @@ class Plan:
             raise PlanError("the plan names a segment to recompute twice")
         if self.mirror and not self.sparse:
             raise PlanError("the plan keeps mirror weights and has no sparse bucket that needs them")
+
+    def __repr__(self) -> str:
+        size = show_bytes(sum(bucket.size for bucket in self.buckets))
+        extra = "".join(f", {words}" for words in self.wants.values())
+        return brief(self, f"for {self.workload}: {how_many(len(self.buckets), 'bucket')}, {size}{extra}")
 
     @property
     def objective(self) -> Objective:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from zlib import crc32
 
+from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError
 
 IMPORTED = "imported from "
@@ -28,6 +29,7 @@ class Source:
     origin: str = "not stated"
     conditions: str = "not stated"
     licence: str = "not stated"
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for name, text in (("origin", self.origin), ("conditions", self.conditions), ("licence", self.licence)):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
 
@@ -107,14 +108,6 @@ def parse_part(text: str) -> float:
     return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
-def show_bytes(size: float) -> str:
-    """``size`` rounded for display: ``"14.4 MiB"``."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size >= BYTE_UNITS[unit]:
-            return f"{_four_digits(size / BYTE_UNITS[unit])} {unit}"
-    return f"{size:.0f} B"
-
-
 def show_sizes(sizes: Sequence[int]) -> str:
     """The end of a phrase on a number of buckets: each size, or the range of many."""
     if len(sizes) > MOST_LISTED:
@@ -133,18 +126,6 @@ def format_time(seconds: float) -> str:
     return f"{float(seconds)!r}s"
 
 
-def show_time(seconds: float) -> str:
-    """``seconds`` rounded for display: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1:
-            return f"{_four_digits(seconds * scale)} {unit}"
-    return f"{_four_digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
-
-
-def _four_digits(value: float) -> str:
-    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:,.0f}"
-
-
 def format_bandwidth(bytes_per_second: float) -> str:
     """A decimal bit rate that :func:`parse_bandwidth` reads back to exactly ``bytes_per_second``."""
     for prefix in ("T", "G", "M", "k", ""):
@@ -153,8 +134,3 @@ def format_bandwidth(bytes_per_second: float) -> str:
         if (scaled >= 1 or not prefix) and parse_bandwidth(f"{text}{prefix}bps") == bytes_per_second:
             return f"{text}{prefix}bps"
     return f"{float(bytes_per_second)!r}B/s"
-
-
-def how_many(number: int, noun: str) -> str:
-    """A number with its noun: ``1 worker``, ``2 workers``."""
-    return f"{number} {noun}{'s' * (number != 1)}"

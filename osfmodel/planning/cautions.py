@@ -11,11 +11,11 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 
 

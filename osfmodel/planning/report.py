@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.trace import Step
-from osfmodel.entities.units import MIB, how_many, show_bytes, show_time
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning
 

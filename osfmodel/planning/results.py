@@ -9,6 +9,7 @@ from typing import Any
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
 from osfmodel.entities.timeline import Timeline
@@ -54,14 +55,20 @@ class Prediction:
     """
 
     name: str
-    plan: Plan = field(repr=False)
-    timeline: Timeline = field(repr=False)
-    bound: Bound = field(repr=False)
+    plan: Plan
+    timeline: Timeline
+    bound: Bound
     alone: float
     caveats: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
-    has_bands: bool = field(default=True, repr=False)
-    formed_by: Callable[[Plan, Workload], tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+    has_bands: bool = True
+    formed_by: Callable[[Plan, Workload], tuple[str, ...]] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        exposed = f"{show_time(self.timeline.exposed_communication)} exposed"
+        factor = f"scaling factor {self.scaling_factor:.3f}"
+        buckets = how_many(len(self.plan.buckets), "bucket")
+        return brief(self, f"{self.name}: {show_time(self.iteration_time)}, {factor}, {exposed}, {buckets}")
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -121,12 +128,17 @@ class Prediction:
 class Comparison:
     """Several plans for one workload, cluster and worker count, as ``what_if`` changed them."""
 
-    workload: Workload = field(repr=False)
-    cluster: Cluster = field(repr=False)
+    workload: Workload
+    cluster: Cluster
     workers: int
-    bounds: tuple[Bound, ...] = field(repr=False)
+    bounds: tuple[Bound, ...]
     predictions: tuple[Prediction, ...]
-    what_if: WhatIf = field(default=WhatIf(), repr=False)
+    what_if: WhatIf = WhatIf()
+
+    def __repr__(self) -> str:
+        times = ", ".join(f"{one.name} {show_time(one.iteration_time)}" for one in self.predictions)
+        workers = how_many(self.workers, "worker")
+        return brief(self, f"{self.workload.name} on {self.cluster.name}, {workers}: {times}")
 
     @property
     def lower_bound(self) -> float:
@@ -170,6 +182,10 @@ class Outcome:
     lower_bound: float
     band: Band | None = None
 
+    def __repr__(self) -> str:
+        times = f"{show_time(self.tuned_time)}, {show_time(self.default_time)} by default"
+        return brief(self, f"{how_many(self.workers, 'worker')}: {times}, bound {show_time(self.lower_bound)}")
+
     @property
     def gap(self) -> float:
         """tuned_time / lower_bound - 1: no other schedule can save more."""
@@ -194,17 +210,21 @@ class Tuning:
     changes on a slower network, and assumptions of a prediction for this framework.
     """
 
-    workload: Workload = field(repr=False)
-    cluster: Cluster = field(repr=False)
+    workload: Workload
+    cluster: Cluster
     target: str
-    knobs: Any = field(repr=False)
-    plan: Plan = field(repr=False)
-    config: dict[str, Any] = field(repr=False)
-    rendered: str = field(repr=False)
+    knobs: Any
+    plan: Plan
+    config: dict[str, Any]
+    rendered: str
     outcomes: tuple[Outcome, ...]
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    what_if: WhatIf = field(default=WhatIf(), repr=False)
+    what_if: WhatIf = WhatIf()
+
+    def __repr__(self) -> str:
+        times = (f"{show_time(one.tuned_time)} with {how_many(one.workers, 'worker')}" for one in self.outcomes)
+        return brief(self, f"{self.target} for {self.workload.name} on {self.cluster.name}: {', '.join(times)}")
 
     def under(self, what_if: WhatIf) -> Tuning:
         """The tuning marked as made under ``what_if``."""

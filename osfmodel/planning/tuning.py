@@ -10,12 +10,12 @@ from typing import Any
 
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import count_warnings, effect_caveats, flight_caveats, require_nouns, size_warnings
 from osfmodel.planning.results import WORTHWHILE, Outcome, Tuning

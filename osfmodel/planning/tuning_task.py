@@ -11,10 +11,10 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import error_band, extrapolation
 from osfmodel.solve import SOLVERS

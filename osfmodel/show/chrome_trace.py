@@ -10,8 +10,8 @@ import gzip
 import math
 from typing import Any
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.files import documents
-from osfmodel.entities.units import show_time
 from osfmodel.show.pictures import Pictures
 from osfmodel.show.pictures.gantt import Bar, Gantt
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_time
 from osfmodel.ledger.results import Checked
 from osfmodel.show.curves import CURVES
 from osfmodel.show.curves.scatter import show_in_axes

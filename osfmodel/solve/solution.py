@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
@@ -63,6 +64,10 @@ class Question:
     objective: Objective = PLAIN
     limits: Limits = Limits()
 
+    def __repr__(self) -> str:
+        rules = f", {self.objective!r}" * (self.objective != PLAIN) + f", {self.limits!r}" * (self.limits != Limits())
+        return brief(self, f"{self.workload.name}, {how_many(self.pricing.workers, 'worker')}{rules}")
+
     @cached_property
     def lower_bound(self) -> float:
         """Seconds that no schedule under these rules can beat, whatever the limits."""
@@ -108,10 +113,14 @@ class Solution:
     ``timed``: the engine's timeline of the plan, if the search computed it.
     """
 
-    question: Question = field(repr=False)
+    question: Question
     plan: Plan | None
     status: Status
-    timed: Timeline | None = field(default=None, repr=False, compare=False)
+    timed: Timeline | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        plan = "no plan" if self.plan is None else how_many(len(self.plan.buckets), "bucket")
+        return brief(self, f"{self.question.workload.name}: {plan}, {self.status.value.partition(':')[0]}")
 
     @cached_property
     def timeline(self) -> Timeline | None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.rounding import least
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import (

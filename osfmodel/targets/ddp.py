@@ -22,10 +22,11 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.entities.compression import hook_of
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import least, ranked, within
-from osfmodel.entities.units import MIB, parse_bytes, show_bytes
+from osfmodel.entities.units import MIB, parse_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps, search_caps_for_all
 from osfmodel.solve.solution import Limits, allowed, finish, rank_of

@@ -17,12 +17,13 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, steady_iteration
 from osfmodel.engine.horovod_settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.entities.compression import FP16
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
 from osfmodel.entities.rounding import least
-from osfmodel.entities.units import MIB, show_bytes, show_time
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
 from osfmodel.solve.search.robust import fairest

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.runtime.callbacks import lightning_callback, transformers_callback
 from osfmodel.runtime.profiler.conditions import AGREEMENT
 from osfmodel.runtime.profiler.driving import default_device

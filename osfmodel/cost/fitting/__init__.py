@@ -13,8 +13,8 @@ from osfmodel.cost.fitting import jumps
 from osfmodel.cost.shapes import Array, TableCost
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.cluster import FittedRange, Table
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.units import show_bytes
 
 OUTLIER = 0.05
 """Relative error above which the loss of a sample grows linearly instead of quadratically (soft L1).

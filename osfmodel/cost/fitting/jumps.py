@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 
 LEAST_STEP = 0.10
 """Least relative step of a jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval
 from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, Step, keys_of
-from osfmodel.entities.units import show_time
 
 TOLD = 1e-3
 """Seconds by which a clock may be moved without a remark."""

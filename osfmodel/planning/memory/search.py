@@ -18,11 +18,11 @@ from osfmodel.engine.memory import memory_of, require_known
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
 from osfmodel.entities.rounding import least, under, within
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import COLLECTIVES
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.runtime.bench.copies import copying
 from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize
 from osfmodel.runtime.bench.sparse_compute import selecting

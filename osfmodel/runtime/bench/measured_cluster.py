@@ -9,11 +9,11 @@ from statistics import median, quantiles
 
 from osfmodel.cost.pricing import UNBOUNDED, fit_gain, together
 from osfmodel.entities.cluster import Cluster, Contention, Table
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import WIDE
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import show_bytes
 from osfmodel.runtime.bench.copies import Copies
 
 TRANSFER = 0.5

@@ -12,6 +12,7 @@ from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import PREFIX, name_of
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16, NONE, compressed
+from osfmodel.entities.display import show_time
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files import profiles
@@ -20,7 +21,6 @@ from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.horovod import HorovodTurns, require_horovod
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement

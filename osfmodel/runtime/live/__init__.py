@@ -15,6 +15,7 @@ from typing import NamedTuple
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_time
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.executors import RUNTIME, effects_under
@@ -22,7 +23,6 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning import tune

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import without_priority
+from osfmodel.entities.display import show_time
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch

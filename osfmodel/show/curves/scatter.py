@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from textwrap import fill
 from typing import Any
 
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.show.html.axes import UP, Axis, Scale, curve, down, plot
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.pictures.scatter import Cloud, Scatter

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from osfmodel.diagnosis.causes import CAUSES
 from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_SUMMARY, BucketRow, Explanation, RankParts, Remedy
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from osfmodel.engine.memory import Level, Memory
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import Column, column, percent
 

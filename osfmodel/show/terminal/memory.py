@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from osfmodel.engine.memory import Memory
 from osfmodel.engine.strategies.holdings import OWNERS
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import TERMINAL, for_people
 from osfmodel.show.tables.memory import FITS, PEAKS, WHICH, compared
