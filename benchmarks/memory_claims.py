@@ -94,11 +94,9 @@ def gains(workload: osf.Workload, cluster: osf.Cluster) -> Iterator[list[str]]:
     for gibibytes in LIMITS:
         for workers in WORKERS:
             row = [f"{gibibytes} GiB", str(workers)]
-            for wires, density in ((cluster, None), (cluster, DENSITY), (selecting, DENSITY)):
+            for seen, density in ((cluster, None), (cluster, DENSITY), (selecting, DENSITY)):
                 try:
-                    tuning = tune_memory(
-                        workload, wires, workers, MemoryBudget(gibibytes * 1024 * MIB, density=density)
-                    )
+                    tuning = tune_memory(workload, seen, workers, MemoryBudget(gibibytes * 1024 * MIB, density=density))
                 except PlanError:
                     row += ["does not fit"] * (3 if density is None else 2)
                     continue

@@ -174,8 +174,8 @@ def test_start_ups_of_a_table_are_not_the_time_of_its_smallest_message():
 
 @pytest.mark.parametrize("times", [(0.0, 1e-5), (0.0, 0.0)])
 def test_a_table_of_times_too_short_to_print_has_no_start_ups(times):
-    wires = osf.Cluster("short", "tabulated", tables=(osf.Table(2, (8, 16), times),))
-    found = osf.explain(trace_of(TINY), wires)
+    cluster = osf.Cluster("short", "tabulated", tables=(osf.Table(2, (8, 16), times),))
+    found = osf.explain(trace_of(TINY), cluster)
     assert found.gains["latency"] == pytest.approx(0.0, abs=1e-9)
     assert found.cause == "bandwidth"
 
@@ -224,9 +224,9 @@ def test_a_cluster_says_what_could_be():
     assert rows[0].bandwidth == pytest.approx(4e6 / 4.1e-3)
     assert explain_trace(trace_of(HEALTHY)).buckets[0].possible == pytest.approx(4e6 / 4.1e-3)
     # With start-ups known, messages all of one size no longer leave them open.
-    wires = osf.load_cluster("ring:250us,100Gbps")
+    cluster = osf.load_cluster("ring:250us,100Gbps")
     tiny = replace(TINY, gradients=(3000,) * 200)
-    assert explain_trace(trace_of(tiny), wires).cause == "latency"
+    assert explain_trace(trace_of(tiny), cluster).cause == "latency"
     unsure = explain_trace(trace_of(tiny))
     assert unsure.cause == "bandwidth"
     assert any("give --cluster" in remark for remark in unsure.remarks)
@@ -404,7 +404,7 @@ def test_time_before_the_last_rank_comes_is_waiting_and_before_the_start_is_held
     assert (parts.held, parts.waiting, parts.transfer, parts.idle) == (1.0, 1.5, 0.5, 0.0)
 
 
-def test_wires_are_shared_by_what_is_in_flight():
+def test_collectives_in_flight_share_the_network():
     both = [Collective("all_reduce", 0.0, 4.0), Collective("all_reduce", 2.0, 4.0), Collective("all_reduce", 9.0, 9.0)]
     assert wire_times(both) == [3.0, 1.0, 0.0]
     assert wire_times([]) == []

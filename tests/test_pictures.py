@@ -168,8 +168,8 @@ def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_sho
 def job_of(cluster=None):
     """A traced job on the cluster that its trace holds, or another, with the workload of its trace."""
     seen = load_trace([*paths_of("tiny-buckets")])
-    wires = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
-    return drawn(workload_of(seen), wires, 4, traces=(seen,))
+    network = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
+    return drawn(workload_of(seen), network, 4, traces=(seen,))
 
 
 def test_a_traced_job_is_held_against_its_own_buckets():
@@ -288,8 +288,8 @@ def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
 @pytest.mark.parametrize("target", ["ddp", "horovod", "runtime"])
 @pytest.mark.parametrize("cluster", ["v100-10gbe", "emulated-horovod-4x1gbit"])
 def test_the_tuned_chart_is_what_tuning_says(target, cluster):
-    workload, wires = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
-    shown = drawn(workload, wires, 4, target=target, plans=())
+    workload, network = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
+    shown = drawn(workload, network, 4, target=target, plans=())
     assert [one.name for one in shown.report.comparison.predictions] == [
         "ddp" if target == "runtime" else target,
         TUNED,

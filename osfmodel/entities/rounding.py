@@ -27,7 +27,7 @@ def within(value: float, tie: float = TIE) -> float:
     return value + abs(value) * tie if isinstance(value, float) and isfinite(value) else value
 
 
-def under(value: float, tie: float = TIE) -> float:
+def just_below(value: float, tie: float = TIE) -> float:
     """The bound below which numbers are less than ``value`` by more than rounding."""
     return value - abs(value) * tie if isinstance(value, float) and isfinite(value) else value
 

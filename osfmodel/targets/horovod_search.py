@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 
 from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, SAME, Loop, LoopIteration, steady_iteration
-from osfmodel.entities.rounding import least, under, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits
 
@@ -117,7 +117,7 @@ class _Grid:
         start = len(self.known)
         while True:
             value, following = self._found(threshold, cycle)
-            if value < under(best[0], SAME):
+            if value < just_below(best[0], SAME):
                 best = value, threshold, total + 1 if following is None else following
             if following is None:
                 return _round(best[1], best[2]), exhaustive

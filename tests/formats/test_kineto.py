@@ -822,7 +822,7 @@ def recorded():
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_recorded_traces_predict_their_own_step(recorded, name):
-    """Gloo keeps two all-reduces in flight, which share the wires; the int32 map of find-unused is no gradient.
+    """Gloo keeps two all-reduces in flight, which share the network; the int32 map of find-unused is no gradient.
 
     Messages of about one size become a line through them and through nothing.
     """
@@ -860,9 +860,9 @@ def test_a_step_is_of_ddp_where_its_forward_or_its_copies_are_on_the_record(tmp_
 
 @pytest.mark.parametrize("name", EXPLAINED[:-1])
 def test_what_a_rank_computes_is_what_an_explanation_has_as_its_own_work(recorded, name):
-    """Waits for wires are no computation, though a bucket behind others starts late.
+    """Waits for the network are no computation, though a bucket behind others starts late.
 
-    But with tiny buckets, between which the host works in the time that the wires take.
+    But with tiny buckets, between which the host works in the time that the network takes.
     """
     trace = recorded(name)
     (pace,) = (rank for rank in explain_trace(trace).ranks if rank.rank == trace.pace.rank)

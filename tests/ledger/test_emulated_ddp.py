@@ -1,4 +1,4 @@
-"""DDP between emulated hosts: what was reached, from wires and workloads alone, and what is not counted."""
+"""DDP between emulated hosts: what was reached, from networks and workloads alone, and what is not counted."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_every_kept_run_is_of_the_grid():
     for run in RUNS:
         setting = live.setting_of(run)
         assert setting in settings
-        assert setting.wires == run.cluster
+        assert setting.cluster == run.cluster
     beside = replace(RUNS[0], conditions=(*RUNS[0].conditions, ("set", live.SETS[live.EXECUTOR])))
     assert live.setting_of(beside) == live.setting_of(RUNS[0])._replace(how=live.EXECUTOR)
 

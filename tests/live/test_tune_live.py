@@ -73,7 +73,7 @@ def assert_consistent(folder, ended):
         assert word in ended[0].stdout
 
 
-def test_a_workload_on_measured_wires(tiny, tmp_path):
+def test_a_workload_on_a_measured_network(tiny, tmp_path):
     ended = ranks(["tune", "tiny.json", "--live", "found", "--scale", "0.5", *SHORT, *ONLY_DDP], 2, tmp_path)
     folder = tmp_path / "found"
     assert_consistent(folder, ended)
@@ -85,7 +85,7 @@ def test_a_workload_on_measured_wires(tiny, tmp_path):
     assert (run.workload, run.cluster, run.condition("scale")) == ("workload.json", "cluster.json", "0.5")
 
 
-def test_a_model_on_known_wires_and_again_with_its_profile(tmp_path):
+def test_a_model_on_a_known_network_and_again_with_its_profile(tmp_path):
     """A second session in the same folder, from what the first one found."""
     words = ["tune", "tests.live.models:convolutional", "--live", "found", *SHORT, *ONLY_DDP]
     folder = tmp_path / "found"
@@ -311,7 +311,7 @@ main()
 """
 
 
-def test_a_rank_that_dies_while_the_wires_are_measured(tiny, tmp_path):
+def test_a_rank_that_dies_while_the_network_is_measured(tiny, tmp_path):
     """The measurements up to then are kept, and the workload."""
     import subprocess
 

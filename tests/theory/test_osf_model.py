@@ -261,16 +261,16 @@ def test_the_scaling_factor_is_a_quotient_of_two_of_its_iterations(small_workloa
 
 def test_it_knows_no_effects_and_one_collective_in_flight():
     workload = load_workload("googlenet-k80")
-    wires = load_cluster("emulated-4x2500mbit")
-    assert wires.in_flight == 2
-    assert predict(workload, wires, "wfbp", 4).engine == "simulator"
-    found = predict(workload, wires, "wfbp", 4, engine="osf")
+    network = load_cluster("emulated-4x2500mbit")
+    assert network.in_flight == 2
+    assert predict(workload, network, "wfbp", 4).engine == "simulator"
+    found = predict(workload, network, "wfbp", 4, engine="osf")
     spans = found.timeline.communication
     assert all(after.start >= before.end for before, after in pairwise(spans))
     slowed = Cluster("c", "ring", between_nodes=Link(1e-4, 1e-9), effects=Effects(compute_slowdown=0.5))
     plain = Cluster("c", "ring", between_nodes=Link(1e-4, 1e-9))
     assert predict(workload, slowed, "wfbp", 4).iteration_time > predict(workload, plain, "wfbp", 4).iteration_time
-    times = [predict(workload, wires, "wfbp", 4, engine="osf").iteration_time for wires in (slowed, plain)]
+    times = [predict(workload, network, "wfbp", 4, engine="osf").iteration_time for network in (slowed, plain)]
     assert times[0] == times[1]
 
 

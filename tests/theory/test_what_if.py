@@ -96,7 +96,7 @@ def test_accumulating_keeps_what_a_host_submits_and_counts_samples():
 
 @given(st.integers(0, 10**6), st.floats(1, 1e6), st.floats(0.01, 1), st.sampled_from((PLAIN, *OBJECTIVES[2:])))
 def test_a_better_network_never_makes_a_plan_slower(seed, bandwidth, latency, objective):
-    """One collective at a time; several at once share the wires in another order then, which may have anomalies."""
+    """One collective at a time; several at once share the network in another order then, which may have anomalies."""
     workload, _, ends = problem(seed)
     for cluster in (RING, TABLE):
         better = faster_network(cluster, Change(bandwidth), Change(latency))

@@ -22,7 +22,7 @@ from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
-from osfmodel.entities.rounding import least, under, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import count_warnings, plan_extrapolation, require_nouns
 from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning
@@ -143,7 +143,7 @@ class _Search:
         """
         fits: dict[int, Candidate] = {}
         for size in sorted(sizes, reverse=True):
-            if all(fit.throughput < under(self.ceiling(size)) for fit in fits.values()):
+            if all(fit.throughput < just_below(self.ceiling(size)) for fit in fits.values()):
                 fit = self.best(size)
                 if fit is not None:
                     fits[size] = fit

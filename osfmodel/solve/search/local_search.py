@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
-from osfmodel.entities.rounding import plain_sum, under, within
+from osfmodel.entities.rounding import just_below, plain_sum, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
@@ -27,7 +27,7 @@ FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
 
 
 @dataclass(slots=True)
-class Meter:
+class ChunkTimer:
     """A timer of chunk sequences without effects on computation; it counts how many it has timed."""
 
     jobs: Jobs
@@ -126,27 +126,27 @@ def gathering(chunks: Sequence[Chunk]) -> list[int]:
     return sorted(range(len(chunks)), key=lambda number: -chunks[number].last_gradient)
 
 
-def improve(start: Sequence[Chunk], meter: Meter, bound: float, most: int) -> list[Chunk]:
+def improve(start: Sequence[Chunk], timer: ChunkTimer, bound: float, most: int) -> list[Chunk]:
     """A sequence that no move improves, or the best after ``most`` moves; ends early once it attains ``bound``."""
     best = list(start)
-    value = meter.time(best)
-    limit = meter.asked + most
-    able = Filling.of(meter.jobs)
-    step = meter.jobs.grain
+    value = timer.time(best)
+    limit = timer.asked + most
+    able = Filling.of(timer.jobs)
+    step = timer.jobs.grain
     moved = True
     while moved and value[0] > within(bound):
         moved = False
-        for chunks in moves(best, meter.jobs, step):
-            if meter.asked >= limit:
+        for chunks in moves(best, timer.jobs, step):
+            if timer.asked >= limit:
                 return best
-            if able(chunks) and _better(found := meter.time(chunks), value):
+            if able(chunks) and _better(found := timer.time(chunks), value):
                 best, value, moved = chunks, found, True
                 break
     return best
 
 
 def _better(new: tuple[float, float], old: tuple[float, float]) -> bool:
-    return new[0] < under(old[0]) or (new[0] <= within(old[0]) and new[1] < old[1] - old[1] * 1e-6)
+    return new[0] < just_below(old[0]) or (new[0] <= within(old[0]) and new[1] < old[1] - old[1] * 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
