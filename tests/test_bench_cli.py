@@ -72,7 +72,7 @@ def test_torchrun_passes_every_option_on():
             assert parser.parse_args(["-m", "osfmodel", *words]).training_script_args == words
 
 
-def test_progress_is_for_who_watches(monkeypatch, capsys):
+def test_progress_is_printed_on_terminals_only(monkeypatch, capsys):
     """On a terminal, of the rank that speaks; a process may have no stderr at all."""
     terminal = io.StringIO()
     for terminal.isatty, speaks in ((lambda: False, True), (lambda: True, False), (lambda: True, True)):

@@ -188,7 +188,7 @@ def test_a_faster_cluster_does_not_make_start_ups_bytes():
     assert explain_trace(trace_of(replace(HEALTHY, per_byte=2e-8)), large).cause == "bandwidth"
 
 
-def test_causes_what_is_left_and_what_was_missed_add_up_to_the_step():
+def test_causes_rest_and_error_add_up_to_the_step():
     found = explain_trace(trace_of(BACKWARDS))
     off = replace(found, replayed=found.replayed - 0.1 * found.step_time)
     names = [cost.name for cost in costs(found)]
@@ -205,7 +205,7 @@ def test_messages_are_those_of_the_rank_that_is_named():
     assert whose_messages(explain_trace(trace_of(replace(slow, traced=(1,))))) == ""
 
 
-def test_one_rank_alone_says_what_it_cannot_know():
+def test_one_rank_alone_names_missing_data():
     slow = replace(HEALTHY, slowness=(1.0, 1.6), traced=(0,))
     found = explain_trace(trace_of(slow))
     assert found.parts.waiting is None
@@ -346,7 +346,7 @@ def test_steps_are_chosen_by_number():
 
 
 @pytest.mark.parametrize("job", PLANTED)
-def test_the_own_work_of_a_rank_is_what_its_parts_leave(job):
+def test_the_own_work_of_a_rank_is_the_rest_of_its_parts(job):
     """Its clock that stands still in waits agrees with the sum of parts."""
     for rank in trace_of(PLANTED[job]).ranks:
         for step in rank.steps:
@@ -410,7 +410,7 @@ def test_collectives_in_flight_share_the_network():
     assert wire_times([]) == []
 
 
-def test_a_clock_stands_still_in_what_is_left_out():
+def test_a_clock_stands_still_in_intervals_left_out():
     clock = LocalClock(1.0, [(2.0, 3.0), (5.0, 6.0), (0.0, 0.5)])
     assert [clock.at(time) for time in (1.0, 2.5, 4.0, 5.5, 7.0)] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
@@ -582,7 +582,7 @@ def sent_in(trace: Trace, dtype: str, held: str) -> Trace:
 
 
 @pytest.mark.parametrize(("dtype", "sent_as"), [("float16", "fp16"), ("bfloat16", "bf16")])
-def test_what_is_sent_in_16_bits_is_not_told_to_be(dtype, sent_as):
+def test_gradients_sent_in_16_bits_get_no_such_remedy(dtype, sent_as):
     """By a hook, which casts what is held in 32 bits, and of a model in 16 bits, which is compressed in no way."""
     trace = trace_of(SLOW)
     assert "half" in {one.name for one in osf.explain(trace).remedies}

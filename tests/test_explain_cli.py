@@ -267,7 +267,7 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
         ("e.json", "", "is empty"),
     ],
 )
-def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
+def test_files_that_are_no_traces_are_named_for_what_they_are(tmp_path, name, content, said):
     file = tmp_path / name
     file.write_bytes(content.encode() if isinstance(content, str) else encode(document_of(content)).encode())
     result = explained(file)

@@ -96,7 +96,7 @@ def test_each_job_has_its_page(name, tmp_path):
         (["-o", "why.html", "--json", "--format", "csv"], "contradicts"),
     ],
 )
-def test_what_cannot_be_written_is_said(words, said, tmp_path, monkeypatch):
+def test_unwritable_output_is_an_error(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, ["explain", *map(str, paths_of("healthy")), *words])
     assert result.exit_code == 2

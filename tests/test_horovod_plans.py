@@ -40,7 +40,7 @@ def test_a_name_says_all_settings(loop):
 @pytest.mark.parametrize(
     "text", ["", "64", "64MiB,5", "64MiB,5ms,streams", "64MiB,5ms,streams=0", "64MiB,,fast", "-1B"]
 )
-def test_what_is_no_setting_is_refused_with_the_forms(text):
+def test_bad_settings_are_refused_with_the_accepted_forms(text):
     with pytest.raises(UsageError, match="write THRESHOLD,CYCLE"):
         horovod_settings.named(text)
 

@@ -82,7 +82,7 @@ def test_a_line_that_would_go_below_nothing_ends_there():
         (BLOCKS, blocks(8, 3), "are not profiles of the same model"),
     ],
 )
-def test_what_cannot_be_scaled_is_said(workload, other, message):
+def test_batches_that_cannot_be_scaled_are_refused(workload, other, message):
     with pytest.raises(DataError, match=message):
         at_batch(workload, 4, other)
 
@@ -201,7 +201,7 @@ def test_gradients_are_kept_where_they_must_be():
         (osf.load_workload("resnet50-v100"), GIB, {"optimizer": "sgd"}, DataError, "does not say what its layers keep"),
     ],
 )
-def test_what_cannot_be_asked_is_said(workload, limit, more, error, message):
+def test_impossible_requests_are_refused(workload, limit, more, error, message):
     with pytest.raises(error, match=message):
         tuned(limit, workload=workload, **more)
 
@@ -241,7 +241,7 @@ def test_the_document_is_a_plan_file(profile, tmp_path):
     assert [row["which"] for row in rows[:2]] == ["before", "after"]
 
 
-def test_osf_memory_says_who_owns_the_peak(profile):
+def test_osf_memory_names_the_owners_of_the_peak(profile):
     alone = osf_("memory", profile, "--batch-size", "32", "--json")
     assert alone.exit_code == 0, alone.output
     (entry,) = json.loads(alone.output)["plans"]

@@ -36,7 +36,7 @@ def test_rows_of_the_ledger_are_those_printed(bench):
 
 
 @pytest.mark.slow
-def test_what_it_cannot_express_is_counted_apart(bench):
+def test_plans_that_it_cannot_express_are_counted_apart(bench):
     """ASC-WFBP's own plans, each against two others, have two channels."""
     found = bench.judged("papers")
     assert (len(found.osf), len(found.ours), found.beyond) == (32, 32, 8)

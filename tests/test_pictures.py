@@ -208,7 +208,7 @@ def test_the_verdict_is_over_the_buckets_that_the_job_has(traced, gain, words):
     assert replace(shown.report, comparison=comparison, tuning=tuning).verdict == words
 
 
-def test_a_step_below_the_bound_of_what_it_is_held_against_is_said_to_be():
+def test_a_step_below_the_bound_of_its_plan_is_pointed_out():
     shown = job_of("ring:100ms,1Gbps")
     bound = shown.report.comparison.predictions[2].lower_bound
     assert all(gantt.end < bound for gantt in shown.measured)
@@ -275,7 +275,7 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size
 
 
 @given(st.integers(0, 60), st.integers(0, 30), intervals)
-def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
+def test_outside_is_the_time_that_no_interval_covers(start, size, parts):
     """Against counting on a grid of whole numbers."""
     busy = union((float(begin), float(begin + some)) for begin, some in parts)
     free = outside(float(start), float(start + size), busy)

@@ -44,7 +44,7 @@ def test_each_public_name_is_loaded_from_where_it_is_defined_or_tabled():
         _ = osf.tuna
 
 
-def test_type_checkers_see_what_is_public():
+def test_type_checkers_see_the_public_names():
     """The imports for type checkers are those of PUBLIC."""
     tree = ast.parse((ROOT / "osfmodel/__init__.py").read_text(encoding="utf-8"))
     seen = {
@@ -148,7 +148,7 @@ def test_the_repr_of_a_public_dataclass_is_one_short_line():
     assert repr(osf.Source("a" * 200)) == f"<Source origin='{'a' * 100}...>"
 
 
-def test_tuning_loads_what_it_needs():
+def test_tuning_loads_few_modules():
     """At most 81 modules of ours for DDP's settings."""
     words = "['tune', 'resnet50-v100', '--cluster', 'v100-10gbe', '--workers', '64', '--for', 'ddp']"
     code = (

@@ -54,7 +54,7 @@ def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_what_is_seen_is_drawn(chromium, pages, width):
+def test_every_colour_is_drawn(chromium, pages, width):
     """A screenshot beside each page, to be looked at; each colour of the chart covers something of it."""
     numpy, image = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.image")
     seen = {}

@@ -59,7 +59,7 @@ def test_times_and_bandwidths():
         (parse_bandwidth, "10parsec", r"write as in 10Gbps or 1.25GB/s$"),
     ],
 )
-def test_what_is_not_a_quantity_says_how_to_write_it(parse, text, hint):
+def test_bad_quantities_say_how_to_write_them(parse, text, hint):
     with pytest.raises(UsageError, match=hint):
         parse(text)
 

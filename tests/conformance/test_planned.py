@@ -157,7 +157,7 @@ def test_effects_only_add_time(objective):
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_what_is_tuned_for_the_executor_is_no_slower_where_a_split_is_permitted_too(channels):
+def test_permitting_a_split_never_slows_the_executors_plan(channels):
     """It sends in a fixed order, in which a split plan may lose more than it gains."""
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     whole, split = (

@@ -260,7 +260,7 @@ def test_a_fit_instead_of_the_table(tmp_path):
     assert osf.cost_of(cluster, 6)(2**20) > 0
 
 
-def test_what_cannot_be_fitted_is_refused(tmp_path):
+def test_data_that_cannot_be_fitted_is_refused(tmp_path):
     layers, table = tmp_path / "layers.csv", tmp_path / "table.csv"
     layers.write_text(samples.LAYERS_CSV)
     refused = CliRunner().invoke(main, ["import", str(layers), "--fit", "hockney"])
@@ -312,7 +312,7 @@ def test_what_contradicts_a_trace_is_told(words, told):
         (gzip.compress(bytes(10240), mtime=0), "holds nothing but zeros"),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path, command, content, told):
+def test_binary_files_are_named(tmp_path, command, content, told):
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     result = CliRunner().invoke(main, [command, str(path)])

@@ -448,7 +448,7 @@ def test_a_number_of_a_send_is_none_of_a_collective():
     assert alike.replayed == pytest.approx(alike.step_time)
 
 
-def test_one_rank_of_several_says_what_is_not_known():
+def test_one_rank_of_several_names_missing_data():
     trace = read(Job(late=(0, 0), clocks=(0, 0)), ranks=1)
     assert trace.workers == 2
     assert trace.ranks[0].steps[0].reductions[0].waiting is None
@@ -647,7 +647,7 @@ def test_a_trace_that_shows_no_ddp_is_no_run_of_it():
         assert summary(found).startswith(f"measurement: 1 iteration{' of ddp' * ddp} with 2 workers")
 
 
-def test_a_measurement_alone_names_what_is_not_known(tmp_path):
+def test_a_measurement_alone_names_missing_data(tmp_path):
     (tmp_path / "rank0.json").write_text(traces.text(Job()))
     words = ["import", str(tmp_path / "rank0.json"), "--kind", "measurements", "-o", str(tmp_path / "runs.json")]
     assert CliRunner().invoke(main, words).exit_code == 0

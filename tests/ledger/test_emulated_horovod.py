@@ -58,7 +58,7 @@ def test_nothing_is_fitted_to_the_runs(runs):
     assert emulated_ddp.judge([other]).rows[0].predicted != before[0].predicted
 
 
-def test_what_is_recommended_is_never_slower(groups):
+def test_the_recommended_plan_is_never_slower(groups):
     """Than the default, and than what Horovod's tuner found, by more than 1 % or the spread of either."""
     judged = 0
     for group in groups:

@@ -104,7 +104,7 @@ def test_real_all_reduces_are_those_predicted(found):
     assert len({tuple(sent) for sent in predicted}) == len(KNOBS)
 
 
-def test_the_bound_does_not_change_what_is_computed(found):
+def test_the_bound_changes_no_weights(found):
     _, runs, _ = found
     assert len({tuple(weights) for _, weights in runs}) == 1
 

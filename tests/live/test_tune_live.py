@@ -212,7 +212,7 @@ def test_what_is_recommended(choice, taken, verdict):
         (["--workers", "2"], "Missing option '--cluster'"),
     ],
 )
-def test_what_is_wrong_beforehand_is_said_before_anyone_meets(tiny, tmp_path, monkeypatch, words, message):
+def test_bad_requests_are_refused_before_ranks_meet(tiny, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)

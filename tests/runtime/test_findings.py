@@ -76,7 +76,7 @@ def in_turn(width, count, phases):
 
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("phases", [2, 6])
-def test_delays_of_a_busy_machine_hide_nothing_from_who_knows_what_the_library_says(width, phases):
+def test_a_busy_machine_does_not_overrule_the_library(width, phases):
     """Each second collective is delayed by some tenths of all that there is to wait for, and with it those behind."""
     rng = np.random.default_rng(4)
     ideal = np.array(in_turn(width, 4, phases)) / (4 * phases)
@@ -254,7 +254,7 @@ def test_samples_that_do_not_repeat_are_told():
     assert doubt.startswith("times spread by 38% (interquartile range over median; 266% at 4 B)")
 
 
-def test_merging_refuses_what_is_no_one_cluster():
+def test_merging_refuses_files_of_different_clusters():
     four = cluster_of(found(), SURROUNDINGS, "mine")
     dense = cluster_of(found(), Surroundings(8, 4, "gloo", "eth0", "torch"), "dense")
     with pytest.raises(DataError, match="1 ranks on a host, this was measured with 4"):

@@ -57,7 +57,7 @@ def test_the_default_partition_needs_no_rounding():
 
 
 @given(SIZES)
-def test_no_setting_tried_is_faster_than_what_is_found(sizes):
+def test_no_setting_tried_is_faster_than_the_found_one(sizes):
     """Against every partition of whole pages and every credit of those tried."""
     workload = made(sizes)
     best = byteps.TARGET.convert.from_plan(in_one(workload), workload, PRICING)

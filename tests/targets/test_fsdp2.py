@@ -64,7 +64,7 @@ def time(knobs, workload):
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=5), st.sampled_from([one_by_one, in_one]))
-def test_what_is_found_is_close_to_the_best_grouping(sizes, start):
+def test_the_found_grouping_is_close_to_the_best(sizes, start):
     """Against all groupings; one end at a time is changed, so that a better one may need two."""
     workload = made(sizes)
     modules = [str(i) for i in reversed(range(len(sizes)))]

@@ -113,7 +113,7 @@ def test_the_oracle_can_fail():
     assert simulate(workload, plan, cost, Effects()) != expected
 
 
-def test_each_effect_adds_what_it_says(small_workload):
+def test_each_effect_adds_its_term(small_workload):
     """Nothing hidden: one bucket after backward, so each term shows as it is."""
     cost, plan = AffineCost(((0.25, 0.0),)), contiguous_plan(small_workload, [3])
     plain = predict_timeline(small_workload, plan, cost).iteration_time

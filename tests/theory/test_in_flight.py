@@ -108,7 +108,7 @@ def test_the_optimum_knows_it():
     assert faster > 0
 
 
-def test_a_tuned_plan_keeps_its_limits_and_says_what_is_not_proven(small_workload):
+def test_a_tuned_plan_keeps_its_limits_and_states_what_is_unproven(small_workload):
     cluster = Cluster("gloo", "ring", between_nodes=Link(0.5, 0.001), in_flight=2)
     assert len(tune(small_workload, cluster, 4, limits=Limits(max_buckets=1)).plan.buckets) == 1
     free = tune(small_workload, cluster, 4)

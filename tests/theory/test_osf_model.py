@@ -274,7 +274,7 @@ def test_it_knows_no_effects_and_one_collective_in_flight():
     assert times[0] == times[1]
 
 
-def test_what_it_does_not_know_is_refused(small_workload, small_cluster):
+def test_plans_beyond_the_model_are_refused(small_workload, small_cluster):
     with pytest.raises(PlanError, match="the engine osf knows one channel"):
         predict(small_workload, small_cluster, "asc-wfbp", 4, engine="osf")
     with pytest.raises(UsageError, match=r"unknown engine 'ofs': did you mean osf\?"):

@@ -278,7 +278,7 @@ def test_nothing_changed_is_nothing_said():
 
 
 @pytest.mark.parametrize(("computing", "said"), [(0.17, "only 17% of"), (0.95, ""), (None, "")])
-def test_a_faster_device_says_what_it_does_not_shorten(computing, said):
+def test_a_faster_device_names_time_that_it_does_not_shorten(computing, said):
     workload = replace(load_workload("resnet50-v100"), computing=computing)
     faster = WhatIf(compute=2.0)
     notes = compare(faster.of_workload(workload, 16), RING, 16, ["ddp"]).under(faster, 1.0).predictions[0].notes
@@ -290,7 +290,7 @@ def test_a_faster_device_says_what_it_does_not_shorten(computing, said):
         replace(workload, computing=1.5)
 
 
-def test_what_is_changed_in_words_and_as_data():
+def test_the_changes_in_words_and_as_data():
     what_if = WhatIf(Change(2.0), Change(value=1e-5), 1.5, "powersgd:4", 4, global_batch=1024)
     tiny = load_workload("resnet50-v100")
     words = "bandwidth x2, latency 10us, compute x1.5, compression powersgd:4, 4 micro-batches accumulated"
@@ -332,7 +332,7 @@ def test_ddp_fills_buckets_with_gradients_as_they_are_held(how):
     assert "register_comm_hook" not in tune(workload, RING, 16, "ddp").rendered
 
 
-def test_horovod_fuses_what_is_sent():
+def test_horovod_fuses_by_compressed_sizes():
     """Horovod compresses tensors before it is given them: its threshold holds for halves."""
     workload = load_workload("resnet50-v100")
     half = compressed(workload, "fp16")
