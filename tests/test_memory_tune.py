@@ -147,7 +147,7 @@ def test_more_memory_is_never_slower():
 
 
 def test_what_the_library_keeps_is_taken_of_the_limit():
-    """And of one worker alone nothing: there is no communicator."""
+    """A single worker has no communicator."""
     less, kept = tuned(2 * GIB - (200 << 20)), tuned(2 * GIB, communicator=200 << 20)
     assert kept.after.plan == less.after.plan
     assert kept.after.batch_size == less.after.batch_size

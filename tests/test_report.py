@@ -220,7 +220,7 @@ def test_every_type_of_curve_is_drawn():
 
 
 def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
-    """One worker alone sends nothing: no error band, and no runs behind it."""
+    """A single worker sends nothing: no error band, and no runs behind it."""
     pytest.importorskip("matplotlib")
     banded, bare = (drawn(many(3), osf.load_cluster("ring:50us,10Gbps"), workers, True, plans=()) for workers in (4, 1))
     assert [type(one) for one in banded.curves] == [Scaling, Sweep, Scatter]

@@ -39,7 +39,7 @@ ATOMIC_UNIT = 64 * 8
 """Bytes, per rank of a host, to a multiple of which the threshold is rounded up (64 elements of float64)."""
 PADDING = 16
 """Bytes to a multiple of which each tensor in a batch is padded on a GPU (BATCHED_D2D_PADDING)."""
-FOLLOWED = 24
+SIMULATED = 24
 """Most iterations to simulate; if none repeats, the first third is ignored."""
 SAME = 1e-9
 """Relative difference of clocks below which two iterations are the same."""
@@ -110,7 +110,7 @@ def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
     return _plan(loop, workload, pricing, found.batches, found.releases)
 
 
-def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> LoopIteration:
+def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = SIMULATED) -> LoopIteration:
     """The iteration that repeats or, if none does, the one of median time among ``iterations`` of them.
 
     Effects that belong to DDP (hooks, copies into buckets) do not move a submission. Raises as :func:`carry_out`.

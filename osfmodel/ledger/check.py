@@ -137,7 +137,7 @@ def _row(run: Measurement, named: Callable[[RunConditions], Named]) -> Row:
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
         found = named(RunConditions(run.workload, run.cluster, run.plan, run.workers, told))
-        of_run = found.sources if run.workers > 1 else found.sources[:1]  # one worker alone uses no network
+        of_run = found.sources if run.workers > 1 else found.sources[:1]  # a single worker uses no network
         own = all(run.source.same_import(source) for source in of_run)
         return row_of(run, found.workload, found.pricing, found.plan)._replace(own=own)
     except OsfError as error:

@@ -27,7 +27,7 @@ WALKED = 400
 """Most thresholds to try, about, with one case, and fewer with several: if there are more, those that are
 close together are skipped."""
 LEAST_WALKED = 60
-FOLLOWED = 8
+SIMULATED = 8
 """Simulated iterations for each threshold."""
 GOLDEN = (5**0.5 - 1) / 2
 
@@ -88,7 +88,7 @@ class _Grid:
             value = 0.0
             steps: list[int] = []
             for place, case in enumerate(self.cases):
-                found = steady_iteration(loop, case.workload, case.pricing, FOLLOWED)
+                found = steady_iteration(loop, case.workload, case.pricing, SIMULATED)
                 value = max(value, self._value(case, found))
                 steps = [step for step in (*steps, found.next_threshold) if step is not None]
                 if value > within(self.best, SAME):

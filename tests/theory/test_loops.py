@@ -15,7 +15,7 @@ from osfmodel.entities.effects import Effects
 from osfmodel.entities.units import MIB
 from osfmodel.solve import Case, Limits
 from osfmodel.targets import horovod_search
-from osfmodel.targets.horovod_search import CYCLES, FOLLOWED, best_settings
+from osfmodel.targets.horovod_search import CYCLES, SIMULATED, best_settings
 
 
 def case_of(rng: random.Random, largest: int, most: int = 9) -> Case:
@@ -43,7 +43,7 @@ def case_of(rng: random.Random, largest: int, most: int = 9) -> Case:
 def worst(cases, threshold, cycle, start=None):
     """The largest slow-down of these settings."""
     loop = replace(start or Loop(), threshold=threshold, cycle=cycle)
-    return max(steady_iteration(loop, one.workload, one.pricing, FOLLOWED).iteration_time / one.best for one in cases)
+    return max(steady_iteration(loop, one.workload, one.pricing, SIMULATED).iteration_time / one.best for one in cases)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -81,10 +81,10 @@ def test_limits_are_kept_or_nothing_is_found():
     sizes = case.workload.gradients.sizes
     few = best_settings([case], Limits(max_buckets=2))
     if few is not None:
-        assert len(steady_iteration(few.loop, case.workload, case.pricing, FOLLOWED).batches) <= 2
+        assert len(steady_iteration(few.loop, case.workload, case.pricing, SIMULATED).batches) <= 2
     small = best_settings([case], Limits(max_bucket_bytes=max(sizes)))
     assert small is not None
-    batches = steady_iteration(small.loop, case.workload, case.pricing, FOLLOWED).batches
+    batches = steady_iteration(small.loop, case.workload, case.pricing, SIMULATED).batches
     assert all(sum(sizes[i] for i in batch) <= max(sizes) for batch in batches)
     assert best_settings([case], Limits(max_bucket_bytes=max(sizes) - 1)) is None
 
