@@ -58,7 +58,7 @@ class _Rank:
     collectives: list
 
     def submitted(self, time, job):
-        """When the host had submitted what the device does at ``time``."""
+        """Time at which the host had submitted the device's work of ``time``."""
         return self.start + (time - self.start) / job.lead
 
     def work(self, seconds):

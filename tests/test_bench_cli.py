@@ -59,7 +59,7 @@ def test_what_could_not_be_written_is_refused_before_measuring(tmp_path, words):
 
 
 def test_torchrun_passes_every_option_on():
-    """It takes what could be short for several of its own for an error, also behind the command."""
+    """torchrun refuses options that could abbreviate several of its own, even behind the command."""
     torchrun = pytest.importorskip("torch.distributed.run", reason="torch is not installed: pip install torch")
     parser = torchrun.get_args_parser()
     context = click.Context(main)

@@ -49,7 +49,7 @@ REMOVED = {
 
 
 def test_what_every_cause_costs_is_held_against_a_job_without_it():
-    """But of bandwidth, of which only a part is counted: the test of that follows."""
+    """Bandwidth, of which only a part counts, has its own test below."""
     assert set(REMOVED) == set(CAUSES) - {"bandwidth"}, "add the job of PLANTED without its fault to REMOVED"
 
 
@@ -297,7 +297,7 @@ def stretched(step: Step, factor: float, later: float) -> Step:
 
 
 def test_messages_are_those_of_the_usual_steps():
-    """No row of the table shows the odd step."""
+    """The odd step appears in no row of the table."""
     steps = trace_of(replace(HEALTHY, steps=3, traced=(0,)))
     (rank,) = steps.ranks
     odd = [replace(rank, steps=(stretched(rank.steps[0], how, 0.0), *rank.steps[1:])) for how in (0.5, 3.0)]

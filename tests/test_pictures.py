@@ -224,7 +224,7 @@ def test_a_fast_step_of_a_job_that_is_not_fast_is_no_doubt():
 
 
 def test_collectives_that_a_workload_has_as_computation_are_told():
-    """As osf import tells it: an all-to-all that nothing hides, which no plan changes."""
+    """The remark is that of osf import: an exposed all-to-all, which no plan changes."""
     job = trace()
     alltoalls = [
         replace(rank, steps=tuple(replace(one, collectives=_last_all_to_all(one)) for one in rank.steps))

@@ -76,7 +76,7 @@ def test_all_names_can_be_listed_and_imported_at_once():
 
 
 def test_public_objects_can_be_pickled():
-    """As a sweep in several processes does."""
+    """A sweep in several processes pickles them."""
     workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
     prediction = osf.predict(workload, cluster, "ddp", 4)
     loaded = pickle.loads(pickle.dumps(prediction))

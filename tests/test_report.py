@@ -359,7 +359,7 @@ def test_sources_differ_by_more_than_colour():
 
 
 def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
-    """Neither the picture nor the page that was asked for with it."""
+    """Neither the picture nor the page requested with it is written."""
     monkeypatch.setattr(plotting, "find_spec", lambda name: None)
     result = run(*REPORT, "-o", tmp_path / "report.html", "-o", tmp_path / "iteration.png")
     assert result.exit_code == 2

@@ -141,7 +141,7 @@ def test_a_finger_on_a_bar_shows_its_bucket(chromium, pages):
 
 
 def test_another_plan_is_another_chart(chromium, pages):
-    """And what was measured keeps its length on the axis of the plan that is shown."""
+    """Measured steps keep their length on the axis of the plan that is shown."""
     chromium.open(pages / "hostile.html")
     charts = hostile().predicted
     shown = "return [...document.querySelectorAll('.inner .block:not([hidden]) svg.lanes')]"

@@ -159,7 +159,7 @@ def test_rounding_chooses_no_runs_of_several_channels():
 
 
 def test_of_equal_plans_the_fewest_buckets():
-    """Nothing is won by cutting what is ready at once: one bucket, also where a start-up is free."""
+    """Gradients that are ready together form one bucket, even if start-ups are free."""
     layers = tuple(osf.Layer(f"t{i}", 0.0, 0.1 if i == 3 else 0.0, 1000) for i in range(4))
     question = Question(osf.Workload("alike", layers), Pricing.of(AffineCost(((0.0, 1e-6),))))
     for search in (optimal.solve, exhaustive.solve, SOLVERS["planned"].solve):

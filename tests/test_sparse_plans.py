@@ -94,7 +94,7 @@ BEYOND = {
 
 
 def test_every_field_that_changes_execution_is_in_wants():
-    """So that no framework is handed a plan of which it would leave a part out without a word."""
+    """Otherwise a framework could silently ignore a part of a plan."""
     names = {field.name for field in fields(osf.Plan) if field.init} - {"workload", "buckets"} | {"density"}
     assert names == set(BEYOND)
     for name, (_, plan) in BEYOND.items():

@@ -89,7 +89,7 @@ def test_a_line_in_the_table_is_all_that_commands_need(example, monkeypatch):
 
 
 def test_nothing_else_asks_for_a_cost_model_by_its_name():
-    """But what is of one model by its nature: NCCL's tuner file, and a cluster that osf bench adds tables to."""
+    """Exceptions belong to one model: NCCL's tuner file, and a cluster that osf bench adds tables to."""
     asking = re.compile(r"cost_model (?:==|!=|in|not in) [^C]")
     found = {
         path.relative_to(ROOT).as_posix()

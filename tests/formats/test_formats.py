@@ -321,7 +321,7 @@ def test_binary_files_are_named(tmp_path, command, content, told):
 
 @pytest.mark.parametrize("name", ["../evil", "../../evil", "/evil", "a/b", "a\\b", "..", "."])
 def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
-    """Neither one that is told nor one that stands in a file; where it makes no file's name it is kept."""
+    """Names from the command line and from files alike; where it makes no file's name it is kept."""
     (tmp_path / "run.log").write_text(samples.NEW_TEXT)
     asked = ["import", str(tmp_path / "run.log"), "--name", name, "-o"]
     own = tmp_path / "own.json"

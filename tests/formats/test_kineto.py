@@ -219,7 +219,7 @@ def on_gpus(places, ranks=None):
     ],
 )
 def test_gpus_of_a_node_are_those_that_its_ranks_used(places, ranks, nodes, each):
-    """If it is certain, they share nodes; else each rank has a node of its own, and nothing is said."""
+    """Ranks share nodes only if that is certain; else each has a node of its own."""
     cluster, said = on_gpus(places, ranks)
     assert (cluster.nodes, cluster.gpus_per_node) == (nodes, each)
     assert (f"{each} on each node by their GPUs" in said) == (each > 1)
@@ -267,7 +267,7 @@ def test_hosts_of_one_name_may_have_several_clocks(clock):
 
 
 def test_ranks_of_several_runs_are_refused():
-    """No clock brings steps of 3 ms and of 60 ms together."""
+    """No shift of clocks aligns steps of 3 ms and of 60 ms."""
     job = Job(late=(0, 0), clocks=(0, 0), steps=5)
     with pytest.raises(DataError, match=r"do not fit together: on no one clock .* of one run"):
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
@@ -590,7 +590,7 @@ def test_a_packed_copy_of_a_trace_is_the_same_import(tmp_path):
 
 
 def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
-    """None is written, and osf check says so instead of naming one."""
+    """No cluster is written, and osf check says so."""
     job = Job(sizes="nowhere", shapes=False, late=(0, 300), clocks=(0, 0))
     files = [tmp_path / f"rank{rank}.json" for rank in (0, 1)]
     for rank, file in enumerate(files):
@@ -950,7 +950,7 @@ def test_steps_that_are_unlike_are_told(factors, said):
 
 @given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=8))
 def test_a_larger_message_never_takes_less(times):
-    """And all together take what they took; what rises already is left as it is."""
+    """Total time is unchanged, and rising times are left as they are."""
     found = rising_means(times)
     assert list(found) == sorted(found)
     total = sum(time * len(row) for time, row in zip(found, times, strict=True))

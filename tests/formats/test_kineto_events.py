@@ -187,7 +187,10 @@ def test_the_fast_and_the_slow_way_agree_wherever_chunks_end(monkeypatch, size):
 
 
 def test_the_fast_way_is_taken(monkeypatch):
-    """All but the last chunk of an ordinary trace; without it the figures of benchmarks/trace_import.py do not hold."""
+    """All chunks of an ordinary trace but the last take the fast path.
+
+    Without it the figures of benchmarks/trace_import.py do not hold.
+    """
     monkeypatch.setattr(json_stream, "CHUNK", 4096)
     slow = []
     whole = json_stream.ArrayStream._slow

@@ -53,7 +53,7 @@ def workload():
     ids=lambda option: option.name,
 )
 def test_predictions_from_one_profile_hold_at_another_batch_size(workload, option):
-    """And tensors without data take what real ones take."""
+    """Tensors without data take as much memory as real ones."""
     plan = memory.plan_of(option, workload, 640)
     found = memory.measured(maker, 640, plan, real=False)
     assert memory.measured(maker, 640, plan, real=True) == pytest.approx(found, rel=0.01)

@@ -99,7 +99,7 @@ def test_mirrors_train_as_residuals_do(two):
 
 
 def test_the_comparison_of_mirrors_can_fail(two):
-    """It fails if mirrors of one rate are taken for those of another."""
+    """The comparison fails if mirrors of another learning rate are used."""
     for rank in two:
         assert rank["stiff"] > 1e-3
 

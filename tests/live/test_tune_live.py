@@ -111,7 +111,7 @@ def test_little_to_gain_is_said_before_running(tmp_path):
 
 @pytest.mark.parametrize("subject", ["tiny.json", "tests.live.models:convolutional"])
 def test_a_plan_of_the_executor_is_measured_beside(tiny, tmp_path, subject):
-    """It is measured if it promises to be worth it, as forward overlap does on a slow network."""
+    """The plan is measured if it promises a gain, as forward overlap does on a slow network."""
     words = ["tune", subject, "--live", "found", "--cluster", "ring:50us,1Gbps", *SHORT]
     ended = ranks(words, 2, tmp_path)
     assert [one.code for one in ended] == [0, 0], ended

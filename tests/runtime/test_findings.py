@@ -53,7 +53,7 @@ def found(**changes):
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize(("startup", "transfer"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
 def test_the_width_of_a_queue_shows_whether_start_ups_or_transfers_decide(width, startup, transfer):
-    """Also with a tenth of noise on every completion."""
+    """The result holds with 10 % noise on every completion."""
     rng = np.random.default_rng(3)
     ends = queue(width, 4, startup, transfer)
     noisy = [sorted(end * factor for end, factor in zip(ends, rng.normal(1, 0.1, 4), strict=True)) for _ in range(5)]

@@ -25,7 +25,7 @@ def ends_of(ready, sizes, dtypes=None, startup=A, per_byte=B):
 
 
 def two_at_once(ready, sizes):
-    """When the last of these has arrived, each its own message."""
+    """Time at which the last of these has arrived, each its own message."""
     workload = workload_of(ready, sizes)
     plan = contiguous_plan(workload, range(1, len(sizes) + 1)).under(TWO)
     return predict_timeline(workload, plan, PRICING).iteration_time

@@ -41,7 +41,7 @@ def made(rng: np.random.Generator, count: int, most: int = 40) -> Workload:
 
 
 def line(workload: Workload, latency: float = 0.2) -> AffineCost:
-    """As long to send as backward takes."""
+    """A line by which sending takes as long as backward."""
     return AffineCost(((latency, workload.backward_time / workload.gradient_bytes),))
 
 

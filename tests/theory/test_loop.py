@@ -341,7 +341,7 @@ def test_up_to_the_next_threshold_nothing_changes(seed):
 
 
 def test_at_the_next_threshold_mostly_something_else_is_sent():
-    """Not always: to pass over one more may lead to nothing."""
+    """Mostly, since passing over one more tensor may change nothing."""
     changed = []
     for seed in range(150):
         loop, workload, pricing = instance(random.Random(seed))

@@ -48,7 +48,7 @@ def worst(cases, threshold, cycle, start=None):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_walk_over_thresholds_misses_none(seed):
-    """Also none between which the rounding for several ranks of a host makes a difference."""
+    """Thresholds that differ only by rounding for several ranks of a host are included."""
     rng = random.Random(seed)
     cases = [case_of(rng, 3000) for _ in range(rng.randint(1, 3))]
     cycle = rng.choice(CYCLES)
@@ -64,7 +64,7 @@ def test_the_walk_over_thresholds_misses_none(seed):
     ("seed", "walked"), [*((seed, horovod_search.WALKED) for seed in range(8)), (14, 2), (20, 2), (33, 2)]
 )
 def test_the_best_settings_are_no_worse_than_any_of_the_grid(seed, walked, monkeypatch):
-    """Even where so many thresholds are passed over that the walk misses the good ones."""
+    """The best settings hold up even if the walk skips many thresholds."""
     monkeypatch.setattr(horovod_search, "WALKED", walked)
     rng = random.Random(seed)
     cases = [case_of(rng, 4 * MIB, 12) for _ in range(rng.randint(1, 2))]

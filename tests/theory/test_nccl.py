@@ -325,7 +325,7 @@ def test_counts_left_out_of_a_fit(report):
 
 
 def test_machines_never_learned_from(report):
-    """No table of these took part; those that stay wrong are explained in docs/reference/nccl.md."""
+    """None of these tables was used for fitting; docs/reference/nccl.md explains those that stay wrong."""
     wrong = (
         "AWS",
         "OCI",

@@ -76,7 +76,7 @@ def test_the_search_keeps_only_what_helps():
 
 
 def test_the_planners_time_is_the_engines():
-    """Also for layers without parameters, an update, and base blocks larger than tensors."""
+    """Layers without parameters, an update, and base blocks larger than tensors are included."""
     rng = np.random.default_rng(31)
     for _ in range(60):
         found = random_problem(rng)
