@@ -106,7 +106,7 @@ SPARSE = "sparse:"
 FALLBACK = "fallback"
 SPARSE_OPTIONS = {
     "release": "updates as soon as buckets have arrived",
-    "mirror": "what is not sent in mirror weights",
+    "mirror": "unsent updates kept in mirror weights",
     FALLBACK: "dense where sparse does not pay",
 }
 """Options at the end of such a name."""
