@@ -55,7 +55,7 @@ def shared(times: Times) -> Callable[[int], float]:
 
 
 def capped(times: Times) -> Callable[[int], float]:
-    """Rate min(c, B/n): one alone has a cap, and beyond B/c of them the network is full."""
+    """Rate min(c, B/n): one flow alone has a cap, and beyond B/c of them the network is full."""
     return best(lambda ratio, flows: times[1] * flows / min(flows, ratio), times, np.linspace(1, 8, 7001))
 
 

@@ -7,9 +7,9 @@
     python benchmarks/live.py FOLDER --tune     # have osf tune --live measure, tune and choose instead
     python benchmarks/live.py FOLDER --executor # the first two with plans that the executor carries out, beside DDP
 
-Needs root, iproute2 and torch. For each number of ranks and each rate the wires are measured once with ``osf bench``;
+Needs root, iproute2 and torch. For each number of ranks and each rate the network is measured once with ``osf bench``;
 then each workload is replayed with ``osf run`` under all plans, by turns, and ``osf check`` holds what was predicted
-from workload and wires alone against that. Nothing else should run on the machine meanwhile.
+from workload and network alone against that. Nothing else should run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Setting(NamedTuple):
     how: str = VIEW
 
     @property
-    def wires(self) -> str:
+    def cluster(self) -> str:
         """The name of the cluster, which is measured anew for the runs with the executor."""
         return f"{NAMES[True] if self.how == EXECUTOR else 'emulated'}-{self.workers}x{self.rate}"
 
@@ -118,13 +118,13 @@ def executed_settings() -> Iterator[Setting]:
             yield Setting(workers, rate, workload, EXECUTOR)
 
 
-def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
+def made_plans(setting: Setting, cluster_file: Path) -> Iterator[tuple[str, Plan]]:
     """Plans for the executor, by name: our own, on 1 to 4 channels, and DDP's default on as many as DDP has.
 
     The best that the planner finds for k channels is carried out on all k, also where it would use fewer.
     """
     workload = load_workload(setting.workload).scaled(SCALES[setting.workload])
-    cluster = load_cluster(wires)
+    cluster = load_cluster(cluster_file)
     pricing = pricing_of(cluster, setting.workers).under(REPLAYED_ON_CPU | RUNTIME.conditions)
     yield f"ddp-k{cluster.in_flight}", make_plan("ddp", workload, pricing, Objective(cluster.in_flight))
     for overlap in (False, True):
@@ -134,12 +134,12 @@ def made_plans(setting: Setting, wires: Path) -> Iterator[tuple[str, Plan]]:
             yield name, make_plan(OWN, workload, pricing, rules).under(rules)
 
 
-def _saved(setting: Setting, folder: Path, wires: Path) -> list[str]:
+def _saved(setting: Setting, folder: Path, cluster_file: Path) -> list[str]:
     """Save the plans of :func:`made_plans` as files, and return the words that run them."""
     home = folder / setting.file.removesuffix(".json")
     home.mkdir(exist_ok=True)
     words = []
-    for name, plan in made_plans(setting, wires):
+    for name, plan in made_plans(setting, cluster_file):
         profiles.save(plan, home / f"{name}.json")
         words += ["--plan", f"{RUNTIME.prefix}{home / name}.json"]
     return words
@@ -152,15 +152,15 @@ def measure(folder: Path, chosen: Iterable[Setting]) -> None:
         if (folder / setting.file).exists():
             continue
         with emulated(setting.workers, setting.rate) as hosts:
-            wires = folder / f"{setting.wires}.json"
-            if not wires.exists():
+            cluster_file = folder / f"{setting.cluster}.json"
+            if not cluster_file.exists():
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--collective", "all_reduce"]
                 network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
-                osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(wires)])
+                osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(cluster_file)])
             scale = f"{SCALES[setting.workload]:g}"
-            words = ["run", setting.workload, "--scale", scale, "--cluster", str(wires), *setting.options]
+            words = ["run", setting.workload, "--scale", scale, "--cluster", str(cluster_file), *setting.options]
             words += [word for plan in setting.plans for word in ("--plan", plan)]
-            words += _saved(setting, folder, wires) if setting.how == EXECUTOR else []
+            words += _saved(setting, folder, cluster_file) if setting.how == EXECUTOR else []
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
             partial = folder / f"unfinished-{setting.file}"
             osf(hosts, [*words, "-o", str(partial)])
@@ -198,9 +198,9 @@ def osf(hosts: Hosts, words: list[str]) -> str:
 
 
 def keep(folder: Path, executor: bool) -> None:
-    """Put the wires and the runs where the profiles are."""
+    """Put the clusters and the runs where the profiles are."""
     chosen = list(executed_settings() if executor else settings())
-    for path in sorted({folder / f"{setting.wires}.json" for setting in chosen} & set(folder.glob("*.json"))):
+    for path in sorted({folder / f"{setting.cluster}.json" for setting in chosen} & set(folder.glob("*.json"))):
         cluster = load_cluster(path)
         source = replace(cluster.source, licence=LICENCE)
         profiles.save(replace(cluster, source=source), ROOT / "profiles/clusters" / path.name)
@@ -216,7 +216,7 @@ def kept(folder: Path, chosen: Iterable[Setting]) -> Iterator[Measurement]:
         for run in load_measurements(path) if path.exists() else ():
             plan = f"{RUNTIME.prefix}{Path(run.plan).stem}" if run.plan.endswith(".json") else run.plan
             source = run.source if run.source.origin == ORIGIN else source_of(UNSTATED)
-            yield replace(run, plan=plan, cluster=setting.wires, source=source, conditions=run.conditions + own)
+            yield replace(run, plan=plan, cluster=setting.cluster, source=source, conditions=run.conditions + own)
 
 
 def train(folder: Path) -> None:
@@ -224,12 +224,12 @@ def train(folder: Path) -> None:
     for name in ("transformer", "convolutional"):
         factory, home = f"benchmarks.live_models:{name}", folder / name
         home.mkdir(parents=True, exist_ok=True)
-        profile, wires, runs = (str(home / file) for file in ("workload.json", "cluster.json", "runs.json"))
+        profile, cluster_file, runs = (str(home / file) for file in ("workload.json", "cluster.json", "runs.json"))
         with emulated(2, "1gbit", real_time=False) as hosts:
             alone = replace(hosts, prefixes=hosts.prefixes[:1])
             osf(alone, ["profile", factory, "--name", name, "-o", profile])
-            osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", wires])
-            words = ["run", factory, "--workload", profile, "--cluster", wires, "--verify", "-o", runs]
+            osf(hosts, ["bench", "--for", profile, "--collective", "all_reduce", "-o", cluster_file])
+            words = ["run", factory, "--workload", profile, "--cluster", cluster_file, "--verify", "-o", runs]
             for plan in ("ddp", "cap:best", "optimal", "single"):
                 words += ["--plan", plan]
             print(osf(hosts, words), flush=True)

@@ -59,7 +59,7 @@ class Setting(NamedTuple):
     workload: str
 
     @property
-    def wires(self) -> str:
+    def cluster(self) -> str:
         """The name of the cluster."""
         return f"emulated-horovod-{WORKERS}x{self.rate}"
 
@@ -101,12 +101,19 @@ def measure(folder: Path) -> None:
         if (folder / setting.file).exists():
             continue
         with emulated(WORKERS, setting.rate) as hosts:
-            wires = folder / f"{setting.wires}.json"
-            if not wires.exists():
+            cluster_file = folder / f"{setting.cluster}.json"
+            if not cluster_file.exists():
                 network = f"{WORKERS} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
                 words = ["bench", "--executor", "horovod", "--max-size", "128MiB", "--repeat", "12"]
-                live.osf(hosts, [*words, "--network", network, "-o", str(wires)])
-            words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
+                live.osf(hosts, [*words, "--network", network, "-o", str(cluster_file)])
+            words = [
+                "run",
+                setting.workload,
+                "--scale",
+                f"{SCALES[setting.workload]:g}",
+                "--cluster",
+                str(cluster_file),
+            ]
             words += ["--executor", "horovod", *(word for plan in plans() for word in ("--plan", plan))]
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS), "--warm-up", str(WARM_UPS)]
             partial = folder / f"unfinished-{setting.file}"
@@ -124,7 +131,7 @@ def tune(folder: Path) -> None:
     """
     for setting in TUNED:
         log = folder / f"{setting.workload}-{WORKERS}x{setting.rate}-autotune.csv"
-        wires = folder / f"{setting.wires}.json"
+        cluster_file = folder / f"{setting.cluster}.json"
         with emulated(WORKERS, setting.rate) as hosts:
             if not log.exists():
                 words = [__file__, "--as-rank", setting.workload, str(log)]
@@ -136,7 +143,14 @@ def tune(folder: Path) -> None:
             found = autotune(Text(str(log), log.read_text()))
             if found.converged is None:
                 sys.exit(f"{log}: Horovod's tuner did not come to an end in {TUNER_STEPS} steps")
-            words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
+            words = [
+                "run",
+                setting.workload,
+                "--scale",
+                f"{SCALES[setting.workload]:g}",
+                "--cluster",
+                str(cluster_file),
+            ]
             words += ["--executor", "horovod", "--plan", "horovod", "--plan", "horovod:best"]
             words += ["--plan", found.converged.plan, "--iterations", str(TUNED_ITERATIONS)]
             words += ["--repeat", str(TUNED_REPEATS)]
@@ -160,8 +174,8 @@ def as_rank(workload: str, log: str) -> None:
 
 
 def keep(folder: Path) -> None:
-    """Put the wires, the runs and what Horovod's tuner logged where the profiles and the tests are."""
-    for path in sorted({folder / f"{setting.wires}.json" for setting in settings()}):
+    """Put the clusters, the runs and what Horovod's tuner logged where the profiles and the tests are."""
+    for path in sorted({folder / f"{setting.cluster}.json" for setting in settings()}):
         cluster = load_cluster(path)
         source = replace(cluster.source, licence=live.LICENCE)
         profiles.save(replace(cluster, source=source), ROOT / "profiles/clusters" / path.name)
@@ -177,7 +191,7 @@ def kept(folder: Path) -> Iterator[Measurement]:
             own = (("set", BESIDE_TUNER),) if file == setting.tuned else ()
             for run in load_measurements(folder / file) if (folder / file).exists() else ():
                 source = source_of(folder)
-                yield replace(run, cluster=setting.wires, source=source, conditions=run.conditions + own)
+                yield replace(run, cluster=setting.cluster, source=source, conditions=run.conditions + own)
 
 
 def source_of(folder: Path) -> Source:
@@ -205,7 +219,7 @@ def show() -> str:
 
 
 def _there(setting: Setting, runs: Sequence[Measurement]) -> bool:
-    return any((run.workload, run.cluster) == (setting.workload, setting.wires) for run in runs)
+    return any((run.workload, run.cluster) == (setting.workload, setting.cluster) for run in runs)
 
 
 def _gains(groups: Sequence[Beside]) -> Iterator[str]:

@@ -73,10 +73,10 @@ class Noted(NamedTuple):
     formed: list[list[Any]]
 
 
-def _bench(hosts: Hosts, wires: Path, rate: str) -> None:
+def _bench(hosts: Hosts, cluster_file: Path, rate: str) -> None:
     network = f"{len(hosts.prefixes)} network namespaces on a bridge, egress shaped to {rate} by tc tbf"
     words = ["bench", "--executor", "horovod", "--max-size", "128MiB", "--repeat", "12"]
-    live.osf(hosts, [*words, "--network", network, "-o", str(wires)])
+    live.osf(hosts, [*words, "--network", network, "-o", str(cluster_file)])
 
 
 def measure(folder: Path) -> None:
@@ -99,9 +99,9 @@ def _noted(hosts: Hosts, folder: Path, workload: str, pace: Pace) -> list[Noted]
     words = ["run", workload, "--scale", f"{scale:g}", "--executor", "horovod", "--timeline", str(noted)]
     words += [word for limit in pace.thresholds for word in ("--plan", f"horovod:{limit},{pace.cycle}ms")]
     words += ["--iterations", "1", "--repeat", "1", "-o", str(folder / f"{noted.name}.json")]
-    wires = wires_of(folder, ranks)
-    if pace.rate in wires.name and not wires.exists():
-        _bench(hosts, wires, pace.rate)
+    cluster_file = cluster_file_of(folder, ranks)
+    if pace.rate in cluster_file.name and not cluster_file.exists():
+        _bench(hosts, cluster_file, pace.rate)
     live.osf(hosts, words)
     paths = sorted(noted.iterdir(), key=lambda path: int(path.name.partition("-")[0]))
     return [
@@ -110,7 +110,7 @@ def _noted(hosts: Hosts, folder: Path, workload: str, pace: Pace) -> list[Noted]
     ]
 
 
-def wires_of(folder: Path, ranks: int) -> Path:
+def cluster_file_of(folder: Path, ranks: int) -> Path:
     """The path of the cluster file for so many ranks."""
     return folder / f"emulated-horovod-{ranks}x{RATES[0]}.json"
 
@@ -131,38 +131,38 @@ def _lines(rows: Iterable[Any]) -> str:
 
 
 def keep(folder: Path) -> None:
-    """Put what was formed, and the wires, beside this file."""
+    """Put what was formed, and the clusters, beside this file."""
     rows = [row for path in sorted(folder.glob("groups-*.json")) for row in json.loads(path.read_text())]
-    paths = [wires_of(folder, ranks) for ranks in (2, WORKERS)]
-    wires = [documents.document_of(load_cluster(path)) for path in paths if path.exists()]
-    GROUPS.write_text(_lines([*wires, *rows]))
+    paths = [cluster_file_of(folder, ranks) for ranks in (2, WORKERS)]
+    clusters = [documents.document_of(load_cluster(path)) for path in paths if path.exists()]
+    GROUPS.write_text(_lines([*clusters, *rows]))
 
 
 def kept() -> tuple[dict[int, Cluster], list[Noted]]:
-    """The wires by ranks, and what was formed."""
+    """The clusters by ranks, and what was formed."""
     rows = json.loads(GROUPS.read_text())
-    wires = [documents.decode_cluster(json.dumps(row).encode()) for row in rows if "kind" in row]
+    clusters = [documents.decode_cluster(json.dumps(row).encode()) for row in rows if "kind" in row]
     noted = [Noted(**row) for row in rows if "kind" not in row]
-    return {cluster.tables[0].workers: cluster for cluster in wires}, noted
+    return {cluster.tables[0].workers: cluster for cluster in clusters}, noted
 
 
-def expected(noted: Noted, wires: Mapping[int, Cluster]) -> list[int]:
+def expected(noted: Noted, clusters: Mapping[int, Cluster]) -> list[int]:
     """The bytes of the groups that are predicted, in order; prices do not matter where one cycle finds all."""
     workload = load_workload(noted.workload).scaled(noted.scale)
     pricing = Pricing.of(FREE, workers=noted.ranks)
     if noted.pace == PACES[1].words:
-        pricing = pricing_of(wires[noted.ranks], noted.ranks).under(HOROVOD.conditions | REPLAYED_ON_CPU)
+        pricing = pricing_of(clusters[noted.ranks], noted.ranks).under(HOROVOD.conditions | REPLAYED_ON_CPU)
     plan = make_plan(f"horovod:{noted.threshold},{noted.cycle}ms", workload, pricing)
     return [bucket.size for bucket in plan.buckets]
 
 
 def show() -> str:
     """A line for each timeline: how many iterations are exactly as predicted, and how many groups there are."""
-    wires, rows = kept()
+    clusters, rows = kept()
     found = ["| pace | workload | ranks | threshold | iterations | exact | groups that differ | predicted | measured |",
              "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for noted in rows:
-        wanted = expected(noted, wires)
+        wanted = expected(noted, clusters)
         iterations = [groups for count, groups in noted.formed for _ in range(count)]
         exact = sum(groups == wanted for groups in iterations)
         strange = median(sum((Counter(groups) - Counter(wanted)).values()) for groups in iterations)
@@ -171,14 +171,14 @@ def show() -> str:
         cells = (noted.pace, noted.workload, noted.ranks, noted.threshold, len(iterations), exact, f"{strange:g}",
                  len(wanted), span)  # fmt: skip
         found.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*found, "", *_verdicts(rows, wires), _missing(rows)])
+    return "\n".join([*found, "", *_verdicts(rows, clusters), _missing(rows)])
 
 
-def _verdicts(rows: Sequence[Noted], wires: Mapping[int, Cluster]) -> Iterator[str]:
+def _verdicts(rows: Sequence[Noted], clusters: Mapping[int, Cluster]) -> Iterator[str]:
     for pace in PACES:
         for thresholds, words in ((SMALL, "formed exactly as predicted"), (LARGE, "of as many groups, or one off")):
             chosen = [row for row in rows if row.pace == pace.words and row.threshold in thresholds]
-            held = [_share(row, expected(row, wires), thresholds is SMALL) for row in chosen]
+            held = [_share(row, expected(row, clusters), thresholds is SMALL) for row in chosen]
             if chosen:
                 whole = sum(share == 1 for share in held)
                 yield (

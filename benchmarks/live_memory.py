@@ -4,9 +4,9 @@
     python benchmarks/live_memory.py FOLDER          # measure what is not in FOLDER yet: ten minutes
     python benchmarks/live_memory.py FOLDER --keep   # put what FOLDER holds among the project's profiles
 
-The wires are those of benchmarks/live_sparse.py, as they were measured there. ResNet-50 with the times of a V100 is
-replayed, so many times as slow as the wires are slower than 10 Gbit/s Ethernet between 16 workers. For each limit three
-runs: DDP with its defaults at its largest batch that fits, and the executor with the plan and the batch that the
+The network is that of benchmarks/live_sparse.py, as measured there. ResNet-50 with the times of a V100 is
+replayed, so many times as slow as the network is slower than 10 Gbit/s Ethernet between 16 workers. For each limit
+three runs: DDP with its defaults at its largest batch that fits, and the executor with the plan and the batch that the
 planner finds, dense, and sparse with mirror weights. A replay has no activations, so whether plans fit is not seen here
 (benchmarks/memory.py holds such plans against tensors). Entries are chosen at the real speed of a core while all else
 is slowed, so that choosing is cheaper beside the rest than on a GPU at 10 Gbit/s. Needs root, iproute2 and torch, and
@@ -32,7 +32,7 @@ from osfmodel.entities.executors import RUNTIME  # noqa: E402
 from osfmodel.entities.files.measurements import load_measurements, save_measurements  # noqa: E402
 from osfmodel.entities.units import MIB  # noqa: E402
 from osfmodel.ledger.sources import emulated_ddp  # noqa: E402
-from osfmodel.planning.memory.demand import Candidate, Demand  # noqa: E402
+from osfmodel.planning.memory.budget import Candidate, MemoryBudget  # noqa: E402
 from osfmodel.planning.memory.search import tune_memory  # noqa: E402
 from tests.live.cluster import emulated  # noqa: E402
 
@@ -71,8 +71,8 @@ def cases() -> Iterator[Case]:
     workload = osf.load_workload(WORKLOAD).scaled(SCALE)
     for limit in LIMITS:
         room = limit * 1024 * MIB
-        dense = tune_memory(workload, cluster, WORKERS, Demand(room))
-        sparse = tune_memory(workload, cluster, WORKERS, Demand(room, density=DENSITY, mirror=True))
+        dense = tune_memory(workload, cluster, WORKERS, MemoryBudget(room))
+        sparse = tune_memory(workload, cluster, WORKERS, MemoryBudget(room, density=DENSITY, mirror=True))
         if dense.before is not None:
             yield Case(limit, BEFORE, dense.before)
         yield Case(limit, DENSE, dense.after)
@@ -102,11 +102,13 @@ def measure(folder: Path) -> None:
 
 def keep(folder: Path) -> None:
     """Put the runs where the profiles are."""
-    wires = f"{live_sparse.NAME}-{WORKERS}x{RATE}"
+    cluster = f"{live_sparse.NAME}-{WORKERS}x{RATE}"
     stems = [f"{limit}GiB-{way}" for limit in LIMITS for way in (BEFORE, DENSE, SPARSE)]
     files = [folder / f"{stem}.json" for stem in stems]
     runs = [run for file in files if file.exists() for run in load_measurements(file)]
-    save_measurements(NAME, [replace(run, cluster=wires) for run in runs], ROOT / f"profiles/measurements/{NAME}.json")
+    save_measurements(
+        NAME, [replace(run, cluster=cluster) for run in runs], ROOT / f"profiles/measurements/{NAME}.json"
+    )
 
 
 def show() -> Iterator[str]:

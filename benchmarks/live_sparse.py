@@ -4,7 +4,7 @@
     python benchmarks/live_sparse.py FOLDER          # measure what is not in FOLDER yet: half an hour
     python benchmarks/live_sparse.py FOLDER --keep   # put what FOLDER holds among the project's profiles
 
-Needs root, iproute2 and torch. For each rate the wires, and what sparse buckets compute, are measured once with ``osf
+Needs root, iproute2 and torch. For each rate the network, and what sparse buckets compute, are measured once with ``osf
 bench`` right before; then each workload is replayed under all plans, by turns. To choose what is sent is real work of
 all ranks at once on the cores of this machine, in the bench as in the runs. Lest ranks that compute keep the cores from
 those that communicate, the machine's time slice of real-time processes is set to 1 ms (a tick) meanwhile, and then to
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
     rate: str
 
     @property
-    def wires(self) -> str:
+    def cluster(self) -> str:
         """The name of the cluster."""
         return f"{NAME}-{self.workers}x{self.rate}"
 
@@ -98,13 +98,20 @@ def measure(folder: Path) -> None:
         if (folder / setting.file).exists():
             continue
         with sliced(), emulated(setting.workers, setting.rate) as hosts:
-            wires = folder / f"{setting.wires}.json"
-            if not wires.exists():
+            cluster_file = folder / f"{setting.cluster}.json"
+            if not cluster_file.exists():
                 network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--compute", "none", "--network", network]
                 words += ["--collective", "all_reduce", "--collective", "all_gather"]
-                live.osf(hosts, [*words, "-o", str(wires)])
-            words = ["run", setting.workload, "--scale", f"{SCALES[setting.workload]:g}", "--cluster", str(wires)]
+                live.osf(hosts, [*words, "-o", str(cluster_file)])
+            words = [
+                "run",
+                setting.workload,
+                "--scale",
+                f"{SCALES[setting.workload]:g}",
+                "--cluster",
+                str(cluster_file),
+            ]
             words += ["--gradient-as-bucket-view"]
             words += [word for plan in (*DENSE, *SPARSE) for word in ("--plan", plan)]
             words += ["--iterations", str(ITERATIONS), "--repeat", str(live.REPEATS)]
@@ -119,14 +126,14 @@ def measure(folder: Path) -> None:
 
 
 def keep(folder: Path) -> None:
-    """Put the wires and the runs where the profiles are."""
-    for name in dict.fromkeys(setting.wires for setting in settings()):
+    """Put the clusters and the runs where the profiles are."""
+    for name in dict.fromkeys(setting.cluster for setting in settings()):
         cluster = load_cluster(folder / f"{name}.json")
         source = replace(cluster.source, licence=live.LICENCE)
         profiles.save(replace(cluster, source=source), ROOT / f"profiles/clusters/{name}.json")
     runs: list[Measurement] = []
     for setting in settings():
-        runs += [replace(run, cluster=setting.wires) for run in load_measurements(folder / setting.file)]
+        runs += [replace(run, cluster=setting.cluster) for run in load_measurements(folder / setting.file)]
     counts = " or ".join(map(str, sorted({len(run.samples) for run in runs})))
     source = replace(
         runs[0].source, conditions=re.sub(r"\d+ iterations", f"{counts} iterations", runs[0].source.conditions)

@@ -48,7 +48,7 @@ from osfmodel.entities.source import Source
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger.sources.peak_memory import PRICING, judge
-from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.runtime import executor
 from osfmodel.runtime.executor import admission, error_feedback, largest, messages, release
@@ -159,7 +159,7 @@ def planned(workload: Workload, size: int) -> Plan:
         timeline = predict_timeline(seen, plan, pricing_of(cluster, WORKERS))
         peaks.append(memory_of(seen, plan, timeline, WORKERS).peak.bytes)
     dense, least = peaks
-    demand = Demand(
+    demand = MemoryBudget(
         round((least + MARGIN * (dense - least)) / (1 + HEADROOM)), density=DENSITY, mirror=True, batch_size=size
     )
     return replace(tune_memory(timed, cluster, WORKERS, demand).after.plan, workload=workload.name)

@@ -23,10 +23,11 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.engine.sparse import sparsely
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import one_by_one
-from osfmodel.entities.units import MIB, show_bytes, show_time
-from osfmodel.planning.memory.demand import Demand
+from osfmodel.entities.units import MIB
+from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -70,7 +71,7 @@ def conflict(workload: osf.Workload, cluster: osf.Cluster, workers: int) -> list
     for density in (None, DENSITY):
         name = f"planned, {'dense' if density is None else 'sparse'}"
         try:
-            demand = Demand(limit, density=density, batch_size=workload.batch_size)
+            demand = MemoryBudget(limit, density=density, batch_size=workload.batch_size)
             fit = tune_memory(workload, cluster, workers, demand).after
         except PlanError:
             continue
@@ -93,9 +94,9 @@ def gains(workload: osf.Workload, cluster: osf.Cluster) -> Iterator[list[str]]:
     for gibibytes in LIMITS:
         for workers in WORKERS:
             row = [f"{gibibytes} GiB", str(workers)]
-            for wires, density in ((cluster, None), (cluster, DENSITY), (selecting, DENSITY)):
+            for seen, density in ((cluster, None), (cluster, DENSITY), (selecting, DENSITY)):
                 try:
-                    tuning = tune_memory(workload, wires, workers, Demand(gibibytes * 1024 * MIB, density=density))
+                    tuning = tune_memory(workload, seen, workers, MemoryBudget(gibibytes * 1024 * MIB, density=density))
                 except PlanError:
                     row += ["does not fit"] * (3 if density is None else 2)
                     continue

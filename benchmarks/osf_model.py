@@ -75,7 +75,7 @@ def _horovod(plan: str) -> Judge:
 
 def _constant(conditions: Mapping[str, str], workload: Workload, pricing: Pricing) -> Plan:
     """A buffer of the run's threshold with its cycle time and the measured negotiation."""
-    loop = horovod.stated(conditions, workload)
+    loop = horovod.from_conditions(conditions, workload)
     return osf_model.fused(workload, osf_model.Fusion(loop.threshold, loop.cycle, pricing.effects.negotiation))
 
 

@@ -19,7 +19,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import osfmodel as osf
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from tests.live import explained
 
 

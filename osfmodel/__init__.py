@@ -72,8 +72,9 @@ if TYPE_CHECKING:
     from osfmodel.planning.economics import economics as economics
     from osfmodel.planning.economics import knee as knee
     from osfmodel.planning.explaining import explain as explain
-    from osfmodel.planning.memory.demand import Demand as Demand
-    from osfmodel.planning.memory.demand import MemoryTuning as MemoryTuning
+    from osfmodel.planning.memory.budget import Demand as Demand
+    from osfmodel.planning.memory.budget import MemoryBudget as MemoryBudget
+    from osfmodel.planning.memory.budget import MemoryTuning as MemoryTuning
     from osfmodel.planning.memory.search import tune_memory as tune_memory
     from osfmodel.planning.predictions import compare as compare
     from osfmodel.planning.predictions import predict as predict
@@ -117,7 +118,7 @@ PUBLIC = {
     "entities.workload": "Layer Segment Workload",
     "planning.economics": "Economics economics knee",
     "planning.explaining": "explain",
-    "planning.memory.demand": "Demand MemoryTuning",
+    "planning.memory.budget": "Demand MemoryBudget MemoryTuning",
     "planning.memory.search": "tune_memory",
     "planning.predictions": "compare predict",
     "planning.results": "Comparison Outcome Prediction Tuning",

@@ -165,7 +165,7 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
 def _errors(one: Checked) -> Sequence[str]:
     absolute = [_percent(error) for error in (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)]
     bias = "" if one.bias is None else f"{one.bias:+.1%}"
-    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, _cell(LEDGER[one.source].meaning)
+    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, _cell(LEDGER[one.source].summary)
 
 
 def _fitted(checked: Sequence[Checked]) -> Iterable[Sequence[str]]:

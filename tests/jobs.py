@@ -1,4 +1,4 @@
-"""Jobs made up as traces: ranks that compute, send buckets in order over one wire, and wait before the update."""
+"""Jobs made up as traces: ranks that compute, send buckets in order over one link, and wait before the update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Job:
     slowness:  by rank, what computation takes, as a multiple
     stalls:    by rank, seconds of waiting for the data loader at the beginning of a step
     stuck:     by place in the order of sending, seconds that a message takes longer than its like
-    hold:      seconds for which every bucket is held back with idle wires
+    hold:      seconds for which every bucket is held back while the network is idle
     used_map:  whether a map of used parameters is sent at the end of backward
     idle:      seconds after the update in which nothing happens
     ddp:       whether the trace shows DDP
@@ -58,7 +58,7 @@ class _Rank:
     collectives: list
 
     def submitted(self, time, job):
-        """When the host had submitted what the device does at ``time``."""
+        """Time at which the host had submitted the device's work of ``time``."""
         return self.start + (time - self.start) / job.lead
 
     def work(self, seconds):

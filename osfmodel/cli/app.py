@@ -37,7 +37,7 @@ COMMANDS = {
     "profile": "osfmodel.cli.profile:profile_command",
     "list": "osfmodel.cli.listing:list_command",
 }
-"""The place of each command's function; its module is loaded only when the command is asked for."""
+"""Module and function of each command; the module is loaded only when the command is used."""
 
 
 EXAMPLES = {
@@ -123,7 +123,7 @@ def _example_of(error: click.ClickException) -> str:
 
 
 class NameOrFile(click.ParamType):  # type: ignore[type-arg]
-    """A name out of those that ``known`` gives, or a path; completes to both."""
+    """A parameter that takes a name out of ``known()`` or a path; shell completion offers both."""
 
     def __init__(self, name: str, known: Callable[[], Iterable[str]]) -> None:
         self.name, self.known = name, known
@@ -285,7 +285,7 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
 
 
 def require_other(output: str | None, files: Sequence[str]) -> None:
-    """Raise UsageError if ``output`` is one of the files that are read, also in a folder of them."""
+    """Raise UsageError if ``output`` is an input file, or a file in an input folder."""
     if output in (None, "-"):
         return
     target = Path(str(output))

@@ -38,7 +38,7 @@ from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
 
 LONGEST_NAME = 200
-"""Bytes of a name that makes a file's: with its ending, and what a file is called while it is written, below 255."""
+"""Most bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 
 UNSAID = OptionGroup("If the file does not say it")
@@ -112,7 +112,7 @@ def import_command(
     if kind == "measurements":  # what it names is not written beside it
         nouns = [replace(run, workload=UNKNOWN, cluster=UNKNOWN) for run in nouns if isinstance(run, Measurement)]
     if cost_model is not None:
-        nouns = [fitted(noun, cost_model) for noun in wires(nouns)]
+        nouns = [fitted(noun, cost_model) for noun in clusters_in(nouns)]
     else:
         tell_jumps(nouns)
     write(nouns, output, files, title)
@@ -122,7 +122,9 @@ def import_each(files: Sequence[str], title: str, hints: Hints, form: str | None
     """The nouns in one file; several files become one cluster named ``title``, with all their tables."""
     found = [(file, import_one(file, replace(hints, name=hints.name or stem(file)), form)) for file in files]
     found = [(file, of_kind(nouns, kind, file)) for file, nouns in found]
-    return found[0][1] if len(found) == 1 else [as_one_cluster([(file, wires(nouns)) for file, nouns in found], title)]
+    if len(found) == 1:
+        return found[0][1]
+    return [as_one_cluster([(file, clusters_in(nouns)) for file, nouns in found], title)]
 
 
 def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun]:
@@ -134,7 +136,7 @@ def of_kind(nouns: Sequence[Noun], kind: str | None, file: str) -> Sequence[Noun
     return chosen
 
 
-def wires(nouns: Sequence[Noun]) -> Sequence[Noun]:
+def clusters_in(nouns: Sequence[Noun]) -> Sequence[Noun]:
     """The clusters among the nouns; all nouns if there is none, so that the caller can refuse them by name."""
     return [noun for noun in nouns if isinstance(noun, Cluster)] or nouns
 

@@ -54,8 +54,8 @@ def _entries(table: Mapping[str, Any]) -> Callable[[], Listing]:
 
 def _plans() -> Listing:
     """Plans with a fixed name, then examples of plans with parameters."""
-    families = [pair for family in FAMILIES.values() for pair in family.meanings().items()]
-    examples = [Entry(name, SimpleNamespace(meaning=meaning)) for name, meaning in families]
+    families = [pair for family in FAMILIES.values() for pair in family.summaries().items()]
+    examples = [Entry(name, SimpleNamespace(summary=text)) for name, text in families]
     return Listing([*(Entry(*pair) for pair in NAMED_PLANS.items()), *examples], [])
 
 

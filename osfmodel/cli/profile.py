@@ -16,11 +16,11 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
+from osfmodel.entities.display import how_many, show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import LOCAL
 from osfmodel.entities.files import documents
 from osfmodel.entities.plan import in_one
-from osfmodel.entities.units import how_many, show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler import WARM_UP
 from osfmodel.runtime.profiler.driving import DTYPES, Driving, Measured, batch_fit, default_device, measure, with_fit
@@ -192,7 +192,7 @@ def _write(workload: Workload, output: str | None) -> Path:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Turn SIGTERM, as a batch system sends it, into Ctrl-C meanwhile, so that finished steps are kept.
+    """A context in which SIGTERM, as batch systems send it, acts as Ctrl-C, so that finished steps are kept.
 
     Signals that were ignored stay ignored. Yields a function that raises KeyboardInterrupt again if one came before:
     inside the callback of a weak reference to a tensor, for one, the interpreter only prints the exception.

@@ -13,9 +13,9 @@ from osfmodel.cli.groups import OUTPUT, TRACES, GroupedCommand
 from osfmodel.cli.options import named_or_file, plan_option, target_option
 from osfmodel.cli.options.subject import Subject, load_subject, subject_options, warn_of_batches
 from osfmodel.cli.options.traces import load_job, trace_options
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import DataError, UsageError
 from osfmodel.entities.files import profiles
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.version import __version__
 from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints

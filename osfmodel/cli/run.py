@@ -140,7 +140,7 @@ def _shown(runs: Sequence[Measurement]) -> int:
 
 
 def _require_possible(row: ExecutorRow, asked: RunRequest, backend: str | None, given: set[str]) -> None:
-    """Raise UsageError for settings or ``given`` options that the executor does not support, or lacks but needs."""
+    """Raise UsageError for settings or ``given`` options that the executor does not support, and for missing ones."""
     support = RUNNING[row.name]
     if any(map(is_executed, asked.plans)) and not support.in_turn:
         raise UsageError(

@@ -13,8 +13,8 @@ import click
 from osfmodel.cli.app import OneOf, line, parse_limit, print_text, teller
 from osfmodel.cli.groups import OUTPUT, PRICES, RULES, WHAT_IF, OptionGroup
 from osfmodel.cli.options.subject import Subject
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import UsageError
-from osfmodel.entities.units import show_time
 from osfmodel.solve.solution import Limits
 from osfmodel.targets import CONFIG_TARGETS
 
@@ -55,7 +55,7 @@ def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tune_live_command(subject: Subject, params: Mapping[str, Any], limits: Limits, executor: bool) -> None:
-    """Tune live on this rank, and show the result on rank 0; with ``executor``, try the executor's plans as well."""
+    """Tune live on this rank and show the result on rank 0; with ``executor``, also try the executor's plans."""
     if not CONFIG_TARGETS[params["target"]].live:
         raise UsageError(f"--for {params['target']} does not work with --live, which trains with PyTorch alone")
     _require_sensible(subject.workload_name, params)

@@ -64,7 +64,7 @@ def require_executor(ctx: click.Context) -> None:
 
 def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
     """Find the plan and print it."""
-    from osfmodel.planning.memory.demand import Demand
+    from osfmodel.planning.memory.budget import MemoryBudget
     from osfmodel.planning.memory.search import tune_memory
     from osfmodel.show.documents.memory import MemoryTuned  # not loaded where osf tune tunes something else
 
@@ -72,7 +72,7 @@ def tune_memory_command(subject: Subject, params: Mapping[str, Any]) -> None:
     counts = parse_workers(params["workers"], cluster)
     if len(counts) > 1:
         raise UsageError(f"--workers {params['workers']}: --memory plans for one worker count")
-    demand = Demand(
+    demand = MemoryBudget(
         parse_room(params["memory"]),
         params["optimizer"],
         parse_density(params["density"] or DENSITY) if params["sparse"] else None,

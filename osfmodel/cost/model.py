@@ -15,7 +15,7 @@ class CostModel(NamedTuple):
 
     cost:    (cluster, workers, collective) -> Cost; two workers or more
     fit:     (all-reduce samples, gpus_per_node) -> Fit, whose parameters make a cluster that ``cost`` can price
-    meaning: shown by ``osf list``
+    summary: shown by ``osf list``
     counts:  (cluster) -> the worker counts that it can price for all-reduce; empty if it can price any
     uncertainty: relative error of its prices on tables held out, for a model that prices without a measurement
     link_parameters: those of bandwidth and latency that describe a link, so that a value can replace them
@@ -30,7 +30,7 @@ class CostModel(NamedTuple):
 
     cost: Callable[[Cluster, int, str], Cost]
     fit: Callable[[Sequence[Sample], int], Fit]
-    meaning: str
+    summary: str
     counts: Callable[[Cluster], tuple[int, ...]] = lambda cluster: ()
     uncertainty: float = 0
     link_parameters: tuple[str, ...] = ()

@@ -61,7 +61,7 @@ class Way(NamedTuple):
 
 
 UNCERTAINTY = 0.4
-"""Relative error below which nine tenths of its prices stayed on devices held out (benchmarks/nccl_model.py)."""
+"""90th percentile of the relative error of prices on devices held out (benchmarks/nccl_model.py)."""
 
 
 def cost(cluster: Cluster, workers: int, collective: str) -> AffineCost:
@@ -207,7 +207,7 @@ def _bends_up(values: Array, i: int, j: int, k: int) -> bool:
 
 
 GRID = 2.0 ** np.arange(6, 37)
-"""Sizes in bytes between which a price is a straight line: powers of two, 64 B to 64 GiB."""
+"""Sizes in bytes at which prices are computed, with straight lines between: powers of two, 64 B to 64 GiB."""
 
 
 def _tree_bytes(protocol: str) -> Array:

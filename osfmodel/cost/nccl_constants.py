@@ -115,7 +115,7 @@ MESH_LINKS = 6
 
 
 class GpuModel(NamedTuple):
-    """A GPU as NCCL sees it: generation, fabric inside a node, and bytes per second of the bus from each GPU."""
+    """Properties of a GPU in NCCL's tuner: generation, fabric inside a node, and bytes per second of each GPU's bus."""
 
     generation: str
     fabric: str

@@ -24,7 +24,7 @@ from osfmodel.entities.cluster import Cluster, NcclShape
 from osfmodel.entities.errors import CostError
 
 PRIOR = 1e-3
-"""Weight of log(fitted / start) beside the errors; it settles what the samples do not (which of two latencies)."""
+"""Weight of log(fitted / start) in the loss; it decides between parameters that samples cannot tell apart."""
 SHORTEST = 1e-15
 """Seconds below which a price is rounding error."""
 WIDEST = 8.0

@@ -23,11 +23,13 @@ import numpy as np
 
 from osfmodel.cost.shapes import AffineCost, Cost, TableCost
 from osfmodel.entities.checks import require_count
+from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import CostError
 from osfmodel.entities.executors import RUNTIME, ExecutorRow, executor_of
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import plain_sum
+from osfmodel.entities.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,10 @@ class Pricing:
                 object.__setattr__(self, name, {kind: cost.plus(launch) for kind, cost in prices.items()})
             object.__setattr__(self, "effects", self.effects.apart_from_cost)
 
+    def __repr__(self) -> str:
+        prices = ", ".join(f"{kind} {show_time(float(cost(MIB)))}" for kind, cost in self.costs.items())
+        return brief(self, f"{how_many(self.workers, 'worker')}, 1 MiB: {prices}")
+
     @staticmethod
     def of(cost: Cost, effects: Effects = NO_EFFECTS, workers: int = 1) -> Pricing:
         """Prices from the cost of an all-reduce, of which reduce-scatter and all-gather cost half each."""
@@ -78,13 +84,13 @@ class Pricing:
         return objective if self.in_flight == 1 else replace(objective, channels=objective.channels * self.in_flight)
 
     def for_rules(self, objective: Objective, executor: ExecutorRow | None = None) -> Pricing:
-        """Prices for plans under these rules; without an executor, rules other than the plain ones need ours."""
+        """Prices for plans under these rules; without an executor, osf.execute's for rules beyond the plain ones."""
         if executor is not None:
             return self.under(executor.conditions)
         return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """Prices for a plan whose executor is not given: a framework's or, if no framework can carry it out, ours."""
+        """Prices for a plan whose executor is not given: a framework's or, if none can carry it out, osf.execute's."""
         return self if plan.plain else self.under(RUNTIME.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
@@ -159,7 +165,7 @@ def _table(cost: TableCost) -> Callable[[int], tuple[float, float]]:
 
 
 COARSE = 1000
-"""Steps in 1/g of the search that brackets the best gain; also the largest gain that is tried."""
+"""Steps in 1/g of the search that brackets the best gain g, and the largest gain tried."""
 
 
 UNBOUNDED = 0.99 * COARSE

@@ -54,7 +54,7 @@ def _link(cluster: Cluster, link: Link | None, hops: float, which: str) -> Link:
 
 
 def loads(workers: int, gpus_per_node: int, nics_per_node: int) -> tuple[float, float, float, float, float]:
-    """Factors of each figure: one, hops and bytes per byte in a node, and the same between nodes."""
+    """Regressors: 1, then hops and bytes sent per byte of message, inside a node and between nodes."""
     _, nodes, fullest, emptiest = layout = layout_of(workers, gpus_per_node)
     between = 2 * (nodes - 1) / nodes * layout.sharing(nics_per_node) / emptiest
     return 1.0, 2 * (fullest - 1), 2 * (fullest - 1) / fullest, 2 * ceil(log2(nodes)), between

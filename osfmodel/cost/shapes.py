@@ -160,4 +160,4 @@ def _last_slope(sizes: tuple[int, ...], times: tuple[float, ...]) -> float:
 Cost: TypeAlias = AffineCost | TableCost
 
 FREE = AffineCost(((0.0, 0.0),))
-"""The cost of communication for a single worker: nothing."""
+"""The cost of communication for a single worker: zero seconds."""

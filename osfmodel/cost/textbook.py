@@ -224,11 +224,11 @@ def fit(samples: Sequence[Sample], gpus_per_node: int, algorithm: str) -> Fit:
     return Fit.of(samples, links, [residuals[i] for i in range(len(samples))])
 
 
-def _model(algorithm: str, meaning: str) -> CostModel:
+def _model(algorithm: str, summary: str) -> CostModel:
     return CostModel(
         partial(cost, algorithm=algorithm),
         partial(fit, algorithm=algorithm),
-        meaning,
+        summary,
         link_parameters=LINK,
         rates=rates,
         from_spec=partial(from_spec, algorithm=algorithm),

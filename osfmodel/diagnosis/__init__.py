@@ -1,4 +1,4 @@
-"""Looks back: where the time of traced steps went, and the cost of each cause."""
+"""Diagnosis of traced steps: the parts of their time, and the cost of each cause."""
 
 from __future__ import annotations
 

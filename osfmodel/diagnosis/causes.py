@@ -22,7 +22,7 @@ class Cause:
     """A possible cause of lost time in a step.
 
     without:         seconds of the step without it and all causes before it in the table
-    meaning:         the state of the job once it is taken away
+    summary:         the state of the job once it is taken away
     label:           its name in tables, if not its key
     sentence:        about a job that it limits, given the seconds that it costs
     of_network:      whether it is about communication, not about a rank
@@ -34,7 +34,7 @@ class Cause:
     """
 
     without: Callable[[Replays], float]
-    meaning: str
+    summary: str
     sentence: Callable[[Explanation, float], str]
     of_network: bool = False
     of_rank: bool = False

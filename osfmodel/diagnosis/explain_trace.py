@@ -17,16 +17,16 @@ from osfmodel.diagnosis.explanation import bucket_rows
 from osfmodel.diagnosis.replay import Replays, SeenStep, StartupShare, median_place, messages
 from osfmodel.diagnosis.waits import mean, parts_of
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Trace
-from osfmodel.entities.units import show_time
 from osfmodel.formats.traces import measurement_of
 from osfmodel.formats.traces.network import SEVERAL_SIZES
 from osfmodel.formats.traces.usual import unsteady, usual_steps, with_shared_steps, with_steps
 
 WORTH = 0.05
-"""Part of a step that a cause must cost to be named as the limit. Cheaper causes are not worth a search."""
+"""Fraction of a step that a cause must cost to be named as the limit."""
 REPLAY_ERROR = 0.1
 """Relative error of the replay from which a remark mentions it."""
 TWO_TIMES = 0.02
@@ -174,7 +174,7 @@ def _ranks(trace: Trace, seen: Steps, usual: Sequence[int]) -> tuple[RankParts, 
 
 
 def _unknown(one: Explanation) -> tuple[str, ...]:
-    """Remarks on what the trace does not tell, and on results that are rough."""
+    """Remarks on data missing from the trace and on rough results."""
     found = []
     if len(one.ranks) == 1 and one.workers > 1 and one.buckets:
         found.append(

@@ -9,18 +9,19 @@ from typing import Any
 
 from osfmodel.diagnosis.replay import SeenStep
 from osfmodel.diagnosis.waits import LocalClock, Parts, Sent
+from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.trace import Collective
 
 COMPUTE = "compute"
-"""The limit of a job without another cause: its computation, which is left when all causes are taken away."""
-COMPUTE_MEANING = "what is left: the device computes or copies"
-"""The meaning of COMPUTE in half a line, as causes have theirs."""
+"""Key of computation, the limit of a job once all causes are removed."""
+COMPUTE_SUMMARY = "what is left: the device computes or copies"
+"""The summary of COMPUTE, as causes have theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """Seconds that each cause costs in one step; ``replayed``: seconds of the replay with all causes in it."""
+    """Seconds saved by removing each cause from one step; ``replayed``: seconds of the replay with all causes."""
 
     replayed: float
     seconds: Mapping[str, float]
@@ -42,6 +43,10 @@ class Remedy:
     throughput: float | None
     by: str
     note: str = ""
+
+    def __repr__(self) -> str:
+        time = "no price" if self.step_time is None else f"{show_time(self.step_time)} per step, by the {self.by}"
+        return brief(self, f"{self.name}: {time}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class Explanation:
     workers: int
     cluster: str | None
     ranks: tuple[RankParts, ...]
-    steps: tuple[StepParts, ...] = field(repr=False)
+    steps: tuple[StepParts, ...]
     step_time: float
     parts: Parts
     gains: Mapping[str, float]
@@ -101,14 +106,18 @@ class Explanation:
     straggler: int | None
     network: str | None
     verdict: str
-    buckets: tuple[BucketRow, ...] = field(repr=False)
+    buckets: tuple[BucketRow, ...]
     sender: int = 0
     remarks: tuple[str, ...] = ()
     remedies: tuple[Remedy, ...] = ()
 
+    def __repr__(self) -> str:
+        job = f"{self.name}, {how_many(self.workers, 'worker')}"
+        return brief(self, f"{job}: {show_time(self.step_time)} per step, limited by {self.cause}")
+
     @property
     def left(self) -> float:
-        """Seconds of computation and copies, which no cause costs."""
+        """Seconds of computation and copies that remain when all causes are removed."""
         return max(0.0, self.replayed - plain_sum(self.gains.values()))
 
     def part(self, cause: str) -> float:

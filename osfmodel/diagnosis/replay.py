@@ -74,7 +74,7 @@ class Scene:
 def _waited(
     lane: RankLane, left: list[tuple[float, Key]], until: float, shift: float, times: Mapping[Key, float]
 ) -> float:
-    """Seconds by which the rank is behind its own work at ``until``; removes the waits before that from ``left``."""
+    """Seconds of waiting up to ``until`` of the rank's own work; removes those waits from ``left``."""
     while left and left[0][0] <= until and left[0][1] in times:
         position, key = left.pop(0)
         shift = max(shift, times[key] - lane.offset - position)
@@ -83,7 +83,7 @@ def _waited(
 
 @dataclass(frozen=True, slots=True)
 class SeenStep:
-    """A step of one rank with its messages and waits, found once."""
+    """A step of one rank with its messages and waits, computed once."""
 
     step: Step
     sent: tuple[Sent, ...]
@@ -179,7 +179,7 @@ or on a busy host, does not depend on bytes.
 
 
 class Replays:
-    """Replays of a step of ``ranks``; each leaves out what the replays above it do, and more. Times in seconds.
+    """Replays of a step of ``ranks``; each method removes one more cause than the one above it. Times in seconds.
 
     ``usual`` is the rank with the median own work: replays of a single rank are of this one.
     """
@@ -195,7 +195,7 @@ class Replays:
         self._maps = {one.key for one in self.usual.sent if used_map(one.collective.kind, one.collective.dtype)}
 
     def as_traced(self) -> float:
-        """Seconds with nothing left out."""
+        """Seconds with all causes."""
         return scene(self.ranks, lambda step: ()).duration
 
     def with_input_there(self) -> float:
@@ -227,7 +227,7 @@ class Replays:
         return flowing(self.usual, times, self._inputs).duration
 
     def without_messages(self) -> float:
-        """Seconds if, in addition, nothing waited for messages: the usual rank's own work."""
+        """Seconds if, in addition, messages took no time: the usual rank's own work."""
         return self.usual.own_work
 
     def never_idle(self) -> float:

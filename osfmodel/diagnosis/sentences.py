@@ -6,8 +6,8 @@ from statistics import median
 
 from osfmodel.diagnosis.explanation import Explanation
 from osfmodel.diagnosis.waits import used_map
+from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import how_many, show_bytes, show_time
 
 
 def what_it_costs(one: Explanation, seconds: float) -> str:
@@ -101,7 +101,7 @@ def bandwidth(one: Explanation, seconds: float) -> str:
 
 
 def network_or_rank(one: Explanation) -> str:
-    """An introduction to a sentence on the network, if waits for a slower rank cannot be told from transfer."""
+    """A caveat before a sentence on the network, if waits for a slower rank cannot be told from transfer."""
     traces = "the trace of one rank does not tell which: give those of all"
     if len(one.ranks) > 1:
         traces = "these traces do not tell which"

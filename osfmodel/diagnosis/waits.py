@@ -14,7 +14,7 @@ from osfmodel.entities.workload import holds_gradients
 from osfmodel.formats.traces.buckets import carried, filled, wire_times
 
 COMPLETE = 0.02
-"""Largest part of the bytes sent that the seen gradients may lack and still count as complete."""
+"""Largest fraction of the bytes sent that may be missing from the recorded gradients."""
 ROUNDING = 1e-9
 """Rounding error in sums of times, in seconds: a message that starts when another ends is not held back."""
 EVEN = 16
@@ -88,7 +88,7 @@ def _held(step: Step) -> dict[int, Sequence[GradientReady]]:
 
 
 def _earliest(step: Step) -> dict[int, float]:
-    """When as many gradient elements were ready as each bucket and all before it have; empty if sizes differ."""
+    """Time at which enough gradient elements were ready for each bucket and all before it; empty if sizes differ."""
     buckets = step.reductions
     ordered = sorted(step.gradients, key=lambda one: one.ready)
     there = list(accumulate(one.elements or 0 for one in ordered))
@@ -112,7 +112,7 @@ def _pieces(mine: Sequence[GradientReady], before: float, ready: float) -> tuple
 
 
 GRAIN = 5e-5
-"""Seconds by which a collective may seem to end after the wait that it ended: clocks differ by as much."""
+"""Seconds by which a collective may appear to end after the wait that it ended, since clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)

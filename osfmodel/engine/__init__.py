@@ -39,7 +39,7 @@ def simulate(workload: Workload, plan: Plan, pricing: Pricing) -> Timeline:
 
 
 def without_priority(workload: Workload, plan: Plan, pricing: Pricing) -> Plan:
-    """``plan`` without its credit: the buckets in the order in which it would send them here, now fixed.
+    """``plan`` without its credit: its buckets in a fixed order, the one in which they would be sent here.
 
     The use of priority is lost: where computation or the network is not as predicted, a more urgent bucket
     no longer overtakes. Nor is there a limit to the bytes handed over: with one channel that changes nothing, since one

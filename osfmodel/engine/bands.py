@@ -32,13 +32,13 @@ BANDWIDTH_EDGES = (0.3e9, 1e9, 3e9, 3e10)
 Edges are a choice: with either kind halved or doubled, bands cover 91 to 94 % of the rows of sources held out instead
 of 93 %, and 85 to 92 % on average over the sources instead of 97 % (profiles/make_bands.py)."""
 PART = 0.9
-"""Part of each source's runs that a band holds."""
+"""Fraction of each source's runs that an error band covers."""
 ENOUGH = 8
 """Runs that a cell needs for a band of its own. With 4, 88 % are covered on average over the sources, with 16 97 %."""
 
 
 class Regime(NamedTuple):
-    """communication_ratio: seconds in collectives per second of computation; bandwidth: bytes/s, see above."""
+    """A kind of set-up: seconds in collectives per second of computation, and its bandwidth in bytes/s."""
 
     communication_ratio: float
     bandwidth: float
@@ -51,7 +51,9 @@ class Regime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """half_width: |predicted / measured - 1| that nine tenths of the runs of each of ``sources`` stayed below
+    """The error band of a regime.
+
+    half_width: |predicted / measured - 1| that 90 % of the runs of each of ``sources`` stayed below
     runs:       number of runs of this regime
     nearest:    whether the runs are of the nearest regime, because its own has too few
     """
@@ -62,7 +64,7 @@ class Band:
     nearest: bool = False
 
     def interval(self, time: float) -> tuple[float, float]:
-        """The interval in which a measurement is expected if ``time`` is predicted."""
+        """The interval of measured times to expect if ``time`` is predicted."""
         return time / (1 + self.half_width), time / (1 - self.half_width) if self.half_width < 1 else math.inf
 
 

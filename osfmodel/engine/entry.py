@@ -15,14 +15,14 @@ class Engine(NamedTuple):
     """An entry of ENGINES.
 
     carry_out: (workload, plan, pricing) -> Timeline; PlanError for a plan that it cannot model
-    meaning:   shown by ``osf list``
+    summary:   shown by ``osf list``
     seen:      the part of a pricing that it models: plans and bounds are made for that
     caveats:   assumptions of its predictions, beyond those of our engine
     plans:     those shown by default; empty for those that fit the rules asked for
     """
 
     carry_out: Callable[[Workload, Plan, Pricing], Timeline]
-    meaning: str
+    summary: str
     seen: Callable[[Pricing], Pricing] = lambda pricing: pricing
     caveats: tuple[str, ...] = ()
     plans: tuple[str, ...] = ()

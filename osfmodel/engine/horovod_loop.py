@@ -39,8 +39,8 @@ ATOMIC_UNIT = 64 * 8
 """Bytes, per rank of a host, to a multiple of which the threshold is rounded up (64 elements of float64)."""
 PADDING = 16
 """Bytes to a multiple of which each tensor in a batch is padded on a GPU (BATCHED_D2D_PADDING)."""
-FOLLOWED = 24
-"""Most iterations to simulate; if they do not repeat, the first third is left out."""
+SIMULATED = 24
+"""Most iterations to simulate; if none repeats, the first third is ignored."""
 SAME = 1e-9
 """Relative difference of clocks below which two iterations are the same."""
 
@@ -77,7 +77,7 @@ class Loop:
 
 
 def blocking(loop: Loop, pricing: Pricing) -> bool:
-    """Whether the loop itself carries the collectives out, and so waits for each.
+    """Whether the loop thread itself runs the collectives, and so waits for each.
 
     On a single host hierarchical all-reduces are ordinary ones.
     """
@@ -110,7 +110,7 @@ def carry_out(loop: Loop, workload: Workload, pricing: Pricing) -> Plan:
     return _plan(loop, workload, pricing, found.batches, found.releases)
 
 
-def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = FOLLOWED) -> LoopIteration:
+def steady_iteration(loop: Loop, workload: Workload, pricing: Pricing, iterations: int = SIMULATED) -> LoopIteration:
     """The iteration that repeats or, if none does, the one of median time among ``iterations`` of them.
 
     Effects that belong to DDP (hooks, copies into buckets) do not move a submission. Raises as :func:`carry_out`.
@@ -212,12 +212,12 @@ class _Run:
 
     @property
     def crowd(self) -> list[tuple[int, int]]:
-        """The content of the cache if it is too small for all gradients and so keeps changing; else empty."""
+        """The content of the cache if it cannot hold all gradients, so that it keeps changing; else empty."""
         crowded = len(self.workload.gradients) > self.loop.cache_capacity
         return list(self.cache.places.items()) if crowded else []
 
     def told(self, found: LoopIteration) -> LoopIteration:
-        """``found`` with the next threshold that was noted on the way."""
+        """``found`` with the next threshold that would change what the loop does."""
         if self.needed is None:
             return found
         # The least that is rounded up to what is needed, or more.
@@ -273,7 +273,7 @@ class _Run:
         return effects.negotiation if remembered else effects.negotiation + effects.negotiation_miss
 
     def _next_cycle(self, submitted: float) -> float:
-        """The start of the first cycle after a tensor is submitted; cycles before that find nothing."""
+        """The start of the first cycle after a tensor is submitted; earlier cycles are empty."""
         first = max(self.free, self.last + self.loop.cycle)
         if submitted <= first:
             return first

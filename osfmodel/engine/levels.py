@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 
 from osfmodel.engine.program import COMPUTE, Hold, Instant, Program
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Bytes alive by owner, at most, from ``start`` to ``end`` (seconds after the start of the iteration).
+    """Most bytes in memory by owner from ``start`` to ``end`` (seconds after the start of the iteration).
 
     during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
             ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or
@@ -24,7 +25,10 @@ class Level:
     during: str
     start: float
     end: float
-    held: Mapping[str, int] = field(repr=False)
+    held: Mapping[str, int]
+
+    def __repr__(self) -> str:
+        return brief(self, f"{show_bytes(self.bytes)}, {show_time(self.start)} to {show_time(self.end)}: {self.during}")
 
     @property
     def bytes(self) -> int:
@@ -37,6 +41,10 @@ class Memory:
     """A step as a sequence of levels, in the order of time."""
 
     levels: tuple[Level, ...]
+
+    def __repr__(self) -> str:
+        peak = f"peak {show_bytes(self.peak.bytes)} in {self.peak.during}" if self.levels else "empty"
+        return brief(self, f"{peak}, {how_many(len(self.levels), 'level')}")
 
     @property
     def peak(self) -> Level:

@@ -48,7 +48,7 @@ CONSTANT_PLAN, ADAPTIVE_PLAN = f"{PREFIX}64MiB,5ms", f"{PREFIX}{ADAPTIVE}"
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A constant buffer.
+    """Tensor fusion with a buffer of constant size.
 
     buffer:      bytes that a batch may hold; a larger tensor goes alone, and with 0 every tensor does
     cycle:       seconds from tick to tick of a clock that starts with the iteration; None for no clock, where a batch

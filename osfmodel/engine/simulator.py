@@ -94,7 +94,7 @@ def _require_ended(run: Run) -> None:
 
 
 class _Compute:
-    """The device that computes: its operations one after the other, each once no operation is ``missing`` for it.
+    """The computing device: operations run one after the other; ``missing`` counts those that each still waits for.
 
     Operations of streams ``between`` are done in order, where one that yields has ended and they need not wait, or
     last.

@@ -17,9 +17,9 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload, element_bytes
 
 INDEX_BYTES = 4
-"""Bytes of an entry's place in its tensor."""
+"""Bytes of an index: the place of an entry in its tensor."""
 WIDE = 1 << 31
-"""Elements from which on a place takes twice as many bytes."""
+"""Elements of a tensor from which indices take twice as many bytes."""
 ALIGNMENT = 8
 """Bytes to a multiple of which each rank's message is padded."""
 
@@ -35,7 +35,7 @@ class Sparsity:
         }
 
     def sent_bytes(self, bucket: Bucket) -> int:
-        """Bytes of one rank's message: the entries of each tensor, values and places."""
+        """Bytes of one rank's message: values and indices of the entries of each tensor."""
         sizes = [(block.bytes, self.widths[block.layer]) for block in bucket.blocks]
         wide = any(-(-size // element) >= WIDE for size, element in sizes)  # the places of all tensors are of one width
         parts = (part_bytes(size, bucket.density or 1, element, wide) for size, element in sizes)
@@ -46,12 +46,12 @@ class Sparsity:
         return self.sent_bytes(bucket) * self.workers
 
     def sparsify(self, block: Block, density: float) -> float:
-        """Seconds of the compute stream to choose the entries of one tensor."""
+        """Seconds of computation to choose the entries of one tensor."""
         effects, sent = self.effects, part_bytes(block.bytes, density, self.widths[block.layer])
         return effects.select * block.bytes + effects.select_sent * sent + effects.select_time
 
     def densify(self, bucket: Bucket) -> float:
-        """Seconds of the compute stream to make the mean gradients of a bucket that has arrived."""
+        """Seconds of computation to turn the received entries of a bucket into mean gradients."""
         effects = self.effects
         return (
             effects.spread * bucket.size
@@ -67,7 +67,7 @@ class Sparsity:
 
 
 def part_bytes(size: int, density: float, element: int = 4, wide: bool = False) -> int:
-    """Bytes that a rank sends of a tensor of ``size`` bytes: values and places, ``wide`` ones beside a huge tensor."""
+    """Bytes sent for a tensor of ``size`` bytes: values and indices; ``wide``: with indices of twice the size."""
     elements = -(-size // element)
     return top_k(elements, density) * (element + INDEX_BYTES * (1 + (wide or elements >= WIDE)))
 

@@ -54,7 +54,7 @@ class Variation(NamedTuple):
         return seen if self.scale == 1 else seen.scaled(self.scale)
 
     @property
-    def stated(self) -> dict[str, str]:
+    def conditions(self) -> dict[str, str]:
         """The changes as conditions of a measurement."""
         return {"scale": f"{self.scale:g}"} | ({} if self.batch_size is None else {"batch_size": str(self.batch_size)})
 
@@ -151,3 +151,17 @@ def require_micro_batches(value: int, what: str) -> None:
     """Raise UsageError unless ``value`` is a whole number from 1 to MOST."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise UsageError(f"{what} {value!r}: it must be a whole number from 1 to {MOST}")
+
+
+COMPUTING = 0.9
+"""Part of a workload's time below which a remark says that the device was partly idle."""
+
+
+def idle(workload: Workload) -> str:
+    """A clause on a device that computed in little of the compute time; else "".
+
+    The rest is time that a faster device does not shorten: the host, input, collectives other than gradients'.
+    """
+    if workload.computing is None or workload.computing >= COMPUTING:
+        return ""
+    return f"only {workload.computing:.0%} of this workload's time is computation on the device"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.effects import NO_EFFECTS, Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.lookup import suggestion
@@ -15,7 +16,7 @@ GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
 """Libraries that carry collectives out; "" if not stated."""
 BLOCKING = ("ccl", "mpi", "gloo")
-"""Libraries whose collectives the calling thread carries out itself, as Horovod calls them."""
+"""Libraries whose collectives block the calling thread when Horovod calls them."""
 FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
 """Fabrics of a node: a switch, the DGX-1's hybrid cube mesh of 6 NVLinks a GPU, or the host's PCIe."""
 
@@ -27,6 +28,7 @@ class Link:
     latency: float
     seconds_per_byte: float
     reduce_seconds_per_byte: float = 0.0
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         require_time(self.latency, "latency of a link")
@@ -42,6 +44,7 @@ class AlphaBeta:
     latency: float
     seconds_per_byte: float
     collective: str = "all_reduce"
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         require_count(self.workers, "workers of an alpha-beta fit", least=2)
@@ -71,10 +74,14 @@ class Pieces:
         for value in (*self.latencies, *self.seconds_per_byte):
             require_time(value, f"a figure of {where}")
 
+    def __repr__(self) -> str:
+        lines = how_many(len(self.latencies), "line")
+        return brief(self, f"{self.collective} with {how_many(self.workers, 'worker')}: {lines}")
+
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way in which a library may run a collective over two levels, the same for every worker count.
+    """A protocol that a library may use for a collective over two levels, the same for every worker count.
 
     ``latency`` and ``seconds_per_byte`` are paid once, whatever the worker count (a launch, a copy in local memory);
     ``in_node`` and ``between_nodes`` are the cost of a hop there, None if no such hop was measured.
@@ -88,6 +95,11 @@ class Protocol:
     def __post_init__(self) -> None:
         require_time(self.latency, "latency of a protocol")
         require_time(self.seconds_per_byte, "seconds per byte of a protocol")
+
+    def __repr__(self) -> str:
+        links = (("in a node", self.in_node), ("between nodes", self.between_nodes))
+        hops = "".join(f", {show_time(link.latency)} per hop {where}" for where, link in links if link is not None)
+        return brief(self, f"{show_time(self.latency)} per message{hops}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,10 @@ class Table:
             if startup > time:
                 raise DataError(f"{where}: a start-up of {startup!r} s is longer than its time, {time!r} s")
 
+    def __repr__(self) -> str:
+        sizes = f"{len(self.sizes)} sizes, {show_bytes(self.sizes[0])} to {show_bytes(self.sizes[-1])}"
+        return brief(self, f"{self.collective} with {how_many(self.workers, 'worker')}: {sizes}")
+
 
 @dataclass(frozen=True, slots=True)
 class NcclShape:
@@ -143,6 +159,7 @@ class NcclShape:
     nvls: bool = False
     latency_scale: float = 1.0
     net_latency_scale: float = 1.0
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if self.generation not in GPU_GENERATIONS:
@@ -167,6 +184,7 @@ class FittedRange:
     smallest: int
     largest: int
     workers: tuple[int, ...]
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         require_count(self.smallest, "the smallest size of a fit", least=1)
@@ -241,6 +259,13 @@ class Cluster:
         ):
             if len(set(keys)) < len(keys):
                 raise DataError(f"cluster {self.name!r} has two {kind} for the same collective and worker count")
+
+    def __repr__(self) -> str:
+        counts = sorted({row.workers for rows in (self.fits, self.pieces, self.tables) for row in rows})
+        known = f", for {', '.join(map(str, counts))} workers" if counts else ""
+        nodes = "" if self.nodes is None else f"{how_many(self.nodes, 'node')}, "
+        gpus = how_many(self.gpus_per_node, "GPU")
+        return brief(self, f"{self.name}: {self.cost_model}, {nodes}{gpus} per node{known}")
 
     @property
     def capacity(self) -> int | None:

@@ -1,7 +1,7 @@
-"""Sending fewer bytes: COMPRESSIONS turns a workload into one whose gradients are sent compressed.
+"""Gradient compression: COMPRESSIONS turns a workload into one whose gradients are sent compressed.
 
-To add one: a line in COMPRESSIONS, and a function here unless it is a cast. tests/planning/test_what_if.py runs over the
-table.
+To add one: a line in COMPRESSIONS, and a function here unless it is a cast. tests/planning/test_what_if.py runs over
+the table.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Compression(NamedTuple):
     """An entry of COMPRESSIONS.
 
     apply:   (layer that has a gradient, rank) -> layer with the bytes to send
-    meaning: shown by ``osf list``
+    summary: shown by ``osf list``
     ranked:  whether a rank is given with it, as in powersgd:4
     caveat:  a caveat for predictions with it
     hook:    Python that makes DDP do it once ``model`` is wrapped, with "{rank}" for the rank
     """
 
     apply: Callable[[Layer, int], Layer]
-    meaning: str
+    summary: str
     ranked: bool = False
     caveat: str = ""
     hook: str = ""
@@ -93,7 +93,7 @@ COMPRESSIONS: Mapping[str, Compression] = {
         hook=POWER_SGD_HOOK,
     ),
 }
-"""Ways to send fewer bytes, by the word before the colon. Casting takes no time here."""
+"""Compressions by name, the word before the colon. Casting takes no time here."""
 
 
 def compressed(workload: Workload, how: str) -> Workload:

@@ -1,7 +1,7 @@
 """Effects of a real run that the papers assume away, each a named term that can be switched on by itself.
 
 All are off (0) unless a cluster file or the caller gives a value, which must be a measured or a cited one. EFFECTS
-has the meaning, the unit and the evidence of each.
+has the summary, the unit and the evidence of each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from osfmodel.entities.checks import require_time
+from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.rounding import plain_sum
@@ -57,6 +58,7 @@ class Effects:
     negotiation_miss: float = 0
     compute_slowdown: float = 0
     straggler_deviation: float = 0
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -91,13 +93,15 @@ CITED_SLOWDOWN = 0.189
 
 
 class Effect(NamedTuple):
-    """meaning:  shown by ``osf list``
+    """An entry of EFFECTS.
+
+    summary:  shown by ``osf list``
     unit:     of its value
     cited:    a published value, or None if it has to be measured
     evidence: the source of the value, or the way to measure one
     """
 
-    meaning: str
+    summary: str
     unit: str
     cited: float | None
     evidence: str

@@ -23,7 +23,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LONGEST = 900
-"""Characters of a message: of a longer one, which quotes some file, the middle is left out."""
+"""Most characters of a message; the middle of a longer one, which quotes some file, is left out."""
 
 
 class OsfError(Exception):
@@ -74,7 +74,7 @@ class JobError(OsfError):
 
 
 class StoppedError(OsfError):
-    """Somebody stopped the run: Ctrl-C, or a launcher that ends its workers."""
+    """The run was stopped by Ctrl-C, or by a launcher that ends its workers."""
 
     exit_code = 130
 

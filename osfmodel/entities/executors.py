@@ -89,7 +89,7 @@ def _without_horovods(effects: Effects) -> Effects:
 
 
 def _replayed(effects: Effects, conditions: Mapping[str, str]) -> Effects:
-    """The effects that a replay on a CPU shows: it computes by a timetable, and other work fits in between.
+    """The effects that a replay on a CPU shows: it computes by a timetable, so that other work fits in between.
 
     Hooks that compute delay the timetable as well, copies into buckets included.
     """

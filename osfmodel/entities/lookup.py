@@ -60,7 +60,7 @@ def require(name: str, table: Mapping[str, Entry], what: str) -> Entry:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, most: int = 1) -> str:
-    """A question that names up to ``most`` of the names like ``name``; if none is, ``otherwise``, else all names.
+    """ "did you mean" with up to ``most`` names spelt like ``name``; without any, ``otherwise`` or a list of all names.
 
     >>> suggestion("optimum", ["wfbp", "optimal"])
     'did you mean optimal?'

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from osfmodel.entities.checks import require_count, require_name, require_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.source import Source
 
@@ -15,7 +16,7 @@ OF_ONE_TURN = (*OF_ONE_REPEAT, "buckets", "buckets_as_planned", "carried_by", "e
 """Conditions in which turns of plans that ran side by side may differ."""
 
 UNKNOWN = "unknown"
-"""Name of the workload or cluster of a run imported from a file that does not say enough to make one."""
+"""Placeholder name of a workload or cluster that the imported file does not describe."""
 
 WIDE = 0.2
 """Spread (quartiles over median) above which a warning says not to trust the figures."""
@@ -61,6 +62,12 @@ class Measurement:
         if self.deviation is not None:
             require_time(self.deviation, f"the deviation of {self.workload!r}")
 
+    def __repr__(self) -> str:
+        found = f"{show_time(self.iteration_time)} ({how_many(len(self.samples), 'sample')})" if self.samples else ""
+        peak = "" if self.peak_bytes is None else f"peak {show_bytes(self.peak_bytes)}"
+        run = f"{self.workload} on {self.cluster} under {self.plan}, {how_many(self.workers, 'worker')}"
+        return brief(self, f"{', '.join(filter(None, (found, peak)))}: {run}")
+
     @property
     def measured(self) -> float:
         """The iteration time, or the peak if only that was measured."""
@@ -101,4 +108,4 @@ class Measurement:
 
 
 DEFAULTS = ("horovod", "ddp")
-"""Names of default plans to compare others with; the first one present is used."""
+"""Names of default plans, the baselines of comparisons; the first one present is used."""

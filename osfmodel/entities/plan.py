@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from osfmodel.entities.checks import require_count, require_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.workload import Workload, element_bytes
 
 REPLICATED, SPLIT = "replicated", "split"
 """The strategies that planners know, of those in ``engine.strategies.STRATEGIES``."""
 MOST_CHANNELS = 10**6 - 1
-"""Collectives in flight, more than any network carries."""
+"""Most channels of a plan; no network carries as many collectives at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Objective:
             )
 
     def permits(self, other: Objective) -> bool:
-        """Whether a plan under ``other`` keeps these rules: they say what a schedule may do, not what it must."""
+        """Whether every plan under ``other`` is allowed under these rules."""
         return (
             other.channels <= self.channels
             and other.forward_overlap <= self.forward_overlap
@@ -71,6 +72,9 @@ class Block:
     offset: int
     bytes: int
 
+    def __repr__(self) -> str:
+        return brief(self, f"{self.layer}: bytes {self.offset} to {self.offset + self.bytes}")
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -91,6 +95,11 @@ class Bucket:
         require_time(self.release_time, "release time of a bucket")
         if self.density is not None:
             require_density(self.density)
+
+    def __repr__(self) -> str:
+        released = f", not before {show_time(self.release_time)}" if self.release_time else ""
+        sparse = "" if self.density is None else f", {self.density:.4g} of the elements"
+        return brief(self, f"{how_many(len(self.blocks), 'block')}, {show_bytes(self.size)}{released}{sparse}")
 
     @property
     def size(self) -> int:
@@ -140,6 +149,11 @@ class Plan:
         if self.mirror and not self.sparse:
             raise PlanError("the plan keeps mirror weights and has no sparse bucket that needs them")
 
+    def __repr__(self) -> str:
+        size = show_bytes(sum(bucket.size for bucket in self.buckets))
+        extra = "".join(f", {words}" for words in self.wants.values())
+        return brief(self, f"for {self.workload}: {how_many(len(self.buckets), 'bucket')}, {size}{extra}")
+
     @property
     def objective(self) -> Objective:
         """The rules under which the plan is carried out."""
@@ -176,7 +190,7 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether the plan has none of these demands."""
+        """Whether the plan wants none of these: one all-reduce at a time, in ready order, then a barrier."""
         return not self.wants
 
     def computed(self, workload: Workload) -> tuple[Workload, Plan]:

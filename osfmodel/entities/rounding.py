@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 TIE = 1e-12
-"""Values whose relative difference is smaller differ by rounding: no plan is preferred for that."""
+"""Relative difference below which values count as equal, so that rounding never decides between plans."""
 
 
 def plain_sum(numbers: Iterable[float]) -> float:
@@ -27,7 +27,7 @@ def within(value: float, tie: float = TIE) -> float:
     return value + abs(value) * tie if isinstance(value, float) and isfinite(value) else value
 
 
-def under(value: float, tie: float = TIE) -> float:
+def just_below(value: float, tie: float = TIE) -> float:
     """The bound below which numbers are less than ``value`` by more than rounding."""
     return value - abs(value) * tie if isinstance(value, float) and isfinite(value) else value
 

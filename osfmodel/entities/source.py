@@ -6,15 +6,16 @@ import re
 from dataclasses import dataclass
 from zlib import crc32
 
+from osfmodel.entities.display import brief
 from osfmodel.entities.errors import DataError
 
 IMPORTED = "imported from "
-"""Beginning of the origin of figures that were imported from another tool's file."""
+"""Prefix of the origin of figures that were imported from another tool's file."""
 NO_GPU = "none (CPU)"
 CRC = "crc32"
 CHECKSUM = re.compile(rf"(?<=, ){CRC} [0-9a-f]{{8}}$")
 TELLING = 65_536
-"""Bytes at the start of a file that distinguish it from others of its name: times and counts differ."""
+"""Bytes at the start of a file that its checksum covers: enough to tell it from others of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,15 @@ class Source:
     licence: str = "not stated"
     gpu: str = "not stated"
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         for name in ("origin", "conditions", "licence", "gpu"):
             if not getattr(self, name).isprintable():
                 raise DataError(f"the {name} of a source has characters that cannot be printed")
 
     def same_import(self, other: Source) -> bool:
-        """Whether both were imported from the same file, packed or not; False unless both are imports."""
+        """Whether both are imports of the same file, packed or not."""
         if not (self.origin.startswith(IMPORTED) and other.origin.startswith(IMPORTED)):
             return False
         mine, others = (CHECKSUM.search(origin) for origin in (self.origin, other.origin))

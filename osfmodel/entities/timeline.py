@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from osfmodel.entities.display import brief, how_many, show_time
 from osfmodel.entities.rounding import plain_sum
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that keeps a stream busy from ``start`` to ``end`` (seconds after the start of the iteration).
+    """An interval in which a stream is busy, ``start`` to ``end`` (seconds after the start of the iteration).
 
     kind:   on the compute stream ``forward``, ``backward``, ``copy`` (out of a bucket that has arrived), ``spread``
             (means of the entries of a sparse bucket that has arrived) or ``update``; on a channel ``all_reduce``, or
@@ -25,6 +26,11 @@ class Span:
     start: float
     end: float
     bucket: int = field(default=-1, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        layers = self.layers[0] if len(self.layers) == 1 else how_many(len(self.layers), "layer")
+        of = f" of {layers}" if self.layers else ""
+        return brief(self, f"{self.kind}{of} on {self.stream}, {show_time(self.start)} to {show_time(self.end)}")
 
     @property
     def duration(self) -> float:
@@ -43,6 +49,10 @@ class Timeline:
     compute_time: float
     iteration_time: float
     engine: str = "recursion"
+
+    def __repr__(self) -> str:
+        times = f"{show_time(self.iteration_time)}, {show_time(self.compute_time)} of them computation"
+        return brief(self, f"{times}, {how_many(len(self.communication), 'collective')}, by the {self.engine}")
 
     @property
     def communication(self) -> tuple[Span, ...]:

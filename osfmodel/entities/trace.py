@@ -83,12 +83,12 @@ class Collective:
 
     @property
     def moved_from(self) -> float:
-        """When all ranks had joined; its start without the traces of the others."""
+        """Time at which all ranks had joined; the start without the traces of the others."""
         return self.start if self.arrival is None else min(max(self.start, self.arrival), self.end)
 
     @property
     def transfer_time(self) -> float | None:
-        """Seconds from when all ranks had joined to the end; None without the traces of the others."""
+        """Seconds from the time at which all ranks had joined to the end; None without the traces of the others."""
         return None if self.waiting is None else self.end - self.start - self.waiting
 
     @property

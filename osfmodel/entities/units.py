@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
 
@@ -107,14 +108,6 @@ def parse_part(text: str) -> float:
     return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
-def show_bytes(size: float) -> str:
-    """``size`` for a person's eye, rounded: ``"14.4 MiB"``."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size >= BYTE_UNITS[unit]:
-            return f"{_four_digits(size / BYTE_UNITS[unit])} {unit}"
-    return f"{size:.0f} B"
-
-
 def show_sizes(sizes: Sequence[int]) -> str:
     """The end of a phrase on a number of buckets: each size, or the range of many."""
     if len(sizes) > MOST_LISTED:
@@ -133,42 +126,6 @@ def format_time(seconds: float) -> str:
     return f"{float(seconds)!r}s"
 
 
-def show_time(seconds: float) -> str:
-    """``seconds`` for a person's eye, rounded: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1:
-            return f"{_four_digits(seconds * scale)} {unit}"
-    return f"{_four_digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
-
-
-def show_predicted_time(seconds: float) -> str:
-    """``seconds`` with three digits, as many as an error band of several percent leaves: ``"95.6 ms"``."""
-    rounded = float(f"{seconds:.3g}")
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if rounded * scale >= 1:
-            return f"{show_predicted(rounded * scale)} {unit}"
-    return f"{show_predicted(rounded * 1e9)} ns" if abs(rounded) >= 1e-9 else "0 s"
-
-
-def show_predicted(value: float) -> str:
-    """A number with three digits, as many as an error band of several percent leaves: ``"11,500"``."""
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:#.3g}".rstrip(".") if abs(rounded) < 1e3 else f"{rounded:,.0f}"
-
-
-def show_share(part: float, sign: str = "") -> str:
-    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"12%"``; ``sign`` "+" for both."""
-    return f"{part:{sign}.0%}" if abs(part) >= LARGE_SHARE else f"{part:{sign}.1%}"
-
-
-LARGE_SHARE = 0.0995
-"""Parts from here on are 10 % or more with one decimal."""
-
-
-def _four_digits(value: float) -> str:
-    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:,.0f}"
-
-
 def format_bandwidth(bytes_per_second: float) -> str:
     """A decimal bit rate that :func:`parse_bandwidth` reads back to exactly ``bytes_per_second``."""
     for prefix in ("T", "G", "M", "k", ""):
@@ -180,14 +137,9 @@ def format_bandwidth(bytes_per_second: float) -> str:
 
 
 def show_rate(bytes_per_second: float) -> str:
-    """A bit rate for a person's eye, rounded: ``"3.2 Tbps"``."""
+    """A bit rate rounded for display: ``"3.2 Tbps"``."""
     for prefix in ("T", "G", "M", "k"):
         scaled = bytes_per_second / float(_BITS[prefix])
         if scaled >= 1:
             return f"{scaled:.4g} {prefix}bps"
     return f"{bytes_per_second * 8:.4g} bps"
-
-
-def how_many(number: int, noun: str) -> str:
-    """A number with its noun: ``1 worker``, ``2 workers``."""
-    return f"{number} {noun}{'s' * (number != 1)}"

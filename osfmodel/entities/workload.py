@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osfmodel.entities.checks import require_count, require_name, require_positive, require_time
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
@@ -18,7 +19,7 @@ GRAINS = ("", "gradient", "bucket")
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element, at whose multiples a tensor may be cut; 8, which suits all, for an unknown type."""
+    """Bytes of one element; a tensor may be cut at multiples of it. 8, which suits all, for an unknown type."""
     return ELEMENT_BYTES.get(dtype.partition("_")[0], 8)
 
 
@@ -74,6 +75,10 @@ class Layer:
         if self.enqueue_time is not None:
             require_time(self.enqueue_time, f"enqueue time of layer {self.name!r}")
 
+    def __repr__(self) -> str:
+        times = f"{show_time(self.forward_time)} forward, {show_time(self.backward_time)} backward"
+        return brief(self, f"{self.name}: {times}, {show_bytes(self.gradient_bytes)} of {self.dtype}")
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -93,6 +98,9 @@ class Segment:
     def __post_init__(self) -> None:
         require_name(self.name, "the name of a segment")
         require_count(self.kept_bytes, f"kept bytes of segment {self.name!r}")
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {show_bytes(self.kept_bytes)} kept, {self.first} to {self.last}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class Gradients:
 
     @property
     def elements(self) -> dict[str, int]:
-        """Bytes of an element by dtype, at whose multiples tensors may be cut; 1 if sizes are not multiples of it."""
+        """Bytes of an element by dtype; tensors may be cut at multiples of it. 1 if sizes are not multiples of it."""
         kinds = {dtype: element_bytes(dtype) for dtype in dict.fromkeys(self.dtypes)}
         pairs = list(zip(self.dtypes, self.sizes, strict=True))
         return {
@@ -201,6 +209,11 @@ class Workload:
         object.__setattr__(self, "backward_time", backward_time)
         object.__setattr__(self, "gradients", gradients)
 
+    def __repr__(self) -> str:
+        tensors, size = how_many(len(self.gradients), "tensor"), show_bytes(self.gradient_bytes)
+        batch = "" if self.batch_size is None else f", batch {self.batch_size}"
+        return brief(self, f"{self.name}: {tensors}, {size}, {show_time(self.compute_time)} on one GPU{batch}")
+
     @property
     def compute_time(self) -> float:
         """Seconds of one iteration on a single GPU: forward + backward + update."""
@@ -208,7 +221,7 @@ class Workload:
 
     @property
     def computation(self) -> tuple[Span, ...]:
-        """Forward and backward of an undisturbed worker: the same spans each time, shared by all plans."""
+        """Spans of forward and backward without communication; cached, since all plans share them."""
         if not self._computation:
             object.__setattr__(self, "_computation", tuple(_spans(self.layers, self.forward_time)))
         return self._computation
@@ -334,17 +347,3 @@ def _held(layers: Sequence[Layer]) -> tuple[int, ...]:
     if all(layer.held_bytes is None for layer in layers):
         return ()
     return tuple(layer.gradient_bytes if layer.held_bytes is None else layer.held_bytes for layer in layers)
-
-
-COMPUTING = 0.9
-"""Part of a workload's time below which a remark says that the device was partly idle."""
-
-
-def idle(workload: Workload) -> str:
-    """A clause that says so if the device really computed in little of the compute time; else "".
-
-    The rest is time that a faster device does not shorten: the host, input, collectives other than gradients'.
-    """
-    if workload.computing is None or workload.computing >= COMPUTING:
-        return ""
-    return f"only {workload.computing:.0%} of this workload's time is computation on the device"

@@ -50,9 +50,11 @@ HEAD = 65_536
 
 
 class Format(NamedTuple):
-    """sniff:   (the first characters of a file) -> whether it is of this format
+    """An entry of IMPORT_FORMATS.
+
+    sniff:   (the first characters of a file) -> whether it is of this format
     read:    (text, hints) -> the nouns in it; DataError with file, line and text for what is wrong
-    meaning: shown by ``osf list``
+    summary: shown by ``osf list``
     trace:   (files, hints) -> the job that they show together, one rank each; None if a file is a job
     endings: endings of such files' names, by which they are found in a folder
     label:   name of such a file, for advice if it is given instead of our own: "nccl-tests output"
@@ -61,7 +63,7 @@ class Format(NamedTuple):
 
     sniff: Callable[[str], bool]
     read: Callable[[Text, Hints], Sequence[Noun]]
-    meaning: str
+    summary: str
     trace: Callable[[Files, Hints], Trace] | None = None
     endings: tuple[str, ...] = ()
     label: str = ""
@@ -71,7 +73,7 @@ class Format(NamedTuple):
 def of_traces(
     sniff: Callable[[str], bool],
     trace: Callable[[Files, Hints], Trace],
-    meaning: str,
+    summary: str,
     endings: tuple[str, ...],
     label: str = "",
 ) -> Format:
@@ -80,7 +82,7 @@ def of_traces(
     def read(text: Text, hints: Hints) -> Sequence[Noun]:
         return nouns_of(trace(Files((text,), text.tell), hints), hints, text.tell)
 
-    return Format(sniff, read, meaning, trace, endings, label, runs=True)
+    return Format(sniff, read, summary, trace, endings, label, runs=True)
 
 
 IMPORT_FORMATS: Mapping[str, Format] = {
@@ -192,7 +194,7 @@ def _no_trace(path: Path | Text) -> str:
             "is a file of osfmodel, no trace of a profiler: osf predict, osf tune and osf report take a workload, and "
             "a cluster after --cluster"
         )
-    return f"is {name} ({IMPORT_FORMATS[name].meaning}), no trace of a profiler: osf import reads it"
+    return f"is {name} ({IMPORT_FORMATS[name].summary}), no trace of a profiler: osf import reads it"
 
 
 def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:

@@ -38,7 +38,7 @@ def unlike(content: bytes) -> str:
 
 
 def explained(head: str, known: Sequence[str]) -> str:
-    """Verb phrase on what the file is, and on what is missing or should be done."""
+    """A clause on the file's likely kind, and on what is missing or should be done."""
     start = head.strip()
     if not start:
         return "is empty"

@@ -33,7 +33,7 @@ OWN = "the runs themselves, with which workload and cluster were imported from o
 
 
 class RunConditions(NamedTuple):
-    """A run's own statement of its conditions: names or files beside its own file, and everything that times depend on.
+    """The conditions that a run states: names or files of its inputs, and everything else that times depend on.
 
     For a run of the executor the conditions hold the plan itself.
     """
@@ -110,12 +110,12 @@ def _beside(name: str, folder: Path) -> str | Path:
 
 def _named(folder: Path, run: RunConditions) -> Named:
     """The workload, prices and plan that a run names. A replay that differs from its profile is predicted as it ran."""
-    stated = dict(run.conditions)
+    conditions = dict(run.conditions)
     profile = profiles.load_workload(_beside(run.workload, folder))
     cluster = load_cluster(_beside(run.cluster, folder))
-    workload = compressed(variation_of(stated).of(profile), stated.get("compression", NONE))
-    pricing = pricing_of(cluster, run.workers).under(stated)
-    plan = stated_plan(stated, workload, pricing)
+    workload = compressed(variation_of(conditions).of(profile), conditions.get("compression", NONE))
+    pricing = pricing_of(cluster, run.workers).under(conditions)
+    plan = stated_plan(conditions, workload, pricing)
     if plan is None and run.plan.endswith(".json"):
         plan = profiles.load_plan(folder / run.plan)
     name = "single" if run.plan == UNKNOWN else run.plan  # unknown only of one worker, which sends nothing
@@ -123,21 +123,21 @@ def _named(folder: Path, run: RunConditions) -> Named:
 
 
 def _row(run: Measurement, named: Callable[[RunConditions], Named]) -> Row:
-    stated = dict(run.conditions)
+    conditions = dict(run.conditions)
     if not run.samples:
         raise DataError(f"a run of {run.workload!r} has a peak of memory and no times: what is checked here are times")
-    if stated.get("buckets_as_planned", "yes") != "yes":
+    if conditions.get("buckets_as_planned", "yes") != "yes":
         return not_predicted(run, "DDP formed other buckets than those of the plan")
     lacking = [what for what, name in (("workload", run.workload), ("cluster", run.cluster)) if name == UNKNOWN]
     if lacking:
         names = f"it names no {' and no '.join(lacking)}, as osf import wrote none beside it"
         return not_predicted(run, f"{names} (without --kind it says why): name one in the run")
-    if run.plan == UNKNOWN and run.workers > 1 and "sent" not in stated:
+    if run.plan == UNKNOWN and run.workers > 1 and "sent" not in conditions:
         return not_predicted(run, "its trace does not say which buckets were sent: name a plan in the run")
     told = tuple(pair for pair in run.conditions if pair[0] not in OF_ONE_REPEAT)
     try:
         found = named(RunConditions(run.workload, run.cluster, run.plan, run.workers, told))
-        of_run = found.sources if run.workers > 1 else found.sources[:1]  # one worker alone uses no network
+        of_run = found.sources if run.workers > 1 else found.sources[:1]  # a single worker uses no network
         own = all(run.source.same_import(source) for source in of_run)
         return row_of(run, found.workload, found.pricing, found.plan)._replace(own=own)
     except OsfError as error:

@@ -25,15 +25,17 @@ from osfmodel.targets import CONFIG_TARGETS
 
 
 class Recipe(NamedTuple):
-    """judge:     (measurements) -> Verdict
+    """An entry of LEDGER.
+
+    judge:     (measurements) -> Verdict
     tolerance: the largest median |error| of predicted rows that passes: the error reached, rounded up
-    meaning:   shown in docs/accuracy.md
+    summary:   shown in docs/accuracy.md
     compares:  TIME or MEMORY
     """
 
     judge: Callable[[Sequence[Measurement]], Verdict]
     tolerance: float
-    meaning: str
+    summary: str
     compares: str = TIME
 
 
@@ -62,10 +64,10 @@ def stated_plan(conditions: Mapping[str, str], workload: Workload, pricing: Pric
     """
     executor = executor_of(conditions)
     for target in CONFIG_TARGETS.values():
-        stated = target.convert.stated if target.executor is executor else None
-        knobs = stated(conditions, workload) if stated else None
+        from_conditions = target.convert.from_conditions if target.executor is executor else None
+        knobs = from_conditions(conditions, workload) if from_conditions else None
         if knobs is not None:
-            return target.convert.realise(knobs, workload, pricing)
+            return target.convert.to_plan(knobs, workload, pricing)
     if "sent" in conditions:
         return read(conditions["sent"], workload)
     if executor.states_plan:

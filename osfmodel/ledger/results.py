@@ -9,7 +9,7 @@ from osfmodel.engine.bands import Regime, quantile
 from osfmodel.entities.measurement import DEFAULTS
 
 UNSTEADY = 0.05
-"""Repeats that differ by more than this part, slowest over fastest, are not counted."""
+"""Largest relative difference of repeats, slowest over fastest, that still count."""
 
 
 TIME, MEMORY = "time", "memory"

@@ -1,1 +1,1 @@
-"""Looks ahead: predict, compare, what-if, tune, remedies, and how to launch the tuned plan."""
+"""Planning: predict, compare, what-if, tune, remedies, and the launch of a tuned plan."""

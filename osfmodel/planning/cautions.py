@@ -1,4 +1,4 @@
-"""Limits of a prediction: error bands, extrapolation, the effects in it, and what it cannot know."""
+"""Caveats of a prediction: error bands, extrapolation, the effects in it, and missing data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.bands import Band, band_for, bundled_bands, regime_of
 from osfmodel.engine.sparse import Sparsity
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 
 

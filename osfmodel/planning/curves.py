@@ -90,7 +90,7 @@ class _Timed:
         self.known: dict[Plan, float] = {}
 
     def __call__(self, knobs: Any) -> tuple[float, int]:
-        plan = self.target.convert.realise(knobs, self.workload, self.pricing)
+        plan = self.target.convert.to_plan(knobs, self.workload, self.pricing)
         if plan not in self.known:
             self.known[plan] = predict_timeline(self.workload, plan, self.pricing).iteration_time
         return self.known[plan], len(plan.buckets)

@@ -30,7 +30,7 @@ from osfmodel.targets import runs_on
 from osfmodel.targets.named_plans import STOCK_PLANS, named_plan
 
 Given: TypeAlias = str | Plan | tuple[str, Plan] | tuple[str, PlanRule]
-"""A plan to predict: a name in NAMED_PLANS, a plan, or a plan or rule with a label."""
+"""A plan as a caller may give it: a name in NAMED_PLANS, a Plan, or a label with a Plan or a PlanRule."""
 
 
 def predict(workload: Workload, cluster: Cluster, plan: str | Plan, workers: int, engine: str = AUTO) -> Prediction:

@@ -21,10 +21,10 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.batches import accumulating
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import OsfError
 from osfmodel.entities.plan import Block, Plan
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.formats.traces import Trace, cluster_of, plan_of, workload_of
 from osfmodel.formats.traces.network import wire_times_by_size
@@ -257,14 +257,14 @@ def job_of(
     """The job for the model. Raises OsfError with the reason if the trace does not hold enough for that."""
     subject = workload_of(trace) if workload is None else workload
     plan = plan_of(trace, subject)
-    wires = wires_of(trace, found.workers, cluster)
-    now = predict_timeline(subject, plan, pricing_of(wires, found.workers)).iteration_time
+    network = network_of(trace, found.workers, cluster)
+    now = predict_timeline(subject, plan, pricing_of(network, found.workers)).iteration_time
     others = plain_sum(row.exposed for row in found.buckets if row.kind != "all_reduce")
     usual = usual_step(trace)
-    return TracedJob(subject, wires, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
+    return TracedJob(subject, network, plan, found.workers, now, cluster, usual.micro_batches, others, usual.ddp)
 
 
-def wires_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
+def network_of(trace: Trace, workers: int, cluster: Cluster | None = None) -> Cluster:
     """The network as the job's all-reduces saw it.
 
     With ``cluster``: that one, slowed down by the factor by which the trace's all-reduces took longer than priced.

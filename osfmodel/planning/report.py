@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from osfmodel.entities.display import how_many, show_bytes, show_share, show_time
 from osfmodel.entities.trace import Step
-from osfmodel.entities.units import MIB, how_many, show_bytes, show_share, show_time
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning
 
@@ -16,7 +17,7 @@ TRACED = "as traced"
 BEST = "optimal"
 """The name of the best plan at each worker count, beside the one tuned for a single count."""
 BELOW = 0.01
-"""How much shorter than a lower bound a measured step must be, as a part, to be reported: steps vary."""
+"""Fraction by which a measured step must be shorter than a lower bound to be reported, since steps vary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 from osfmodel.engine.bands import Band
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import brief, how_many, show_share, show_time
 from osfmodel.entities.plan import Objective, Plan
 from osfmodel.entities.rounding import TIE
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_share
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
     error_band,
@@ -25,7 +25,7 @@ from osfmodel.solve.solution import Question
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A lower bound that is computed on first use, since it takes longer than a prediction."""
+    """A lower bound, computed on first use, since that takes longer than a prediction."""
 
     question: Question
     plan: Plan | None = None
@@ -55,14 +55,20 @@ class Prediction:
     """
 
     name: str
-    plan: Plan = field(repr=False)
-    timeline: Timeline = field(repr=False)
-    bound: Bound = field(repr=False)
+    plan: Plan
+    timeline: Timeline
+    bound: Bound
     alone: float
     caveats: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
-    has_bands: bool = field(default=True, repr=False)
-    formed_by: Callable[[Plan, Workload], tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+    has_bands: bool = True
+    formed_by: Callable[[Plan, Workload], tuple[str, ...]] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        exposed = f"{show_time(self.timeline.exposed_communication)} exposed"
+        factor = f"scaling factor {self.scaling_factor:.3f}"
+        buckets = how_many(len(self.plan.buckets), "bucket")
+        return brief(self, f"{self.name}: {show_time(self.iteration_time)}, {factor}, {exposed}, {buckets}")
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -122,12 +128,17 @@ class Prediction:
 class Comparison:
     """Several plans for one workload, cluster and worker count, as ``what_if`` changed them."""
 
-    workload: Workload = field(repr=False)
-    cluster: Cluster = field(repr=False)
+    workload: Workload
+    cluster: Cluster
     workers: int
-    bounds: tuple[Bound, ...] = field(repr=False)
+    bounds: tuple[Bound, ...]
     predictions: tuple[Prediction, ...]
-    what_if: WhatIf = field(default=WhatIf(), repr=False)
+    what_if: WhatIf = WhatIf()
+
+    def __repr__(self) -> str:
+        times = ", ".join(f"{one.name} {show_time(one.iteration_time)}" for one in self.predictions)
+        workers = how_many(self.workers, "worker")
+        return brief(self, f"{self.workload.name} on {self.cluster.name}, {workers}: {times}")
 
     @property
     def lower_bound(self) -> float:
@@ -151,7 +162,7 @@ WORTHWHILE = 0.005
 
 
 PROVEN = 0.0005
-"""Gap to the bound below which a plan counts as optimal: the rest is rounding of bytes and of printed figures."""
+"""Gap to the bound below which a plan counts as optimal; smaller gaps are rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +181,10 @@ class Outcome:
     optimal_time: float
     lower_bound: float
     band: Band | None = None
+
+    def __repr__(self) -> str:
+        times = f"{show_time(self.tuned_time)}, {show_time(self.default_time)} by default"
+        return brief(self, f"{how_many(self.workers, 'worker')}: {times}, bound {show_time(self.lower_bound)}")
 
     @property
     def gap(self) -> float:
@@ -195,17 +210,21 @@ class Tuning:
     changes on a slower network, and assumptions of a prediction for this framework.
     """
 
-    workload: Workload = field(repr=False)
-    cluster: Cluster = field(repr=False)
+    workload: Workload
+    cluster: Cluster
     target: str
-    knobs: Any = field(repr=False)
-    plan: Plan = field(repr=False)
-    config: dict[str, Any] = field(repr=False)
-    rendered: str = field(repr=False)
+    knobs: Any
+    plan: Plan
+    config: dict[str, Any]
+    rendered: str
     outcomes: tuple[Outcome, ...]
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    what_if: WhatIf = field(default=WhatIf(), repr=False)
+    what_if: WhatIf = WhatIf()
+
+    def __repr__(self) -> str:
+        times = (f"{show_time(one.tuned_time)} with {how_many(one.workers, 'worker')}" for one in self.outcomes)
+        return brief(self, f"{self.target} for {self.workload.name} on {self.cluster.name}: {', '.join(times)}")
 
     def under(self, what_if: WhatIf) -> Tuning:
         """The tuning marked as made under ``what_if``."""

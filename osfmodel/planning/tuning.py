@@ -10,12 +10,12 @@ from typing import Any
 
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_predicted_time, show_share
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.lookup import require
 from osfmodel.entities.plan import PLAIN, Objective, Plan, contiguous_ends, contiguous_plan
 from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_predicted_time, show_share
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
     cluster_warnings,
@@ -33,9 +33,9 @@ from osfmodel.solve.under_effects import as_timed
 from osfmodel.targets import CONFIG_TARGETS
 
 NEGLIGIBLE = 0.001
-"""Loss against the optimum, as a part of its time, that a plan may take for being safe on a slower network."""
+"""Largest loss against the optimum, as a fraction, that is accepted for robustness on a slower network."""
 STRESS = (1.25, 1.5, 2.0)
-"""Factors by which the real network may be slower than stated; plans are made to bear them."""
+"""Factors by which the real network may be slower than described; plans are made robust against them."""
 HOST_LEADS = (1.0, 2.0, 5.0)
 """Default factors of how much faster than the device a host may submit its work."""
 MARGINS = (1.1, 1.25, 1.5, 2.0, 3.0)
@@ -47,7 +47,7 @@ def tuned_rule(tuning: Tuning) -> PlanRule:
     target, convert = CONFIG_TARGETS[tuning.target], CONFIG_TARGETS[tuning.target].convert
     default = target.executes and tuning.knobs == convert.default_knobs()  # which is what one has without it
     return PlanRule(
-        planner_of(partial(convert.realise, tuning.knobs)),
+        planner_of(partial(convert.to_plan, tuning.knobs)),
         f"{tuning.target} as tuned for {tuning.outcomes[0].workers} workers",
         target.text.caveats,
         tuning.plan.objective,
@@ -100,7 +100,7 @@ def tune(
     default = task.times(task.target.convert.default_knobs())
     searched, remarks = task.search([timeline.iteration_time for _, timeline in optima])
     knobs = task.complete(_choose(task, optima, default, searched))
-    plan, _ = task.realised(knobs)[0]
+    plan, _ = task.planned(knobs)[0]
     return Tuning(
         workload,
         cluster,
@@ -131,7 +131,7 @@ def tune(
 
 
 def _grain(workload: Workload) -> tuple[str, ...]:
-    """A remark if the layers are buckets that a trace saw, not single layers."""
+    """A remark if the workload's layers are buckets from a trace, not single layers."""
     if workload.grain != "bucket":
         return ()
     return ("each layer is a bucket of the traced job, so that smaller buckets cannot be looked at",)
@@ -183,7 +183,7 @@ def _candidates(
     for plan, pricing in pairs:
         if plan not in seen:
             seen.add(plan)
-            yield task.project(plan, pricing)
+            yield task.from_plan(plan, pricing)
     yield task.target.convert.default_knobs()
 
 

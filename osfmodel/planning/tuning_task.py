@@ -11,10 +11,10 @@ from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.engine import predict_timeline, without_priority
 from osfmodel.engine.bands import Band
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import PLAIN, REPLICATED, Objective, Plan
 from osfmodel.entities.timeline import Timeline
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import error_band, extrapolation
 from osfmodel.solve import SOLVERS
@@ -100,7 +100,7 @@ class TuningProblem:
         whole = self._planner(replace(question, objective=replace(question.objective, strategy=REPLICATED)))
         return min(solution, replace(whole, question=question), key=_iteration_time)
 
-    def realised(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
+    def planned(self, knobs: Any) -> list[tuple[Plan, Timeline]]:
         """The plan that the target makes of ``knobs`` at each price, and its timeline there."""
         if knobs not in self._timed:
             pairs = [(self._plan(knobs, pricing), pricing) for pricing in self._paid(knobs)]
@@ -108,11 +108,11 @@ class TuningProblem:
         return self._timed[knobs]
 
     def _plan(self, knobs: Any, pricing: Pricing) -> Plan:
-        return self.target.convert.realise(knobs, self.workload, pricing)
+        return self.target.convert.to_plan(knobs, self.workload, pricing)
 
     def times(self, knobs: Any) -> list[float]:
         """Iteration time of ``knobs`` at each price."""
-        return [timeline.iteration_time for _, timeline in self.realised(knobs)]
+        return [timeline.iteration_time for _, timeline in self.planned(knobs)]
 
     def judged(self, knobs: Any) -> list[float]:
         """Iteration time of ``knobs`` at each price, with the host lead that is worst for them."""
@@ -127,11 +127,11 @@ class TuningProblem:
     def bands(self, knobs: Any) -> list[Band | None]:
         """The error band of the tuned time at each price."""
         return [error_band(self.workload, plan, timeline, pricing) for (plan, timeline), pricing in
-                zip(self.realised(knobs), self._paid(knobs), strict=True)]  # fmt: skip
+                zip(self.planned(knobs), self._paid(knobs), strict=True)]  # fmt: skip
 
-    def project(self, plan: Plan, pricing: Pricing) -> Any:
+    def from_plan(self, plan: Plan, pricing: Pricing) -> Any:
         """The target's knobs for ``plan``."""
-        return self.target.convert.project(plan, self.workload, pricing, self.limits)
+        return self.target.convert.from_plan(plan, self.workload, pricing, self.limits)
 
     def complete(self, knobs: Any) -> Any:
         """``knobs`` completed with settings that only the final choice needs."""

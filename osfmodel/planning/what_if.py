@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osfmodel.cost.faster_network import SAME, Change, Network, caveat, faster_network
-from osfmodel.entities.batches import accumulating, at_batch, require_micro_batches
+from osfmodel.entities.batches import accumulating, at_batch, idle, require_micro_batches
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.compression import compressed, compression_called
+from osfmodel.entities.display import brief
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.units import format_bandwidth, format_time
-from osfmodel.entities.workload import Workload, idle
+from osfmodel.entities.workload import Workload
 
 
 def faster_device(workload: Workload, factor: float) -> Workload:
@@ -55,6 +56,9 @@ class WhatIf:
     accumulate: int = 1
     batch_size: int | None = None
     global_batch: int | None = None
+
+    def __repr__(self) -> str:
+        return brief(self, self.words or "no change")
 
     def __post_init__(self) -> None:
         Network(self.bandwidth, self.latency)

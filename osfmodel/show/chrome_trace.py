@@ -17,7 +17,7 @@ from osfmodel.show.pictures.gantt import Bar, Gantt
 MICROSECONDS = 1e6
 NANOSECONDS = 1e9
 THREADS = 1000
-"""More threads than a process has, so that thread numbers are unique; Perfetto takes 0 for the process itself."""
+"""Thread numbers reserved for each process, so that they are unique; Perfetto takes 0 for the process itself."""
 
 
 def encoded(pictures: Pictures, packed: bool, version: str) -> bytes:

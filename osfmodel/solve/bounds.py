@@ -1,4 +1,4 @@
-"""Lower bounds: times that no schedule can beat.
+"""Lower bounds on the iteration time of any schedule.
 
 Gradients i, i+1, ... L in ready order hold S_i bytes and none of them is ready before r_i, so whatever the order, the
 grouping or the cutting, S_i bytes cross the one channel after r_i. A message that carries m of them takes at least
@@ -82,7 +82,7 @@ def plan_bound(workload: Workload, plan: Plan, pricing: Pricing) -> float:
 
 
 def bound_under(workload: Workload, pricing: Pricing, objective: Objective) -> float:
-    """Seconds that no schedule can beat that splits every all-reduce if ``objective`` has a split.
+    """A lower bound in seconds; if ``objective`` splits, for schedules that split every all-reduce.
 
     Each channel has the collectives in flight that ``pricing`` gives it.
     """
@@ -124,7 +124,7 @@ def windows_bound(workload: Workload, pricing: Pricing, objective: Objective) ->
 
 
 def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:
-    """The least time, by bytes, to send them over the network under these rules."""
+    """A function from bytes to the least time to send them under these rules."""
     costs = [pricing.cost(kind) for kind in COLLECTIVES[objective.strategy]]
     channels, together = objective.channels, pricing.together(objective.channels)
     serials, transfers = [_serial(cost) for cost in costs], [_transfer(cost) for cost in costs]
@@ -140,7 +140,7 @@ def _shortest(pricing: Pricing, objective: Objective) -> Callable[[int], float]:
 
 
 def _serial(cost: Cost) -> Callable[[int], float]:
-    """The time, by bytes, to send them one message after the other: in the best size up to that, or in one."""
+    """A function from bytes to the least time to send them one message after the other."""
     floor, knots = cost.floor, cost.breakpoints
     rates = list(accumulate((floor(knot) / knot for knot in knots), min))
 
@@ -158,7 +158,7 @@ def _startup(cost: Cost) -> float:
 
 
 def _transfer(cost: Cost) -> Callable[[int], float]:
-    """The least transfer time, by bytes, of messages sent alone: by the slope of the line that is cheapest for all.
+    """A function from bytes to the least transfer time of messages sent alone: the slope of the cheapest line for all.
 
     Larger messages take lines of larger start-up and smaller slope. A table says nothing here: its smallest messages
     are all start-up.

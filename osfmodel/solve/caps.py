@@ -20,7 +20,7 @@ import numpy as np
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
-from osfmodel.entities.rounding import least, under, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload, element_bytes
 from osfmodel.solve.search.robust import fairest
@@ -90,7 +90,7 @@ def _end_at_most(prefix: Array, start: Array, limits: Array) -> Array:
 
 
 class Closing(NamedTuple):
-    """A rule by which one cap forms all buckets; sizes and caps in one unit, bytes or elements.
+    """A rule that forms all buckets from one cap; sizes and caps in the same unit, bytes or elements.
 
     layout: (gradients, cap) -> buckets, as positions
     end:    (prefix sums, starts, caps) -> where the buckets that begin there end; for many caps side by side
@@ -327,6 +327,6 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
                 least[start] = np.maximum(ready[end - 1] + add[start], least[end, column])
             finishes = np.maximum(firsts[start - 1] + add[start], least[start])
             winner = _last_minimum(finishes)
-            if finishes[winner] < under(best):
+            if finishes[winner] < just_below(best):
                 best, pair = float(finishes[winner]), (int(prefix[start]), int(chunk[winner]))
     return pair

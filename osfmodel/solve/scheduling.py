@@ -1,12 +1,12 @@
-"""Scheduling jobs for a channel: when each gradient is ready, and how much computation follows its arrival.
+"""Scheduling jobs for a channel: the ready time of each gradient, and the computation after its arrival.
 
 A gradient of the next iteration's forward overlap is a job with a *tail*: the update and forward of its layer and of
 all layers towards the output. Both ready times and tails grow in ready order, so of a bucket only two numbers count:
 
-    kind:  the last of its gradients in ready order, which says when it may start (r) and what follows it (q)
-    bytes: how long it takes
+    last_gradient: the last of its gradients in ready order, which says when it may start (r) and what follows it (q)
+    bytes:         how long it takes
 
-t_iter = max(compute time, max over buckets of (its end + q of its kind)), planning.md. With a barrier all
+t_iter = max(compute time, max over buckets of (its end + q of its last gradient)), planning.md. With a barrier all
 tails are the update.
 """
 
@@ -22,9 +22,12 @@ from osfmodel.entities.workload import Workload, element_bytes
 
 
 class Chunk(NamedTuple):
-    """A bucket as the channel sees it: ``kind`` is a position in ready order; ``dtype`` is "" if any will do."""
+    """A bucket as a solver sees it: the position of its last gradient in ready order, its bytes, and its dtype.
 
-    kind: int
+    ``dtype`` is "" if any will do.
+    """
+
+    last_gradient: int
     bytes: int
     dtype: str = ""
 
@@ -42,7 +45,7 @@ class Jobs:
 
     @property
     def grain(self) -> int:
-        """Bytes to whose multiples messages are rounded: whole elements of every type, if the gradients have those."""
+        """Unit of message sizes in bytes: whole elements of every type, if the gradients consist of those."""
         return gcd(lcm(*map(element_bytes, self.dtypes)), *self.sizes)
 
     @staticmethod
@@ -71,9 +74,9 @@ def tails_of(workload: Workload) -> list[float]:
 def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -> Plan | None:
     """A plan whose buckets start no later and end no later than ``chunks`` sent in this order; None if none can be.
 
-    From the last gradient to the first, each goes whole into the bucket, of its kind or later, that it fills best,
-    and is cut only where none can take it. Room left in one kind serves all earlier ones, so which bucket is filled
-    first does not matter. A bucket of several dtypes becomes one of each. Room that nothing fills is left out.
+    From the last gradient to the first, each goes whole into the bucket, of its position or later, that it fills best,
+    and is cut only where none can take it. Room left in a later bucket serves all earlier gradients, so which bucket
+    is filled first does not matter. A bucket of several dtypes becomes one of each. Empty room is left out.
     """
     gradients, elements = workload.gradients, workload.gradients.elements
     room = [chunk.bytes for chunk in chunks]
@@ -84,7 +87,7 @@ def plan_of(workload: Workload, chunks: Sequence[Chunk], objective: Objective) -
         able = [
             number
             for number, chunk in enumerate(chunks)
-            if chunk.kind >= item and room[number] and chunk.dtype in ("", gradients.dtypes[item])
+            if chunk.last_gradient >= item and room[number] and chunk.dtype in ("", gradients.dtypes[item])
         ]
         able.sort(key=lambda number: (room[number] < size, room[number] if room[number] >= size else -room[number]))
         for number in able:
@@ -113,11 +116,11 @@ def _append(parts: list[tuple[int, int, int]], item: int, offset: int, size: int
 
 
 def chunks_in(workload: Workload, plan: Plan) -> list[Chunk]:
-    """The buckets of ``plan`` as the channel sees them."""
+    """The buckets of ``plan`` as chunks."""
     gradients = workload.gradients
     place = {name: item for item, name in enumerate(gradients.names)}
-    kinds = [max(place[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
-    return [Chunk(kind, bucket.size, gradients.dtypes[kind]) for kind, bucket in zip(kinds, plan.buckets, strict=True)]
+    last = [max(place[block.layer] for block in bucket.blocks) for bucket in plan.buckets]
+    return [Chunk(item, bucket.size, gradients.dtypes[item]) for item, bucket in zip(last, plan.buckets, strict=True)]
 
 
 def blocks_plan(workload: Workload, parts: Sequence[Sequence[tuple[int, int, int]]]) -> Plan:

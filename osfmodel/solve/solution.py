@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
 from osfmodel.engine.recursion import communication_finish
+from osfmodel.entities.display import brief, how_many
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
@@ -47,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A situation of a framework: submission times, prices, and the ``best`` seconds to compare with."""
+    """A case to optimise settings for: submission times, prices, and the ``best`` seconds to compare with."""
 
     workload: Workload
     pricing: Pricing
@@ -62,6 +63,10 @@ class Question:
     pricing: Pricing
     objective: Objective = PLAIN
     limits: Limits = Limits()
+
+    def __repr__(self) -> str:
+        rules = f", {self.objective!r}" * (self.objective != PLAIN) + f", {self.limits!r}" * (self.limits != Limits())
+        return brief(self, f"{self.workload.name}, {how_many(self.pricing.workers, 'worker')}{rules}")
 
     @cached_property
     def lower_bound(self) -> float:
@@ -108,10 +113,14 @@ class Solution:
     ``timed``: the engine's timeline of the plan, if the search computed it.
     """
 
-    question: Question = field(repr=False)
+    question: Question
     plan: Plan | None
     status: Status
-    timed: Timeline | None = field(default=None, repr=False, compare=False)
+    timed: Timeline | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        plan = "no plan" if self.plan is None else how_many(len(self.plan.buckets), "bucket")
+        return brief(self, f"{self.question.workload.name}: {plan}, {self.status.value.partition(':')[0]}")
 
     @cached_property
     def timeline(self) -> Timeline | None:
@@ -156,7 +165,7 @@ class PlanRule(NamedTuple):
     """An entry of SOLVERS and of NAMED_PLANS.
 
     solve:      question -> the rule's own answer
-    meaning:    half a line for a person
+    summary:    shown by ``osf list``
     caveats:    assumptions of a prediction under its plan
     objective:  the rules that it was made for, unless others are asked for
     serves:     (objective) -> whether it plans under these rules; by default all with a strategy that is searched
@@ -170,7 +179,7 @@ class PlanRule(NamedTuple):
     """
 
     solve: Planner
-    meaning: str
+    summary: str
     caveats: Callable[[Workload], tuple[str, ...]] = lambda workload: ()
     objective: Objective = PLAIN
     serves: Callable[[Objective], bool] = searched

@@ -1,4 +1,4 @@
-"""Plan under effects: solvers know only ready times and prices, so effects are turned into those.
+"""Planning under effects: they are turned into ready times and prices, which is all that solvers know.
 
 Copies, hooks, stragglers and the slowdown of computation move ready times, partly as a consequence of the plan itself.
 So a plan is made, timed by the engine with all effects, and made again for the ready times that came of it, a few
@@ -15,7 +15,7 @@ from dataclasses import replace
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.effects import NO_EFFECTS
 from osfmodel.entities.plan import Plan, contiguous_plan, grouped_plan
-from osfmodel.entities.rounding import least, under
+from osfmodel.entities.rounding import just_below, least
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import HALVINGS, capped_plans
@@ -50,7 +50,7 @@ def plan_under_effects(question: Question, planner: Planner, limited: bool = Fal
         return planner(question)  # whose status says why
     for _ in range(ROUNDS if active else 0):
         found = best_for(as_timed(workload, best.require()[1]))
-        if found is None or _time(found) >= under(_time(best)):
+        if found is None or _time(found) >= just_below(_time(best)):
             break
         best = found
     others = [] if limited else [*capped_plans(workload, pricing.cost()), *_flushed(workload, pricing)]

@@ -35,7 +35,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from osfmodel.cost.shapes import AffineCost, Cost
-from osfmodel.entities.rounding import under, within
+from osfmodel.entities.rounding import just_below, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 HALVINGS = 40
@@ -83,7 +83,7 @@ def optimum(jobs: Jobs, line: CostLine) -> Windows:
             best = found
         if best.time - low <= best.time * 1e-9:
             break
-    while (found := below(jobs, line, under(best.time))) is not None:
+    while (found := below(jobs, line, just_below(best.time))) is not None:
         best = found
     return best
 

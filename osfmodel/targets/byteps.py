@@ -16,14 +16,14 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.plan import Block, Bucket, Plan
 from osfmodel.entities.rounding import least
-from osfmodel.entities.units import show_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import (
-    UNPRICED,
+    PLACEHOLDER_PRICES,
     Conversion,
     Launch,
     SettingsText,
@@ -50,7 +50,7 @@ class BytePsKnobs:
     credit: int | None = None
 
 
-def realise(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> Plan:
+def to_plan(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> Plan:
     """The plan of pieces, in ready order or, with a credit, by priority."""
     partition = _rounded(knobs.partition, pricing.per_host)
     gradients = list(zip(workload.gradients.names, workload.gradients.sizes, strict=True))
@@ -78,7 +78,7 @@ def exact(plan: Plan, workload: Workload) -> BytePsKnobs:
     credit = None if plan.credit is None else plan.credit // partition
     if credit != 0:
         knobs = BytePsKnobs(partition, credit)
-        if realise(knobs, workload, UNPRICED) == plan:
+        if to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan:
             return knobs
     raise PlanError("BytePS sends tensors one by one, cut at multiples of a partition: it cannot form this plan")
 
@@ -100,7 +100,7 @@ def _partitions(workload: Workload, limits: Limits) -> list[int]:
 
 
 def _time(knobs: BytePsKnobs, workload: Workload, pricing: Pricing) -> float:
-    return predict_timeline(workload, realise(knobs, workload, pricing), pricing).iteration_time
+    return predict_timeline(workload, to_plan(knobs, workload, pricing), pricing).iteration_time
 
 
 def caveats(workload: Workload) -> tuple[str, ...]:
@@ -134,8 +134,8 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    meaning="BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
-    convert=Conversion(default_knobs=BytePsKnobs, project=exact_or(exact, nearest), realise=realise, exact=exact),
+    summary="BytePS with its default partition, 4096000 bytes, each piece by itself as it becomes ready",
+    convert=Conversion(default_knobs=BytePsKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact),
     text=SettingsText(config=config, render=render, ending=".env", caveats=caveats),
     launch=Launch(
         launcher="bpslaunch does, beside a scheduler and servers, with the environment that -o byteps.env writes "

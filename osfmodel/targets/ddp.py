@@ -22,14 +22,15 @@ from typing import Any
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import Cost
 from osfmodel.entities.compression import hook_of
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError, UsageError
 from osfmodel.entities.plan import Plan, grouped_plan
 from osfmodel.entities.rounding import least, ranked, within
-from osfmodel.entities.units import MIB, parse_bytes, show_bytes
+from osfmodel.entities.units import MIB, parse_bytes
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, CapSearch, best_cap, bucket_layout, search_caps, search_caps_for_all
 from osfmodel.solve.solution import Limits, allowed, finish, rank_of
-from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, Target, require_plain, whatever_it_costs
+from osfmodel.targets.target import Conversion, SettingsText, SizeKnob, Target, ignoring_prices, require_plain
 
 FACTORS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.4, 2.0, 3.0)
 """Factors by which limits are changed in the search for lists that serve several dtypes."""
@@ -49,12 +50,12 @@ class DdpKnobs:
     fallback: CapSearch | None = None
 
 
-def realise(knobs: DdpKnobs, workload: Workload) -> Plan:
+def to_plan(knobs: DdpKnobs, workload: Workload) -> Plan:
     """The plan that DDP forms with these limits."""
     return grouped_plan(workload, bucket_layout(workload.gradients, knobs.limits))
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
+def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> DdpKnobs:
     """Limits that make DDP form ``plan``: the size of each bucket.
 
     With several dtypes the k-th limit serves the k-th bucket of each, so most plans cannot be formed exactly; then the
@@ -82,7 +83,7 @@ def exact(plan: Plan, workload: Workload) -> DdpKnobs:
         return DdpKnobs()
     for left in range(len(set(workload.gradients.dtypes)) + 1):
         knobs = DdpKnobs(_closing(plan, workload, left))
-        if realise(knobs, workload) == plan:
+        if to_plan(knobs, workload) == plan:
             return knobs
     raise PlanError("no list of limits makes DDP form this plan")
 
@@ -271,11 +272,11 @@ model = DDP(model, **ddp_kwargs)  # plain PyTorch; add device_ids=[...] as usual
 """
 
 TARGET = Target(
-    meaning="PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
+    summary="PyTorch DistributedDataParallel with its default caps, 1 MiB then 25 MiB",
     convert=Conversion(
         default_knobs=DdpKnobs,
-        project=project,
-        realise=whatever_it_costs(realise),
+        from_plan=from_plan,
+        to_plan=ignoring_prices(to_plan),
         exact=exact,
         complete=complete,
         unpriced=True,

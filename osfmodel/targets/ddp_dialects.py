@@ -35,7 +35,7 @@ accelerator = Accelerator(kwargs_handlers=[handler])
 
 ACCELERATE = replace(
     ddp.TARGET,
-    meaning="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
+    summary="Hugging Face Accelerate or Trainer on PyTorch DDP: its default caps",
     text=replace(ddp.TARGET.text, render=accelerate_lines),
     dialect_of="ddp",
     live=False,
@@ -58,7 +58,7 @@ trainer = Trainer(strategy=strategy)  # add devices=..., num_nodes=... as usual
 
 LIGHTNING = replace(
     ddp.TARGET,
-    meaning="PyTorch Lightning on PyTorch DDP: its default caps",
+    summary="PyTorch Lightning on PyTorch DDP: its default caps",
     text=replace(ddp.TARGET.text, render=lightning_lines),
     dialect_of="ddp",
     live=False,

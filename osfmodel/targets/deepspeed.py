@@ -28,8 +28,8 @@ from osfmodel.targets.target import (
     SizeKnob,
     Target,
     exact_or,
+    ignoring_prices,
     require_plain,
-    whatever_it_costs,
 )
 
 DEFAULT_ELEMENTS = 500_000_000
@@ -43,7 +43,7 @@ class DeepSpeedKnobs:
     overlap: bool = False
 
 
-def realise(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
+def to_plan(knobs: DeepSpeedKnobs, workload: Workload) -> Plan:
     """The plan of the buckets that ZeRO stage 1 forms."""
     elements = in_elements(workload.gradients)
     if knobs.overlap:
@@ -64,7 +64,7 @@ def exact(plan: Plan, workload: Workload) -> DeepSpeedKnobs:
         return DeepSpeedKnobs()
     tried = [DeepSpeedKnobs(), *_overlapping(groups, workload), *_after(groups, workload)]
     for knobs in tried:
-        if realise(knobs, workload) == plan:
+        if to_plan(knobs, workload) == plan:
             return knobs
     raise PlanError("no reduce_bucket_size makes DeepSpeed form this plan")
 
@@ -116,7 +116,7 @@ def render(knobs: DeepSpeedKnobs, workload: Workload) -> str:
     """A configuration file: DeepSpeed reads Hjson, so that comments are allowed."""
     return TEMPLATE.format(
         name=workload.name,
-        count=len(realise(knobs, workload).buckets),
+        count=len(to_plan(knobs, workload).buckets),
         tensors=len(workload.gradients),
         document=json.dumps(config(knobs), indent=2),
     )
@@ -138,11 +138,11 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    meaning="DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
+    summary="DeepSpeed ZeRO stage 1 with its default bound, 500 M elements, after backward",
     convert=Conversion(
         default_knobs=DeepSpeedKnobs,
-        project=exact_or(exact, nearest),
-        realise=whatever_it_costs(realise),
+        from_plan=exact_or(exact, nearest),
+        to_plan=ignoring_prices(to_plan),
         exact=exact,
         unpriced=True,
     ),

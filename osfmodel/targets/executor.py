@@ -17,14 +17,14 @@ from osfmodel.solve.solution import Limits
 from osfmodel.targets.target import Conversion, Launch, SettingsText, Target
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Plan:
+def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Plan:
     """The plan as it is."""
     plan.require_valid(workload)
     plan.require_whole_elements(workload)
     return plan
 
 
-def realise(knobs: Plan | None, workload: Workload, pricing: Pricing) -> Plan:
+def to_plan(knobs: Plan | None, workload: Workload, pricing: Pricing) -> Plan:
     """The plan as it is; without one, DDP's default plan."""
     return grouped_plan(workload, bucket_layout(workload.gradients, DDP_LIMITS)) if knobs is None else knobs
 
@@ -40,8 +40,8 @@ def render(knobs: Plan | None, workload: Workload) -> str:
 
 
 TARGET = Target(
-    meaning="an executor for any plan; by default PyTorch DDP's buckets",
-    convert=Conversion(default_knobs=lambda: None, project=project, realise=realise),
+    summary="an executor for any plan; by default PyTorch DDP's buckets",
+    convert=Conversion(default_knobs=lambda: None, from_plan=from_plan, to_plan=to_plan),
     text=SettingsText(config=config, render=render, ending=""),
     launch=Launch(
         script="train.py is your script, with osf.execute and the plan that this command writes without --lines "

@@ -1,4 +1,4 @@
-"""PyTorch FSDP2: which modules ``fully_shard`` groups; each group is one message.
+"""PyTorch FSDP2: the modules that ``fully_shard`` groups; each group is one message.
 
 The rule of FSDP2 (torch 2.13, ``reshard_after_forward=False``; run over gloo with 2 ranks): a group of modules given
 together is one reduce-scatter, when the last of its gradients is ready, and one all-gather of its updated parameters in
@@ -24,7 +24,7 @@ from osfmodel.entities.plan import SPLIT, Objective, Plan, grouped_plan
 from osfmodel.entities.rounding import least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Limits
-from osfmodel.targets.target import UNPRICED, Conversion, SettingsText, Target, exact_or, require_plain
+from osfmodel.targets.target import PLACEHOLDER_PRICES, Conversion, SettingsText, Target, exact_or, require_plain
 
 RULES = Objective(forward_overlap=True, strategy=SPLIT)
 """The rules of every FSDP2 plan, whatever is grouped."""
@@ -33,7 +33,7 @@ MOST_GROUPS = 32
 PLACES, MOST_TRIED = 60, 60_000
 """Most places to try for the end of a group, and the number of groupings tried, times modules, that ends the search."""
 
-NOTHING = 1e-4
+NEGLIGIBLE = 1e-4
 """Relative gain below which a further group is not worth adding."""
 
 
@@ -64,7 +64,7 @@ def modules(workload: Workload) -> dict[str, list[int]]:
     return dict(sorted(found.items(), key=lambda pair: (pair[0] == "", ends[pair[0]], -pair[0].count("."))))
 
 
-def realise(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
+def to_plan(knobs: FsdpKnobs, workload: Workload, pricing: Pricing) -> Plan:
     """A bucket per group, and one for the root if it has parameters; each dtype gets its own."""
     members = modules(workload)
     grouped = {name for group in knobs.groups for name in group}
@@ -91,7 +91,8 @@ def exact(plan: Plan, workload: Workload) -> FsdpKnobs:
     module_of = {tensors[i]: name for name, positions in members.items() for i in positions}
     groups = tuple(tuple(dict.fromkeys(module_of[block.layer] for block in bucket.blocks)) for bucket in plan.buckets)
     for knobs in (FsdpKnobs(), FsdpKnobs(groups), FsdpKnobs(groups[:-1])):
-        if "" not in {name for group in knobs.groups for name in group} and realise(knobs, workload, UNPRICED) == plan:
+        root = "" in {name for group in knobs.groups for name in group}
+        if not root and to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan:
             return knobs
     raise PlanError("no grouping of modules makes FSDP2 form this plan")
 
@@ -108,25 +109,25 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
 
     def time(ends: frozenset[int]) -> float:
         if ends not in times:
-            made = realise(_grouped(names, ends), workload, pricing)
+            made = to_plan(_grouped(names, ends), workload, pricing)
             times[ends] = predict_timeline(workload, made, pricing).iteration_time
         return times[ends]
 
     tried = sorted([*_even(names, workload), _nearest(names, plan, workload)], key=len)
-    best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NOTHING))
+    best = next(ends for ends in tried if time(ends) <= min(map(time, tried)) * (1 + NEGLIGIBLE))
     while len(times) * len(names) < MOST_TRIED:
         changed = least([*_changed(best, len(names)), best], time, len)
-        if time(changed) >= time(best) * (1 - NOTHING):
+        if time(changed) >= time(best) * (1 - NEGLIGIBLE):
             break
         best = changed
-    default = predict_timeline(workload, realise(FsdpKnobs(), workload, pricing), pricing).iteration_time
+    default = predict_timeline(workload, to_plan(FsdpKnobs(), workload, pricing), pricing).iteration_time
     return FsdpKnobs() if default <= within(time(best)) else _grouped(names, best)
 
 
 _any = exact_or(exact, nearest)
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
+def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> FsdpKnobs:
     """The groups that form ``plan``; if none do, the fastest of those nearest to it and of even ones.
 
     Raises DataError for a workload from a trace without module names: there is nothing to group.
@@ -219,8 +220,8 @@ fully_shard(model, reshard_after_forward=False)
 """
 
 TARGET = Target(
-    meaning="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
-    convert=Conversion(default_knobs=FsdpKnobs, project=project, realise=realise, exact=exact, unpriced=True),
+    summary="PyTorch FSDP2 with the whole model in one group, not resharded after forward",
+    convert=Conversion(default_knobs=FsdpKnobs, from_plan=from_plan, to_plan=to_plan, exact=exact, unpriced=True),
     text=SettingsText(config=config, render=render, caveats=caveats),
     executor=RUNTIME,
     objective=RULES,

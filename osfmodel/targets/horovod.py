@@ -17,12 +17,13 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, PADDING, Loop, carry_out, steady_iteration
 from osfmodel.engine.horovod_settings import PREFIX, environment, milliseconds, name_of, named
 from osfmodel.entities.compression import FP16
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files.notation import read
 from osfmodel.entities.plan import Plan, grouped_plan, one_by_one
 from osfmodel.entities.rounding import least
-from osfmodel.entities.units import MIB, show_bytes, show_time
+from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact import optimal
 from osfmodel.solve.search.robust import fairest
@@ -46,14 +47,14 @@ BEST = "horovod:best"
 """Name of the plan with the best threshold and cycle time that were found."""
 
 
-def realise(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
+def to_plan(knobs: Loop, workload: Workload, pricing: Pricing) -> Plan:
     """The batches that the loop forms, each released at its launch; with one worker, as they become ready."""
     if pricing.workers == 1 and pricing.cost() == FREE:  # a cost that is given may be of several workers
         return one_by_one(workload)  # DistributedOptimizer registers no hooks then
     return carry_out(knobs, workload, pricing)
 
 
-def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
+def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Loop:
     """The buckets of the plan as groups, and the cycle time of GROUP_CYCLES that is best for them.
 
     Groups list parameters by name; for a trace without names, settings alone are searched. Raises PlanError for a plan
@@ -133,8 +134,8 @@ def grouped_plan_of(loop: Loop, workload: Workload) -> Plan:
     return grouped_plan(workload, [[place[name] for name in group] for group in loop.groups])
 
 
-def stated(conditions: Mapping[str, str], workload: Workload) -> Loop | None:
-    """The settings of a run, if its conditions state them. Raises UsageError or DataError for what cannot be read."""
+def from_conditions(conditions: Mapping[str, str], workload: Workload) -> Loop | None:
+    """The settings in a run's conditions, None if there are none. Raises UsageError or DataError if unreadable."""
     if "settings" not in conditions:
         return None
     loop = named(conditions["settings"])
@@ -157,7 +158,7 @@ def settings_of(name: str) -> tuple[Callable[[Workload, Pricing], Loop], str, in
 
 
 def words(knobs: Loop) -> str:
-    """The settings in a few words, and whether groups are in force."""
+    """The settings in a few words, with a note if groups are used."""
     return f"{PREFIX}{name_of(knobs)}" + (f" with {len(knobs.groups)} groups" if knobs.use_groups else "")
 
 
@@ -270,14 +271,14 @@ params:
 """
 
 TARGET = Target(
-    meaning="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
+    summary="Horovod with its default fusion threshold, 128 MiB, and cycle time, 1 ms",
     convert=Conversion(
         default_knobs=Loop,
-        project=project,
-        realise=realise,
+        from_plan=from_plan,
+        to_plan=to_plan,
         exact=exact,
         complete=complete,
-        stated=stated,
+        from_conditions=from_conditions,
         unpriced=True,  # its loop has the settings, and forms the batches itself
     ),
     text=SettingsText(

@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 
 from osfmodel.engine.horovod_loop import DEFAULT_CYCLE, DEFAULT_THRESHOLD, SAME, Loop, LoopIteration, steady_iteration
-from osfmodel.entities.rounding import least, under, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.solve.solution import Case, Limits
 
@@ -27,7 +27,7 @@ WALKED = 400
 """Most thresholds to try, about, with one case, and fewer with several: if there are more, those that are
 close together are skipped."""
 LEAST_WALKED = 60
-FOLLOWED = 8
+SIMULATED = 8
 """Simulated iterations for each threshold."""
 GOLDEN = (5**0.5 - 1) / 2
 
@@ -88,7 +88,7 @@ class _Grid:
             value = 0.0
             steps: list[int] = []
             for place, case in enumerate(self.cases):
-                found = steady_iteration(loop, case.workload, case.pricing, FOLLOWED)
+                found = steady_iteration(loop, case.workload, case.pricing, SIMULATED)
                 value = max(value, self._value(case, found))
                 steps = [step for step in (*steps, found.next_threshold) if step is not None]
                 if value > within(self.best, SAME):
@@ -117,7 +117,7 @@ class _Grid:
         start = len(self.known)
         while True:
             value, following = self._found(threshold, cycle)
-            if value < under(best[0], SAME):
+            if value < just_below(best[0], SAME):
                 best = value, threshold, total + 1 if following is None else following
             if following is None:
                 return _round(best[1], best[2]), exhaustive

@@ -37,7 +37,7 @@ class MegatronKnobs:
     overlap: bool = True
 
 
-def realise(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
+def to_plan(knobs: MegatronKnobs, workload: Workload, pricing: Pricing) -> Plan:
     """The plan of Megatron's buckets; without overlap one bucket per dtype, after backward."""
     size = knobs.bucket_elements or max(LEAST_DEFAULT, PER_WORKER * pricing.workers)
     elements = in_elements(workload.gradients)
@@ -130,8 +130,8 @@ TEMPLATE = """\
 """
 
 TARGET = Target(
-    meaning="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
-    convert=Conversion(default_knobs=MegatronKnobs, project=exact_or(exact, nearest), realise=realise, exact=exact),
+    summary="Megatron-LM with its default bucket size, max(40 M, 1 M times the workers) parameters",
+    convert=Conversion(default_knobs=MegatronKnobs, from_plan=exact_or(exact, nearest), to_plan=to_plan, exact=exact),
     text=SettingsText(config=config, render=render, ending=".args", caveats=caveats),
     launch=Launch(
         arguments=flags,

@@ -1,4 +1,4 @@
-"""Named plans: the same names everywhere, each with its rule and its meaning."""
+"""Named plans: the same names everywhere, each with its rule and its summary."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import NamedTuple
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import horovod_settings, osf_model, sparse
 from osfmodel.engine.sparse import Sparsity
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.lookup import suggestion
 from osfmodel.entities.plan import PLAIN, Objective, Plan, in_one, one_by_one, require_density
-from osfmodel.entities.units import parse_part, show_bytes
+from osfmodel.entities.units import parse_part
 from osfmodel.entities.workload import Workload
 from osfmodel.solve import SOLVERS, answer
 from osfmodel.solve.caps import best_cap
@@ -27,7 +28,7 @@ from osfmodel.targets.ddp import BEST_CAP, CAP, single_cap
 def _default(target: Target) -> PlanRule:
     """The plan of a target's defaults."""
     return PlanRule(
-        planner_of(target.convert.default), target.meaning, target.text.caveats, target.objective,
+        planner_of(target.convert.default), target.summary, target.text.caveats, target.objective,
         on_request=not target.compared, executor=target.executor, unpriced=target.convert.unpriced,
     )  # fmt: skip
 
@@ -68,10 +69,10 @@ def _capped(name: str) -> PlanRule:
 
     def make(workload: Workload, pricing: Pricing) -> Plan:
         cap = best_cap(workload, pricing.cost()) if limit is None else limit
-        return ddp.realise(ddp.DdpKnobs((cap,)), workload)
+        return ddp.to_plan(ddp.DdpKnobs((cap,)), workload)
 
-    meaning = f"PyTorch DDP with a bucket_cap_mb {which}"
-    return PlanRule(planner_of(make), meaning, ddp.caveats, unpriced=limit is not None)
+    summary = f"PyTorch DDP with a bucket_cap_mb {which}"
+    return PlanRule(planner_of(make), summary, ddp.caveats, unpriced=limit is not None)
 
 
 def _with_settings(name: str) -> PlanRule:
@@ -81,7 +82,7 @@ def _with_settings(name: str) -> PlanRule:
     def solve(question: Question) -> Solution:
         """Horovod's plan; with fewer channels than streams if the loop itself carries collectives out."""
         settings = find(question.workload, question.pricing)
-        plan = horovod.realise(settings, question.workload, question.pricing)
+        plan = horovod.to_plan(settings, question.workload, question.pricing)
         kept = streams > 1 and question.objective.permits(plan.objective)
         return answer(question, plan if kept else plan.under(question.objective))
 
@@ -105,7 +106,7 @@ SPARSE = "sparse:"
 FALLBACK = "fallback"
 SPARSE_OPTIONS = {
     "release": "updates as soon as buckets have arrived",
-    "mirror": "what is not sent in mirror weights",
+    "mirror": "unsent updates kept in mirror weights",
     FALLBACK: "dense where sparse does not pay",
 }
 """Options at the end of such a name."""
@@ -174,9 +175,9 @@ class Family(NamedTuple):
     read: Callable[[str], PlanRule]
     examples: tuple[str, ...]
 
-    def meanings(self) -> dict[str, str]:
-        """Meaning of each example."""
-        return {name: self.read(name).meaning for name in self.examples}
+    def summaries(self) -> dict[str, str]:
+        """The summary of each example."""
+        return {name: self.read(name).summary for name in self.examples}
 
 
 FAMILIES: Mapping[str, Family] = {

@@ -1,4 +1,4 @@
-"""A configuration target, as the few small records that describe it."""
+"""A configuration target: the row type of CONFIG_TARGETS and its parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.solution import Case, Limits
 
 Knobs = TypeVar("Knobs")
-UNPRICED = Pricing.of(FREE, workers=2)
+PLACEHOLDER_PRICES = Pricing.of(FREE, workers=2)
 """Placeholder prices, for calls that only need a plan's form."""
 
 
@@ -23,33 +23,33 @@ UNPRICED = Pricing.of(FREE, workers=2)
 class Conversion:
     """Convert plans to a framework's knobs and back.
 
-    The plan that we predict is always the one that the framework really forms, ``realise(project(plan))``, not
+    The plan that we predict is always the one that the framework really forms, ``to_plan(from_plan(plan))``, not
     the solver's ideal; they differ wherever the knobs cannot express what the solver wants.
 
-    default_knobs: () -> knobs                         the framework's defaults
-    project:  (plan, workload, pricing, limits) -> knobs  the nearest knobs; PlanError if none come near
-    realise:  (knobs, workload, pricing) -> plan       the plan that the framework forms with them
-    exact:    (plan, workload) -> knobs                those that form exactly this plan (for a framework with a clock,
-                                                       except release times), else PlanError; for a ``project`` that is
-                                                       slow or gives others
-    complete: (knobs, workload, pricings, limits) -> knobs  adds what only the final choice needs
-    stated:   (conditions, workload) -> knobs          those that a run states; None if it states none
-    unpriced: whether the default plan needs no prices
+    default_knobs: () -> knobs                             the framework's defaults
+    from_plan: (plan, workload, pricing, limits) -> knobs  the nearest knobs; PlanError if none come near
+    to_plan:   (knobs, workload, pricing) -> plan          the plan that the framework forms with them
+    exact:     (plan, workload) -> knobs                   those that form exactly this plan (for a framework with a
+                                                           clock, except release times), else PlanError; for a
+                                                           ``from_plan`` that is slow or gives others
+    complete:  (knobs, workload, pricings, limits) -> knobs  with settings that only the final choice needs
+    from_conditions: (conditions, workload) -> knobs       those of a measured run; None if its conditions give none
+    unpriced:  whether the default plan needs no prices
     """
 
     default_knobs: Callable[[], Any]
-    project: Callable[[Plan, Workload, Pricing, Limits], Any]
-    realise: Callable[[Any, Workload, Pricing], Plan]
+    from_plan: Callable[[Plan, Workload, Pricing, Limits], Any]
+    to_plan: Callable[[Any, Workload, Pricing], Plan]
     exact: Callable[[Plan, Workload], Any] | None = None
     complete: Callable[[Any, Workload, Sequence[Pricing], Limits], Any] = lambda knobs, workload, pricings, limits: (
         knobs
     )
-    stated: Callable[[Mapping[str, str], Workload], Any] | None = None
+    from_conditions: Callable[[Mapping[str, str], Workload], Any] | None = None
     unpriced: bool = False
 
     def default(self, workload: Workload, pricing: Pricing) -> Plan:
         """The plan that the framework forms with its default settings."""
-        return self.realise(self.default_knobs(), workload, pricing)
+        return self.to_plan(self.default_knobs(), workload, pricing)
 
     def forms(self, plan: Plan, workload: Workload) -> bool:
         """Whether some knobs make the framework form exactly this plan: buckets, order and, without a clock, times."""
@@ -57,10 +57,10 @@ class Conversion:
             if self.exact is not None:
                 self.exact(plan, workload)
                 return True
-            knobs = self.project(plan, workload, UNPRICED, Limits())
+            knobs = self.from_plan(plan, workload, PLACEHOLDER_PRICES, Limits())
         except PlanError:
             return False
-        return self.realise(knobs, workload, UNPRICED) == plan
+        return self.to_plan(knobs, workload, PLACEHOLDER_PRICES) == plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class SizeKnob:
 class Target:
     """A framework whose knobs decide the plan.
 
-    meaning:    its default plan, in half a line
+    summary:    its default plan, in half a line
     convert:    plans to knobs and back
     text:       knobs as text
     launch:     start of a script with them
@@ -154,7 +154,7 @@ class Target:
     dialect_of: the target that does the work, if this one only writes its knobs in other lines
     """
 
-    meaning: str
+    summary: str
     convert: Conversion
     text: SettingsText
     launch: Launch = Launch()
@@ -176,23 +176,23 @@ class Target:
         return self.launch.script or pasted
 
 
-def whatever_it_costs(realise: Callable[[Any, Workload], Plan]) -> Callable[[Any, Workload, Pricing], Plan]:
-    """A ``realise`` that ignores prices, for a framework that forms the same plan at any price."""
-    return lambda knobs, workload, pricing: realise(knobs, workload)
+def ignoring_prices(to_plan: Callable[[Any, Workload], Plan]) -> Callable[[Any, Workload, Pricing], Plan]:
+    """A ``to_plan`` that ignores prices, for a framework that forms the same plan at any price."""
+    return lambda knobs, workload, pricing: to_plan(knobs, workload)
 
 
 def exact_or(
     exact: Callable[[Plan, Workload], Knobs], nearest: Callable[[Plan, Workload, Pricing, Limits], Knobs]
 ) -> Callable[..., Knobs]:
-    """A ``project`` that gives the knobs that form a plan exactly; if none do, the nearest ones."""
+    """A ``from_plan`` that gives the knobs that form a plan exactly; if none do, the nearest ones."""
 
-    def project(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Knobs:
+    def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits = Limits()) -> Knobs:
         try:
             return exact(plan, workload)
         except PlanError:
             return nearest(plan, workload, pricing, limits)
 
-    return project
+    return from_plan
 
 
 def require_plain(plan: Plan, workload: Workload, framework: str) -> None:

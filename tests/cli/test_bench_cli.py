@@ -59,7 +59,7 @@ def test_what_could_not_be_written_is_refused_before_measuring(tmp_path, words):
 
 
 def test_torchrun_passes_every_option_on():
-    """It takes what could be short for several of its own for an error, also behind the command."""
+    """torchrun refuses options that could abbreviate several of its own, even behind the command."""
     torchrun = pytest.importorskip("torch.distributed.run", reason="torch is not installed: pip install torch")
     parser = torchrun.get_args_parser()
     context = click.Context(main)
@@ -72,7 +72,7 @@ def test_torchrun_passes_every_option_on():
             assert parser.parse_args(["-m", "osfmodel", *words]).training_script_args == words
 
 
-def test_progress_is_for_who_watches(monkeypatch, capsys):
+def test_progress_is_printed_on_terminals_only(monkeypatch, capsys):
     """On a terminal, of the rank that speaks; a process may have no stderr at all."""
     terminal = io.StringIO()
     for terminal.isatty, speaks in ((lambda: False, True), (lambda: True, False), (lambda: True, True)):

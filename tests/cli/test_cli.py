@@ -21,9 +21,9 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main, parse_workers
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.files import documents
 from osfmodel.entities.plan import contiguous_plan
-from osfmodel.entities.units import show_bytes
 from osfmodel.targets.named_plans import STOCK_PLANS
 from tests.conftest import ROOT
 from tests.formats import samples, traces

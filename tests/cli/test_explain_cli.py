@@ -209,7 +209,7 @@ def test_the_library_takes_paths_or_a_trace():
 
 
 def test_no_trace_is_written_over(tmp_path):
-    """It is refused as the file of an explanation or a report, named as a file or lying in a folder."""
+    """A trace is refused as the output file of an explanation or a report, named as a file or lying in a folder."""
     trace = tmp_path / "rank0.json.gz"
     trace.write_bytes((STORED / "slow-link-0.json.gz").read_bytes())
     before = trace.read_bytes()
@@ -231,7 +231,7 @@ def test_traces_of_two_jobs_are_refused():
 
 
 def test_one_rank_of_several_does_not_blame_the_network_alone():
-    """It is the other rank that is slow; with both traces that is what is said."""
+    """The other rank is slow; with both traces the verdict says so."""
     one = osf.explain([STORED / "slow-rank-0.json.gz"])
     assert one.verdict.startswith(
         "The network or a slower rank: the trace of one rank does not tell which: give those of all."
@@ -267,7 +267,7 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
         ("e.json", "", "is empty"),
     ],
 )
-def test_what_is_no_trace_is_told_for_what_it_is(tmp_path, name, content, said):
+def test_files_that_are_no_traces_are_named_for_what_they_are(tmp_path, name, content, said):
     file = tmp_path / name
     file.write_bytes(content.encode() if isinstance(content, str) else encode(document_of(content)).encode())
     result = explained(file)

@@ -62,7 +62,7 @@ def test_an_option_of_a_group_needs_its_switch(switch):
         assert f"{option.opts[0]} works only with {switch}" in result.stderr
 
 
-def test_a_switch_refuses_what_it_excludes_with_the_reason():
+def test_a_switch_refuses_excluded_options_with_the_reason():
     command, _ = command_called("tune")
     groups = {group_of(option).switch: group_of(option) for option in command.params if group_of(option).without}
     assert len(groups) == 2

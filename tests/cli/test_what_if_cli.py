@@ -19,7 +19,7 @@ PREDICT = ["predict", *WHERE, "--workers", "16", "--plan", "ddp"]
 TUNE = ["tune", *WHERE, "--workers", "16"]
 
 
-def test_what_is_assumed_is_in_every_output():
+def test_assumptions_are_in_every_output():
     asked = ["--bandwidth", "x2", "--compute", "x1.5"]
     text = run(*PREDICT, *asked).stdout
     assert text.startswith("resnet50-v100 on v100-10gbe with bandwidth x2, compute x1.5, 16 workers\n")

@@ -26,7 +26,7 @@ def test_every_cause_has_a_job_that_it_limits():
 @pytest.mark.parametrize("ahead", [{}, {"lead": 5.0, "backend": "nccl"}], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("cause", PLANTED)
 def test_the_planted_cause_is_named(cause, ahead):
-    """Also where a host runs ahead of its device."""
+    """A host ahead of its device is no exception."""
     trace = trace_of(replace(PLANTED[cause], **ahead))
     devices = tuple(replace(rank, device="cpu" if not ahead else "GPU") for rank in trace.ranks)
     found = explain_trace(replace(trace, ranks=devices))
@@ -49,7 +49,7 @@ def _startup_share_of(job: Job) -> StartupShare:
 
 @pytest.mark.parametrize("job", PLANTED)
 def test_a_step_is_never_longer_without_a_cause(job):
-    """As the replays have it, before anything is cut off at 0."""
+    """Replays are monotone before results are cut off at 0."""
     trace = trace_of(PLANTED[job])
     for steps in zip(*(rank.steps for rank in trace.ranks), strict=True):
         times = replayed(Replays([SeenStep.of(step, True) for step in steps], _startup_share_of(PLANTED[job])))
@@ -62,7 +62,7 @@ def test_it_is_described(name):
     cause = CAUSES[name]
     found = explain_trace(trace_of(PLANTED[name]))
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
-    assert re.fullmatch(r"[a-z].*[^.]", cause.meaning)
+    assert re.fullmatch(r"[a-z].*[^.]", cause.summary)
     cost = sentences.what_it_costs(found, found.gains[name])
     assert re.fullmatch(rf"[A-Z].* {re.escape(cost)}.*\.", cause.sentence(found, found.gains[name]))
     assert cause.remedy is None or all(cause.remedy)

@@ -60,7 +60,7 @@ def listed(module, parameter):
 def test_the_cost_model(example, monkeypatch):
     monkeypatch.setitem(COST_MODELS, "example", example.tired_ring)
     assert put_through(test_cost_models, "model", "ring") == listed(test_cost_models, "model")
-    assert COST_MODELS["example"].meaning
+    assert COST_MODELS["example"].summary
 
 
 @pytest.mark.parametrize("example", ["add-a-cost-model"], indirect=True)
@@ -89,7 +89,7 @@ def test_a_line_in_the_table_is_all_that_commands_need(example, monkeypatch):
 
 
 def test_nothing_else_asks_for_a_cost_model_by_its_name():
-    """But what is of one model by its nature: NCCL's tuner file, and a cluster that osf bench adds tables to."""
+    """Exceptions belong to one model: NCCL's tuner file, and a cluster that osf bench adds tables to."""
     asking = re.compile(r"cost_model (?:==|!=|in|not in) [^C]")
     found = {
         path.relative_to(ROOT).as_posix()
@@ -105,7 +105,7 @@ def test_the_solver(example, monkeypatch):
     monkeypatch.setitem(NAMED_PLANS, "example", named_rule(example.idle_flush))
     ran = put_through(test_solvers, "name", "mg-wfbp")
     assert ran == listed(test_solvers, "name")
-    assert SOLVERS["example"].meaning
+    assert SOLVERS["example"].summary
 
 
 @pytest.mark.parametrize("example", ["add-a-target"], indirect=True)
@@ -114,7 +114,7 @@ def test_the_target(example, monkeypatch, subject):
     monkeypatch.setitem(CONFIG_TARGETS, "example", example.elements)
     ran = put_through(test_targets, "name", "ddp", case=test_targets.build(subject))
     assert ran == [name for name in listed(test_targets, "name") if "an_executor" not in name]
-    assert CONFIG_TARGETS["example"].meaning
+    assert CONFIG_TARGETS["example"].summary
 
 
 LOG, TOY = "my-bench v1\n1024 0.05\n1048576 1.2\n", "my-profiler v1\n0 20\n20 41\n"

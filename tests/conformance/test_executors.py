@@ -41,7 +41,7 @@ def named(rows):
 
 
 @named(ROWS)
-def test_a_row_says_what_it_is_and_is_found_by_what_its_runs_state(row):
+def test_a_row_of_executors_is_found_by_its_conditions(row):
     assert EXECUTORS[row.name] is row
     assert row.called
     assert "\n" not in row.summary

@@ -36,7 +36,7 @@ def written(name, target, case):
 @pytest.mark.parametrize("name", SNIPPETS)
 def test_it_is_described_and_serves_somebody(name):
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
-    assert re.fullmatch(r"\S.*[^.\s]", SNIPPETS[name].meaning)
+    assert re.fullmatch(r"\S.*[^.\s]", SNIPPETS[name].summary)
     assert any(written(name, target, case)[0] for target in CONFIG_TARGETS for case in CASES)
 
 

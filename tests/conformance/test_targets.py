@@ -39,11 +39,11 @@ def case(request):
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
-def test_what_is_realised_sends_everything_once(name, case):
+def test_every_plan_of_a_target_sends_everything_once(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
-    for knobs in (target.convert.default_knobs(), target.convert.project(plan, workload, pricing, Limits())):
-        target.convert.realise(knobs, workload, pricing).require_valid(workload)
+    for knobs in (target.convert.default_knobs(), target.convert.from_plan(plan, workload, pricing, Limits())):
+        target.convert.to_plan(knobs, workload, pricing).require_valid(workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -51,8 +51,8 @@ def test_knobs_for_the_best_plan_are_no_worse_than_the_defaults(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     default, tuned = (
-        predict_timeline(workload, target.convert.realise(knobs, workload, pricing), pricing).iteration_time
-        for knobs in (target.convert.default_knobs(), target.convert.project(plan, workload, pricing, Limits()))
+        predict_timeline(workload, target.convert.to_plan(knobs, workload, pricing), pricing).iteration_time
+        for knobs in (target.convert.default_knobs(), target.convert.from_plan(plan, workload, pricing, Limits()))
     )
     assert tuned <= default * (1 + 1e-12)
 
@@ -134,7 +134,7 @@ def some_plans(workload, pricing, plan):
         SOLVERS["mg-wfbp"].solve(asked(workload, pricing.cost())).plan,
     ]
     plans += [
-        target.convert.realise(target.convert.default_knobs(), workload, pricing) for target in CONFIG_TARGETS.values()
+        target.convert.to_plan(target.convert.default_knobs(), workload, pricing) for target in CONFIG_TARGETS.values()
     ]
     turned = [replace(made, buckets=made.buckets[::-1]) for made in plans]
     late = [
@@ -151,27 +151,27 @@ def members(plan):
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
 def test_what_a_framework_does_it_can_be_set_to_do(name, case):
-    """forms(realise(knobs)): for the defaults, and for knobs that were projected for other plans."""
+    """forms(to_plan(knobs)): for the defaults, and for knobs made for other plans."""
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     plain = (plan, one_by_one(workload), in_one(workload))
     knobs = [
         target.convert.default_knobs(),
-        *(target.convert.project(other, workload, pricing, Limits()) for other in plain),
+        *(target.convert.from_plan(other, workload, pricing, Limits()) for other in plain),
     ]
     for chosen in (*knobs, target.convert.complete(knobs[1], workload, [pricing], Limits())):
-        assert target.convert.forms(target.convert.realise(chosen, workload, pricing), workload)
+        assert target.convert.forms(target.convert.to_plan(chosen, workload, pricing), workload)
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
-def test_a_plan_that_a_framework_forms_is_projected_exactly(name, case):
-    """forms(plan) says that realise(project(plan)) is that plan: the same buckets and order, and release times."""
+def test_a_plan_that_a_framework_forms_comes_back_exactly(name, case):
+    """forms(plan) says that to_plan(from_plan(plan)) is that plan: the same buckets and order, and release times."""
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     formed = [other for other in some_plans(workload, pricing, plan) if target.convert.forms(other, workload)]
     assert formed
     for other in formed:
-        again = target.convert.realise(target.convert.project(other, workload, pricing, Limits()), workload, pricing)
+        again = target.convert.to_plan(target.convert.from_plan(other, workload, pricing, Limits()), workload, pricing)
         assert members(again) == members(other) if target.clock else again == other
 
 
@@ -180,14 +180,14 @@ def test_config_is_json_and_text_is_complete(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     knobs = target.convert.complete(
-        target.convert.project(plan, workload, pricing, Limits()), workload, [pricing], Limits()
+        target.convert.from_plan(plan, workload, pricing, Limits()), workload, [pricing], Limits()
     )
     assert json.loads(json.dumps(target.text.config(knobs))) == target.text.config(knobs)
     text = target.text.render(knobs, workload)
     assert workload.name in text
     assert text.endswith("\n")
     assert not re.search(r"\{\w+\}", text), "a placeholder was left in the template"
-    assert target.meaning
+    assert target.summary
 
 
 STOCK = [name for name, target in CONFIG_TARGETS.items() if not target.executes]
@@ -200,7 +200,7 @@ def test_a_plan_beyond_the_framework_is_refused(name, setting, case):
     target, beyond = CONFIG_TARGETS[name], Plan(workload.name, plan.buckets, **setting)
     if not target.objective.permits(beyond.objective):
         with pytest.raises(PlanError, match="executor"):
-            target.convert.project(beyond, workload, pricing, Limits())
+            target.convert.from_plan(beyond, workload, pricing, Limits())
     assert not target.convert.forms(beyond, workload)
 
 
@@ -212,7 +212,7 @@ def test_a_cut_tensor_is_refused(name, case):
     pieces = [[Block(first[0], 0, half)], [Block(first[0], half, first[1] - half)], [Block(n, 0, s) for n, s in rest]]
     plan = Plan(workload.name, tuple(Bucket(tuple(blocks)) for blocks in pieces))
     with pytest.raises(PlanError, match="whole tensors"):
-        CONFIG_TARGETS[name].convert.project(plan, workload, pricing, Limits())
+        CONFIG_TARGETS[name].convert.from_plan(plan, workload, pricing, Limits())
 
 
 @pytest.mark.parametrize("name", CONFIG_TARGETS)
@@ -220,7 +220,7 @@ def test_the_plan_of_another_workload_is_refused(name, case):
     workload, pricing, plan = case
     convert, other = CONFIG_TARGETS[name].convert, replace(plan, workload="another")
     with pytest.raises(PlanError, match=f"the plan is for workload 'another', not for {workload.name!r}"):
-        convert.project(other, workload, pricing, Limits())
+        convert.from_plan(other, workload, pricing, Limits())
     assert not convert.forms(other, workload)
 
 
@@ -229,7 +229,8 @@ def test_an_executor_carries_out_any_plan_as_it_is(name, case):
     workload, pricing, plan = case
     target = CONFIG_TARGETS[name]
     wild = Plan(workload.name, tuple(reversed(plan.buckets)), channels=3, forward_overlap=True, strategy="split")
-    assert target.convert.realise(target.convert.project(wild, workload, pricing, Limits()), workload, pricing) == wild
+    knobs = target.convert.from_plan(wild, workload, pricing, Limits())
+    assert target.convert.to_plan(knobs, workload, pricing) == wild
     assert target.convert.forms(wild, workload)
 
 

@@ -112,7 +112,7 @@ def test_what_was_not_measured_is_refused():
 
 
 @pytest.mark.parametrize("model", COST_MODELS)
-def test_every_fit_says_what_it_was_fitted_to(model):
+def test_every_fit_states_its_range(model):
     """Range, counts and jumps, whatever the model; and a summary of one line."""
     falling = [1.0] * len(SIZES)
     falling[12] = 2.0

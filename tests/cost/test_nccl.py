@@ -214,7 +214,7 @@ def test_corrections_never_make_it_faster_but_for_nvls():
         assert (slower(GRID) >= tuner(GRID) * (1 - 1e-9)).all()
 
 
-def test_what_is_missing_is_named():
+def test_missing_data_is_named():
     alone = Cluster("lonely", "nccl", gpus_per_node=8, nccl=A100)
     with pytest.raises(CostError, match=r"'lonely' has no nic_bandwidth.*2 nodes"):
         cost_of(alone, 16)
@@ -301,7 +301,7 @@ def test_the_shipped_factor_is_what_all_devices_teach(report):
     assert report["devices"][-1]["kappa"] == pytest.approx(CORRECTED.pipeline)
 
 
-def test_what_is_learned_does_not_see_what_is_left_out(bench):
+def test_learning_does_not_see_held_out_data(bench):
     """An oracle shown failing: spoilt times of one device move the factor of all others and not its own."""
     measured = list(bench.tables(bench.MACHINES))
     spoilt = [
@@ -325,7 +325,7 @@ def test_counts_left_out_of_a_fit(report):
 
 
 def test_machines_never_learned_from(report):
-    """No table of these took part; those that stay wrong are explained in docs/reference/nccl.md."""
+    """None of these tables was used for fitting; docs/reference/nccl.md explains those that stay wrong."""
     wrong = (
         "AWS",
         "OCI",

@@ -15,10 +15,10 @@ from osfmodel.diagnosis.explain_trace import WORTH, explain_trace
 from osfmodel.diagnosis.replay import SeenStep
 from osfmodel.diagnosis.sentences import find_unused
 from osfmodel.diagnosis.waits import LocalClock, parts_of, sent, waits
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import union, without
 from osfmodel.entities.trace import Collective, GradientReady, RankTrace, Step, Trace
-from osfmodel.entities.units import show_time
 from osfmodel.formats.traces import cluster_of, measurement_of, workload_of
 from osfmodel.formats.traces.buckets import wire_times
 from osfmodel.formats.traces.cautions import own_step
@@ -49,7 +49,7 @@ REMOVED = {
 
 
 def test_what_every_cause_costs_is_held_against_a_job_without_it():
-    """But of bandwidth, of which only a part is counted: the test of that follows."""
+    """Bandwidth, of which only a part counts, has its own test below."""
     assert set(REMOVED) == set(CAUSES) - {"bandwidth"}, "add the job of PLANTED without its fault to REMOVED"
 
 
@@ -174,8 +174,8 @@ def test_start_ups_of_a_table_are_not_the_time_of_its_smallest_message():
 
 @pytest.mark.parametrize("times", [(0.0, 1e-5), (0.0, 0.0)])
 def test_a_table_of_times_too_short_to_print_has_no_start_ups(times):
-    wires = osf.Cluster("short", "tabulated", tables=(osf.Table(2, (8, 16), times),))
-    found = osf.explain(trace_of(TINY), wires)
+    cluster = osf.Cluster("short", "tabulated", tables=(osf.Table(2, (8, 16), times),))
+    found = osf.explain(trace_of(TINY), cluster)
     assert found.gains["latency"] == pytest.approx(0.0, abs=1e-9)
     assert found.cause == "bandwidth"
 
@@ -188,7 +188,7 @@ def test_a_faster_cluster_does_not_make_start_ups_bytes():
     assert explain_trace(trace_of(replace(HEALTHY, per_byte=2e-8)), large).cause == "bandwidth"
 
 
-def test_causes_what_is_left_and_what_was_missed_add_up_to_the_step():
+def test_causes_rest_and_error_add_up_to_the_step():
     found = explain_trace(trace_of(BACKWARDS))
     off = replace(found, replayed=found.replayed - 0.1 * found.step_time)
     names = [cost.name for cost in costs(found)]
@@ -205,7 +205,7 @@ def test_messages_are_those_of_the_rank_that_is_named():
     assert whose_messages(explain_trace(trace_of(replace(slow, traced=(1,))))) == ""
 
 
-def test_one_rank_alone_says_what_it_cannot_know():
+def test_one_rank_alone_names_missing_data():
     slow = replace(HEALTHY, slowness=(1.0, 1.6), traced=(0,))
     found = explain_trace(trace_of(slow))
     assert found.parts.waiting is None
@@ -224,9 +224,9 @@ def test_a_cluster_says_what_could_be():
     assert rows[0].bandwidth == pytest.approx(4e6 / 4.1e-3)
     assert explain_trace(trace_of(HEALTHY)).buckets[0].possible == pytest.approx(4e6 / 4.1e-3)
     # With start-ups known, messages all of one size no longer leave them open.
-    wires = osf.load_cluster("ring:250us,100Gbps")
+    cluster = osf.load_cluster("ring:250us,100Gbps")
     tiny = replace(TINY, gradients=(3000,) * 200)
-    assert explain_trace(trace_of(tiny), wires).cause == "latency"
+    assert explain_trace(trace_of(tiny), cluster).cause == "latency"
     unsure = explain_trace(trace_of(tiny))
     assert unsure.cause == "bandwidth"
     assert any("give --cluster" in remark for remark in unsure.remarks)
@@ -297,7 +297,7 @@ def stretched(step: Step, factor: float, later: float) -> Step:
 
 
 def test_messages_are_those_of_the_usual_steps():
-    """No row of the table shows the odd step."""
+    """The odd step appears in no row of the table."""
     steps = trace_of(replace(HEALTHY, steps=3, traced=(0,)))
     (rank,) = steps.ranks
     odd = [replace(rank, steps=(stretched(rank.steps[0], how, 0.0), *rank.steps[1:])) for how in (0.5, 3.0)]
@@ -346,7 +346,7 @@ def test_steps_are_chosen_by_number():
 
 
 @pytest.mark.parametrize("job", PLANTED)
-def test_the_own_work_of_a_rank_is_what_its_parts_leave(job):
+def test_the_own_work_of_a_rank_is_the_rest_of_its_parts(job):
     """Its clock that stands still in waits agrees with the sum of parts."""
     for rank in trace_of(PLANTED[job]).ranks:
         for step in rank.steps:
@@ -404,13 +404,13 @@ def test_time_before_the_last_rank_comes_is_waiting_and_before_the_start_is_held
     assert (parts.held, parts.waiting, parts.transfer, parts.idle) == (1.0, 1.5, 0.5, 0.0)
 
 
-def test_wires_are_shared_by_what_is_in_flight():
+def test_collectives_in_flight_share_the_network():
     both = [Collective("all_reduce", 0.0, 4.0), Collective("all_reduce", 2.0, 4.0), Collective("all_reduce", 9.0, 9.0)]
     assert wire_times(both) == [3.0, 1.0, 0.0]
     assert wire_times([]) == []
 
 
-def test_a_clock_stands_still_in_what_is_left_out():
+def test_a_clock_stands_still_in_intervals_left_out():
     clock = LocalClock(1.0, [(2.0, 3.0), (5.0, 6.0), (0.0, 0.5)])
     assert [clock.at(time) for time in (1.0, 2.5, 4.0, 5.5, 7.0)] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
@@ -582,7 +582,7 @@ def sent_in(trace: Trace, dtype: str, held: str) -> Trace:
 
 
 @pytest.mark.parametrize(("dtype", "sent_as"), [("float16", "fp16"), ("bfloat16", "bf16")])
-def test_what_is_sent_in_16_bits_is_not_told_to_be(dtype, sent_as):
+def test_gradients_sent_in_16_bits_get_no_such_remedy(dtype, sent_as):
     """By a hook, which casts what is held in 32 bits, and of a model in 16 bits, which is compressed in no way."""
     trace = trace_of(SLOW)
     assert "half" in {one.name for one in osf.explain(trace).remedies}

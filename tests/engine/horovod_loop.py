@@ -158,7 +158,7 @@ class Job:
         return max((self.tensors[member].submitted, place[member]) for member in self.group_of.get(name, (name,)))
 
     def clock(self, work: Time, start: Time) -> Time:
-        """When so much is computed, at 1 / (1 + slowdown) of the speed beside a collective."""
+        """Time at which so much is computed, at 1 / (1 + slowdown) of the speed beside a collective."""
         now: Time = 0
         for begin, end in self.busy:
             if work <= begin - start - now:
@@ -263,7 +263,7 @@ class Job:
         return fused
 
     def perform(self, response: Sequence[str], start: Time) -> tuple[Time, Time]:
-        """When the loop performs the operation, and when the collective ends."""
+        """Time at which the loop performs the operation, and the end of the collective."""
         settings = self.settings
         computed = start + max(self.clock(self.tensors[name].ready, start) for name in response)
         if settings.blocking or settings.waits:

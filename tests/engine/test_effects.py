@@ -113,8 +113,8 @@ def test_the_oracle_can_fail():
     assert simulate(workload, plan, cost, Effects()) != expected
 
 
-def test_each_effect_adds_what_it_says(small_workload):
-    """Nothing hidden: one bucket after backward, so each term shows as it is."""
+def test_each_effect_adds_its_term(small_workload):
+    """One bucket after backward hides nothing, so each term shows in full."""
     cost, plan = AffineCost(((0.25, 0.0),)), contiguous_plan(small_workload, [3])
     plain = predict_timeline(small_workload, plan, cost).iteration_time
     total = small_workload.gradient_bytes
@@ -208,7 +208,7 @@ def test_effects_move_the_times_of_the_device_and_not_those_of_the_host():
 
 
 def test_what_the_executor_carries_out_has_effects_of_its_own():
-    """It scales each gradient into its bucket, where it stays; DDP's options and hooks are not its."""
+    """The executor scales each gradient into its bucket; DDP's options and hooks do not apply to it."""
     every = Effects(launch_latency=1, hook_time=2, copy_in=3, copy_out=4, compute_slowdown=5)
     run = {"executor": "runtime", "gradient_as_bucket_view": "True"}
     assert effects_under(every, run) == Effects(launch_latency=1, copy_in=3, compute_slowdown=5)

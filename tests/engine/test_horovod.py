@@ -24,7 +24,7 @@ UNIT = 512
 
 
 def form(workload, pricing=FREE, **knobs):
-    plan = horovod.realise(Loop(**knobs), workload, pricing)
+    plan = horovod.to_plan(Loop(**knobs), workload, pricing)
     return [([block.layer for block in bucket.blocks], bucket.release_time) for bucket in plan.buckets]
 
 
@@ -68,7 +68,7 @@ def test_a_host_that_runs_ahead_waits_for_the_last_of_a_batch():
     """All submitted at once at 1 s: one batch, which is launched then and waits for its last gradient at 9 s."""
     layers = (Layer("b", 0, 5.0, 10, enqueue_time=1.0), Layer("a", 0, 4.0, 10, enqueue_time=1.0))
     workload = Workload("w", layers)
-    plan = horovod.realise(Loop(cycle=0.5), workload, COST)
+    plan = horovod.to_plan(Loop(cycle=0.5), workload, COST)
     assert [(len(bucket.blocks), bucket.release_time) for bucket in plan.buckets] == [(2, 1.0)]
     assert predict_timeline(workload, plan, COST).iteration_time == 10.0
 
@@ -149,7 +149,7 @@ def test_the_search_never_does_worse_than_the_defaults():
     found, remarks = horovod.search([case], Limits())
     assert remarks == ()
     default, best = (
-        predict_timeline(WORKLOAD, horovod.realise(loop, WORKLOAD, COST), COST).iteration_time
+        predict_timeline(WORKLOAD, horovod.to_plan(loop, WORKLOAD, COST), COST).iteration_time
         for loop in (Loop(DEFAULT_THRESHOLD, DEFAULT_CYCLE), found)
     )
     assert best <= default
@@ -172,16 +172,16 @@ GROUPS = (("t0", "t1"), ("t2",), ("t3",))
 @pytest.mark.parametrize("knobs", [Loop(), Loop(20 * MIB, 0.1), Loop(0), Loop(groups=GROUPS, use_groups=True)])
 def test_what_the_loop_forms_groups_can_form(knobs):
     """Whatever the clock made of the settings, as groups it is formed again."""
-    plan = horovod.realise(knobs, WORKLOAD, COST)
+    plan = horovod.to_plan(knobs, WORKLOAD, COST)
     assert horovod.TARGET.convert.forms(plan, WORKLOAD)
     assert runs_on(plan, WORKLOAD) == ("horovod",)
-    again = horovod.realise(horovod.project(plan, WORKLOAD, COST), WORKLOAD, COST)
+    again = horovod.to_plan(horovod.from_plan(plan, WORKLOAD, COST), WORKLOAD, COST)
     assert [bucket.blocks for bucket in again.buckets] == [bucket.blocks for bucket in plan.buckets]
 
 
 def test_a_plan_becomes_groups():
-    plan = horovod.realise(Loop(groups=GROUPS, use_groups=True), WORKLOAD, COST)
-    found = horovod.project(plan, WORKLOAD, COST)
+    plan = horovod.to_plan(Loop(groups=GROUPS, use_groups=True), WORKLOAD, COST)
+    found = horovod.from_plan(plan, WORKLOAD, COST)
     assert (found.groups, found.use_groups) == (GROUPS, True)
     assert found.cycle in horovod.GROUP_CYCLES
     assert found.threshold >= 20 * MIB
@@ -189,7 +189,7 @@ def test_a_plan_becomes_groups():
 
 def test_out_of_order_or_before_it_is_ready_nothing_is_formed():
     """A group is launched when it is whole: not backwards, and not at the start of the iteration."""
-    plan = horovod.realise(Loop(20 * MIB, 0.1), WORKLOAD, FREE)
+    plan = horovod.to_plan(Loop(20 * MIB, 0.1), WORKLOAD, FREE)
     assert len(plan.buckets) == 3
     prompt = Plan(plan.workload, tuple(Bucket(bucket.blocks) for bucket in plan.buckets))
     at_the_end = Plan(plan.workload, tuple(Bucket(bucket.blocks, 2.5) for bucket in plan.buckets[::-1]))
@@ -202,7 +202,7 @@ def test_out_of_order_or_before_it_is_ready_nothing_is_formed():
 def test_groups_of_one_time_are_formed_in_the_order_of_their_last_gradients():
     """Both are ready at once; the hook of t1 is called last."""
     workload = workload_of([1.0, 1.0], [MIB, MIB])
-    plan = horovod.realise(Loop(threshold=0), workload, FREE)
+    plan = horovod.to_plan(Loop(threshold=0), workload, FREE)
     assert horovod.TARGET.convert.forms(plan, workload)
     assert not horovod.TARGET.convert.forms(Plan(plan.workload, plan.buckets[::-1]), workload)
 

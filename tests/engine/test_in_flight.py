@@ -82,7 +82,7 @@ def test_one_in_flight_is_the_closed_form_and_several_are_simulated(small_worklo
 def test_a_cluster_hands_it_on(small_workload):
     cluster = Cluster("gloo", "ring", between_nodes=Link(0.5, 0.001), in_flight=2)
     assert (pricing_of(cluster, 4).in_flight, pricing_of(cluster, 1).in_flight) == (2, 1)
-    two, one = (predict(small_workload, wires, "wfbp", 4) for wires in (cluster, replace(cluster, in_flight=1)))
+    two, one = (predict(small_workload, network, "wfbp", 4) for network in (cluster, replace(cluster, in_flight=1)))
     assert two.iteration_time < one.iteration_time
     assert two.lower_bound <= two.iteration_time
     assert "one channel" not in tune(small_workload, cluster, 4).verdict
@@ -108,7 +108,7 @@ def test_the_optimum_knows_it():
     assert faster > 0
 
 
-def test_a_tuned_plan_keeps_its_limits_and_says_what_is_not_proven(small_workload):
+def test_a_tuned_plan_keeps_its_limits_and_states_what_is_unproven(small_workload):
     cluster = Cluster("gloo", "ring", between_nodes=Link(0.5, 0.001), in_flight=2)
     assert len(tune(small_workload, cluster, 4, limits=Limits(max_buckets=1)).plan.buckets) == 1
     free = tune(small_workload, cluster, 4)

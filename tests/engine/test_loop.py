@@ -314,7 +314,7 @@ def test_a_cycle_begins_no_sooner_than_the_one_before_has_ended():
     assert formed(work([1, 3, 4.5]), pricing, iterations=1, cycle=2) == [((0,), 2), ((1, 2), 5)]
 
 
-def test_what_slows_the_device_delays_what_is_submitted():
+def test_a_slower_device_delays_submissions():
     """While t0 is sent, from 1 to 5, half as fast: t1 is there at 5, t2 at 6; a host ahead submitted both before."""
     pricing = replace(Pricing.of(AffineCost(((4, 0),)), Effects(compute_slowdown=1)), blocking=True)
     assert formed(work([1, 3, 4]), pricing) == [((0,), 1), ((1,), 5), ((2,), 9)]
@@ -341,7 +341,7 @@ def test_up_to_the_next_threshold_nothing_changes(seed):
 
 
 def test_at_the_next_threshold_mostly_something_else_is_sent():
-    """Not always: to pass over one more may lead to nothing."""
+    """Mostly, since passing over one more tensor may change nothing."""
     changed = []
     for seed in range(150):
         loop, workload, pricing = instance(random.Random(seed))

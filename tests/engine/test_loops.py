@@ -15,7 +15,7 @@ from osfmodel.entities.effects import Effects
 from osfmodel.entities.units import MIB
 from osfmodel.solve import Case, Limits
 from osfmodel.targets import horovod_search
-from osfmodel.targets.horovod_search import CYCLES, FOLLOWED, best_settings
+from osfmodel.targets.horovod_search import CYCLES, SIMULATED, best_settings
 
 
 def case_of(rng: random.Random, largest: int, most: int = 9) -> Case:
@@ -43,12 +43,12 @@ def case_of(rng: random.Random, largest: int, most: int = 9) -> Case:
 def worst(cases, threshold, cycle, start=None):
     """The largest slow-down of these settings."""
     loop = replace(start or Loop(), threshold=threshold, cycle=cycle)
-    return max(steady_iteration(loop, one.workload, one.pricing, FOLLOWED).iteration_time / one.best for one in cases)
+    return max(steady_iteration(loop, one.workload, one.pricing, SIMULATED).iteration_time / one.best for one in cases)
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_walk_over_thresholds_misses_none(seed):
-    """Also none between which the rounding for several ranks of a host makes a difference."""
+    """Thresholds that differ only by rounding for several ranks of a host are included."""
     rng = random.Random(seed)
     cases = [case_of(rng, 3000) for _ in range(rng.randint(1, 3))]
     cycle = rng.choice(CYCLES)
@@ -64,7 +64,7 @@ def test_the_walk_over_thresholds_misses_none(seed):
     ("seed", "walked"), [*((seed, horovod_search.WALKED) for seed in range(8)), (14, 2), (20, 2), (33, 2)]
 )
 def test_the_best_settings_are_no_worse_than_any_of_the_grid(seed, walked, monkeypatch):
-    """Even where so many thresholds are passed over that the walk misses the good ones."""
+    """The best settings hold up even if the walk skips many thresholds."""
     monkeypatch.setattr(horovod_search, "WALKED", walked)
     rng = random.Random(seed)
     cases = [case_of(rng, 4 * MIB, 12) for _ in range(rng.randint(1, 2))]
@@ -81,10 +81,10 @@ def test_limits_are_kept_or_nothing_is_found():
     sizes = case.workload.gradients.sizes
     few = best_settings([case], Limits(max_buckets=2))
     if few is not None:
-        assert len(steady_iteration(few.loop, case.workload, case.pricing, FOLLOWED).batches) <= 2
+        assert len(steady_iteration(few.loop, case.workload, case.pricing, SIMULATED).batches) <= 2
     small = best_settings([case], Limits(max_bucket_bytes=max(sizes)))
     assert small is not None
-    batches = steady_iteration(small.loop, case.workload, case.pricing, FOLLOWED).batches
+    batches = steady_iteration(small.loop, case.workload, case.pricing, SIMULATED).batches
     assert all(sum(sizes[i] for i in batch) <= max(sizes) for batch in batches)
     assert best_settings([case], Limits(max_bucket_bytes=max(sizes) - 1)) is None
 

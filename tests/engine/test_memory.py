@@ -64,7 +64,7 @@ def test_one_worker_alone_holds_what_was_ready_before():
     ("keeper", "gradients", "buckets"),
     [("local", 600, 0), ("ddp", 600, 700), ("ddp-view", 0, 700), ("runtime", 0, 700)],
 )
-def test_who_keeps_gradients(keeper, gradients, buckets):
+def test_storage_of_gradients_by_executor(keeper, gradients, buckets):
     found = memory(keeper=keeper)
     assert levels(found, GRADIENTS)["backward a"] == gradients
     assert levels(found, BUCKETS)["backward a"] == buckets
@@ -162,7 +162,7 @@ def test_scratch_of_the_update_goes_by_tensor_or_by_bucket():
     assert levels(memory(at_once), UPDATE)["update"] == 1400
 
 
-def test_what_is_not_known_is_said():
+def test_missing_sizes_and_unknown_names_are_refused():
     with pytest.raises(DataError, match="does not say what its layers keep"):
         memory(replace(STEP, layers=tuple(replace(layer, peak_bytes=None) for layer in LAYERS)))
     with pytest.raises(DataError, match="name the optimizer"):

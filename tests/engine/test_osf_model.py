@@ -261,20 +261,20 @@ def test_the_scaling_factor_is_a_quotient_of_two_of_its_iterations(small_workloa
 
 def test_it_knows_no_effects_and_one_collective_in_flight():
     workload = load_workload("googlenet-k80")
-    wires = load_cluster("emulated-4x2500mbit")
-    assert wires.in_flight == 2
-    assert predict(workload, wires, "wfbp", 4).engine == "simulator"
-    found = predict(workload, wires, "wfbp", 4, engine="osf")
+    network = load_cluster("emulated-4x2500mbit")
+    assert network.in_flight == 2
+    assert predict(workload, network, "wfbp", 4).engine == "simulator"
+    found = predict(workload, network, "wfbp", 4, engine="osf")
     spans = found.timeline.communication
     assert all(after.start >= before.end for before, after in pairwise(spans))
     slowed = Cluster("c", "ring", between_nodes=Link(1e-4, 1e-9), effects=Effects(compute_slowdown=0.5))
     plain = Cluster("c", "ring", between_nodes=Link(1e-4, 1e-9))
     assert predict(workload, slowed, "wfbp", 4).iteration_time > predict(workload, plain, "wfbp", 4).iteration_time
-    times = [predict(workload, wires, "wfbp", 4, engine="osf").iteration_time for wires in (slowed, plain)]
+    times = [predict(workload, network, "wfbp", 4, engine="osf").iteration_time for network in (slowed, plain)]
     assert times[0] == times[1]
 
 
-def test_what_it_does_not_know_is_refused(small_workload, small_cluster):
+def test_plans_beyond_the_model_are_refused(small_workload, small_cluster):
     with pytest.raises(PlanError, match="the engine osf knows one channel"):
         predict(small_workload, small_cluster, "asc-wfbp", 4, engine="osf")
     with pytest.raises(UsageError, match=r"unknown engine 'ofs': did you mean osf\?"):
@@ -310,6 +310,6 @@ def test_numbers_that_cannot_be_are_refused(wrong):
 
 
 def test_with_free_channel_and_negotiation_adaptive_needs_no_clock(small_workload):
-    """So a framework without a clock can carry it out; with negotiation a batch starts later than it could."""
+    """A framework without a clock can carry it out; with negotiation a batch starts later than it could."""
     assert not any(bucket.release_time for bucket in idle_flush(small_workload, LINE).buckets)
     assert all(bucket.release_time for bucket in idle_flush(small_workload, LINE, 1.0).buckets)

@@ -148,7 +148,7 @@ def test_no_plan_that_fits_beats_the_bound(workload, pricing, limit, release, de
 
 
 def densities(ends, density):
-    """None or the density for each bucket: all of either, and alternating."""
+    """Densities by bucket: none, all, and every second one."""
     if density is None:
         return [[None] * len(ends)]
     return [[None] * len(ends), [density] * len(ends), [density if i % 2 else None for i in range(len(ends))]]

@@ -405,7 +405,7 @@ def gathered_once(received):
     ],
     ids=["released-late", "one-rank-gathered", "nothing-selected", "nothing-recomputed"],
 )
-def test_the_second_simulator_notices_what_is_beyond_dense(monkeypatch, changed, name, change):
+def test_the_second_simulator_notices_changes_beyond_dense_plans(monkeypatch, changed, name, change):
     assert disagreements(monkeypatch, changed, name, change, beyond_dense()) > 0
 
 

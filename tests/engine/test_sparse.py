@@ -197,7 +197,7 @@ def test_messages_of_a_bucket():
         Exchange(1, LINK)
 
 
-def test_work_of_a_bucket_is_by_what_is_sent_of_it():
+def test_work_of_a_sparse_bucket_depends_on_the_bytes_sent():
     """2,500 of 250,000 entries of 4 bytes, each sent with a place of 4."""
     (bucket,) = sparsely(contiguous_plan(workload(), [1, 3]), 0.01).buckets[:1]
     assert bucket.size == 1_000_000

@@ -26,16 +26,16 @@ def test_a_variation_has_another_batch_and_another_pace(workload):
 
 @pytest.mark.parametrize("variation", [Variation(), Variation(0.5), Variation(16.0, 8)])
 def test_measurements_say_how_a_replay_differed(variation):
-    assert variation_of(variation.stated) == variation
+    assert variation_of(variation.conditions) == variation
 
 
-def test_the_batch_of_what_is_no_replay_changes_nothing():
+def test_the_batch_of_a_real_model_changes_nothing():
     """Measurements of others say their batch size in words; times are of the profile as it is."""
     assert variation_of({"batch_size": "64 per GPU"}) == Variation()
 
 
 @pytest.mark.parametrize("stated", [{"scale": "fast"}, {"scale": "1", "batch_size": "many"}])
-def test_what_is_no_number_is_told(stated):
+def test_bad_numbers_in_conditions_are_named(stated):
     with pytest.raises(DataError, match="is no number"):
         variation_of(stated)
 

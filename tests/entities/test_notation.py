@@ -20,7 +20,7 @@ FOUR = Workload("four", tuple(Layer(name, 1, 1, size) for name, size in zip("dcb
 
 
 @given(st.data())
-def test_what_is_written_is_read(data):
+def test_written_plans_are_read_back(data):
     workload = data.draw(workloads())
     found = tuple(replace(bucket, release_time=0) for bucket in data.draw(buckets(workload)))
     plan = Plan(workload.name, found, data.draw(st.integers(1, 12)), data.draw(st.booleans()), data.draw(STRATEGIES))

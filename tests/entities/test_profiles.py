@@ -57,7 +57,7 @@ def test_every_profile_says_where_it_is_from(load, name):
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_every_cluster_prices_what_it_claims(name):
+def test_every_cluster_prices_its_worker_counts(name):
     cluster = osf.load_cluster(name)
     for workers in worker_counts(cluster) or (2, 3, min(64, cluster.capacity or 64)):
         assert osf.cost_of(cluster, workers)(2**20) > 0
@@ -107,7 +107,7 @@ def test_h100_profiles_count_every_parameter():
 
 
 @pytest.mark.parametrize("name", [*WORKLOADS[:3], *CLUSTERS])
-def test_what_is_saved_is_what_is_loaded(name, tmp_path):
+def test_saved_nouns_load_unchanged(name, tmp_path):
     load = osf.load_workload if name in WORKLOADS else osf.load_cluster
     osf.save(load(name), tmp_path / "copy.json")
     assert load(tmp_path / "copy.json") == load(name)

@@ -16,7 +16,7 @@ from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost
 from osfmodel.entities.plan import PLAIN, Objective
-from osfmodel.entities.rounding import TIE, least, plain_sum, ranked, under, within
+from osfmodel.entities.rounding import TIE, just_below, least, plain_sum, ranked, within
 from osfmodel.solve import SOLVERS, Question
 from osfmodel.solve.exact import exhaustive, merge, optimal, pareto
 from osfmodel.solve.solution import Limits
@@ -65,10 +65,10 @@ def test_of_values_that_rounding_sets_apart_the_rank_decides():
     assert ranked([(3, 1.0), (1, 2.0), (2, more)], lambda row: row[1], lambda row: row[0]) == [
         (2, more), (3, 1.0), (1, 2.0)
     ]  # fmt: skip
-    assert under(1.0) < 1.0 < within(1.0) == 1 + TIE
-    assert under(Fraction(1, 3)) == within(Fraction(1, 3)) == Fraction(1, 3)
-    assert under(-1.0) < -1.0 < within(-1.0)
-    assert under(inf) == within(inf) == inf
+    assert just_below(1.0) < 1.0 < within(1.0) == 1 + TIE
+    assert just_below(Fraction(1, 3)) == within(Fraction(1, 3)) == Fraction(1, 3)
+    assert just_below(-1.0) < -1.0 < within(-1.0)
+    assert just_below(inf) == within(inf) == inf
     assert least([3, 2, 1], lambda row: inf) == 3
 
 
@@ -159,7 +159,7 @@ def test_rounding_chooses_no_runs_of_several_channels():
 
 
 def test_of_equal_plans_the_fewest_buckets():
-    """Nothing is won by cutting what is ready at once: one bucket, also where a start-up is free."""
+    """Gradients that are ready together form one bucket, even if start-ups are free."""
     layers = tuple(osf.Layer(f"t{i}", 0.0, 0.1 if i == 3 else 0.0, 1000) for i in range(4))
     question = Question(osf.Workload("alike", layers), Pricing.of(AffineCost(((0.0, 1e-6),))))
     for search in (optimal.solve, exhaustive.solve, SOLVERS["planned"].solve):

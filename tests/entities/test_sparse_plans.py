@@ -93,8 +93,8 @@ BEYOND = {
 }
 
 
-def test_every_field_of_a_plan_that_changes_what_is_done_is_among_what_it_wants():
-    """So that no framework is handed a plan of which it would leave a part out without a word."""
+def test_every_field_that_changes_execution_is_in_wants():
+    """Otherwise a framework could silently ignore a part of a plan."""
     names = {field.name for field in fields(osf.Plan) if field.init} - {"workload", "buckets"} | {"density"}
     assert names == set(BEYOND)
     for name, (_, plan) in BEYOND.items():
@@ -189,7 +189,7 @@ def test_a_plan_file_gives_each_bucket_its_density(tmp_path):
     assert len(read.buckets) == len(plan.buckets)
 
 
-def test_the_table_of_the_page_is_what_is_printed(monkeypatch, capsys):
+def test_the_table_of_the_page_is_the_printed_one(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     importlib.import_module("sparse_cost").main([])
     printed = capsys.readouterr().out

@@ -7,20 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osfmodel import UsageError
-from osfmodel.entities.units import (
-    format_bandwidth,
-    format_time,
-    how_many,
-    parse_bandwidth,
-    parse_bytes,
-    parse_time,
-    show_bytes,
-    show_predicted,
-    show_predicted_time,
-    show_rate,
-    show_share,
-    show_time,
-)
+from osfmodel.entities.display import how_many, show_bytes, show_predicted, show_predicted_time, show_share, show_time
+from osfmodel.entities.units import format_bandwidth, format_time, parse_bandwidth, parse_bytes, parse_time, show_rate
 
 
 def test_binary_and_decimal_sizes_differ():
@@ -71,7 +59,7 @@ def test_times_and_bandwidths():
         (parse_bandwidth, "10parsec", r"write as in 10Gbps or 1.25GB/s$"),
     ],
 )
-def test_what_is_not_a_quantity_says_how_to_write_it(parse, text, hint):
+def test_bad_quantities_say_how_to_write_them(parse, text, hint):
     with pytest.raises(UsageError, match=hint):
         parse(text)
 

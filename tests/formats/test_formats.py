@@ -37,7 +37,7 @@ def test_every_format_has_a_sample():
 def test_sniffing_is_exclusive(name):
     for sample in samples.SAMPLES[name]:
         assert [other for other, entry in IMPORT_FORMATS.items() if entry.sniff(sample)] == [name]
-    assert IMPORT_FORMATS[name].meaning
+    assert IMPORT_FORMATS[name].summary
 
 
 def test_new_nccl_tests_text():
@@ -260,7 +260,7 @@ def test_a_fit_instead_of_the_table(tmp_path):
     assert osf.cost_of(cluster, 6)(2**20) > 0
 
 
-def test_what_cannot_be_fitted_is_refused(tmp_path):
+def test_data_that_cannot_be_fitted_is_refused(tmp_path):
     layers, table = tmp_path / "layers.csv", tmp_path / "table.csv"
     layers.write_text(samples.LAYERS_CSV)
     refused = CliRunner().invoke(main, ["import", str(layers), "--fit", "hockney"])
@@ -312,7 +312,7 @@ def test_what_contradicts_a_trace_is_told(words, told):
         (gzip.compress(bytes(10240), mtime=0), "holds nothing but zeros"),
     ],
 )
-def test_what_is_no_text_is_named(tmp_path, command, content, told):
+def test_binary_files_are_named(tmp_path, command, content, told):
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     result = CliRunner().invoke(main, [command, str(path)])
@@ -321,7 +321,7 @@ def test_what_is_no_text_is_named(tmp_path, command, content, told):
 
 @pytest.mark.parametrize("name", ["../evil", "../../evil", "/evil", "a/b", "a\\b", "..", "."])
 def test_a_name_does_not_lead_out_of_the_folder(tmp_path, name):
-    """Neither one that is told nor one that stands in a file; where it makes no file's name it is kept."""
+    """Names from the command line and from files alike; where it makes no file's name it is kept."""
     (tmp_path / "run.log").write_text(samples.NEW_TEXT)
     asked = ["import", str(tmp_path / "run.log"), "--name", name, "-o"]
     own = tmp_path / "own.json"

@@ -72,7 +72,7 @@ CUT = st.one_of(st.just(0), st.integers(1, 4000))
 @settings(max_examples=400)
 @given(st.sampled_from(CONTENTS), DAMAGE, CUT, st.sampled_from([None, *IMPORT_FORMATS]))
 def test_damaged_samples_in_any_format(content, damage, cut, form):
-    """Also read as what they are not, as with --as."""
+    """Files are also read as formats that they are not, as with --as."""
     assert sane(outcome(Text("file.txt", damaged(content, damage, cut)), form))
 
 

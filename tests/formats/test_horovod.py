@@ -298,7 +298,7 @@ def test_iterations_that_the_cache_did_not_know_are_warm_up():
         assert (other.warm_ups, len(other.iteration_times)) == (warm_ups, 5 - warm_ups)
 
 
-def test_one_worker_shows_the_model_and_no_wires():
+def test_one_worker_shows_the_model_and_no_network():
     found = nouns(steady(ranks=1))
     assert set(found) == {Measurement, Workload}
     assert found[Workload].gradients.names == ("c", "b", "a")

@@ -219,7 +219,7 @@ def on_gpus(places, ranks=None):
     ],
 )
 def test_gpus_of_a_node_are_those_that_its_ranks_used(places, ranks, nodes, each):
-    """If it is certain, they share nodes; else each rank has a node of its own, and nothing is said."""
+    """Ranks share nodes only if that is certain; else each has a node of its own."""
     cluster, said = on_gpus(places, ranks)
     assert (cluster.nodes, cluster.gpus_per_node) == (nodes, each)
     assert (f"{each} on each node by their GPUs" in said) == (each > 1)
@@ -267,7 +267,7 @@ def test_hosts_of_one_name_may_have_several_clocks(clock):
 
 
 def test_ranks_of_several_runs_are_refused():
-    """No clock brings steps of 3 ms and of 60 ms together."""
+    """No shift of clocks aligns steps of 3 ms and of 60 ms."""
     job = Job(late=(0, 0), clocks=(0, 0), steps=5)
     with pytest.raises(DataError, match=r"do not fit together: on no one clock .* of one run"):
         on_hosts(job, ("a", "b"), late=replace(job, forward=60_000))
@@ -449,7 +449,7 @@ def test_a_number_of_a_send_is_none_of_a_collective():
     assert alike.replayed == pytest.approx(alike.step_time)
 
 
-def test_one_rank_of_several_says_what_is_not_known():
+def test_one_rank_of_several_names_missing_data():
     trace = read(Job(late=(0, 0), clocks=(0, 0)), ranks=1)
     assert trace.workers == 2
     assert trace.ranks[0].steps[0].reductions[0].waiting is None
@@ -591,7 +591,7 @@ def test_a_packed_copy_of_a_trace_is_the_same_import(tmp_path):
 
 
 def test_a_run_of_a_trace_without_sizes_names_no_cluster(tmp_path):
-    """None is written, and osf check says so instead of naming one."""
+    """No cluster is written, and osf check says so."""
     job = Job(sizes="nowhere", shapes=False, late=(0, 300), clocks=(0, 0))
     files = [tmp_path / f"rank{rank}.json" for rank in (0, 1)]
     for rank, file in enumerate(files):
@@ -648,7 +648,7 @@ def test_a_trace_that_shows_no_ddp_is_no_run_of_it():
         assert summary(found).startswith(f"measurement: 1 iteration{' of ddp' * ddp} with 2 workers")
 
 
-def test_a_measurement_alone_names_what_is_not_known(tmp_path):
+def test_a_measurement_alone_names_missing_data(tmp_path):
     (tmp_path / "rank0.json").write_text(traces.text(Job()))
     words = ["import", str(tmp_path / "rank0.json"), "--kind", "measurements", "-o", str(tmp_path / "runs.json")]
     assert CliRunner().invoke(main, words).exit_code == 0
@@ -823,7 +823,7 @@ def recorded():
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_recorded_traces_predict_their_own_step(recorded, name):
-    """Gloo keeps two all-reduces in flight, which share the wires; the int32 map of find-unused is no gradient.
+    """Gloo keeps two all-reduces in flight, which share the network; the int32 map of find-unused is no gradient.
 
     Messages of about one size become a line through them and through nothing.
     """
@@ -861,9 +861,9 @@ def test_a_step_is_of_ddp_where_its_forward_or_its_copies_are_on_the_record(tmp_
 
 @pytest.mark.parametrize("name", EXPLAINED[:-1])
 def test_what_a_rank_computes_is_what_an_explanation_has_as_its_own_work(recorded, name):
-    """Waits for wires are no computation, though a bucket behind others starts late.
+    """Waits for the network are no computation, though a bucket behind others starts late.
 
-    But with tiny buckets, between which the host works in the time that the wires take.
+    But with tiny buckets, between which the host works in the time that the network takes.
     """
     trace = recorded(name)
     (pace,) = (rank for rank in explain_trace(trace).ranks if rank.rank == trace.pace.rank)
@@ -951,7 +951,7 @@ def test_steps_that_are_unlike_are_told(factors, said):
 
 @given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=5), min_size=1, max_size=8))
 def test_a_larger_message_never_takes_less(times):
-    """And all together take what they took; what rises already is left as it is."""
+    """Total time is unchanged, and rising times are left as they are."""
     found = rising_means(times)
     assert list(found) == sorted(found)
     total = sum(time * len(row) for time, row in zip(found, times, strict=True))

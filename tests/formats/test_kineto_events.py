@@ -159,7 +159,7 @@ def test_events_that_are_not_wanted_are_dropped_and_asked_for_once():
     assert len({id(event.name) for event in events}) == 1, "names are held once"
 
 
-def test_what_is_dropped_may_be_wrong():
+def test_dropped_events_may_be_wrong():
     wrong = {"ph": "X", "cat": "cpu_op", "name": "x", "ts": "never", "dur": -1, "args": {"Group size": "many"}}
     _, events = read(trace([wrong, EVENTS[3]]), lambda cat, name: cat == "kernel")
     assert [event.name for event in events] == ["ncclKernel_AllReduce<f32>"]
@@ -187,7 +187,10 @@ def test_the_fast_and_the_slow_way_agree_wherever_chunks_end(monkeypatch, size):
 
 
 def test_the_fast_way_is_taken(monkeypatch):
-    """All but the last chunk of an ordinary trace; without it the figures of benchmarks/trace_import.py do not hold."""
+    """All chunks of an ordinary trace but the last take the fast path.
+
+    Without it the figures of benchmarks/trace_import.py do not hold.
+    """
     monkeypatch.setattr(json_stream, "CHUNK", 4096)
     slow = []
     whole = json_stream.ArrayStream._slow
@@ -330,7 +333,7 @@ def test_wrong_values_that_matter(change, message):
         ('{"a" 4, "traceEvents": []}', "is no name with a value"),
     ],
 )
-def test_what_is_no_trace(content, message):
+def test_files_that_are_no_traces_are_refused(content, message):
     assert message in fault(content)
 
 
@@ -644,7 +647,7 @@ def test_bombs_take_little_memory(tmp_path, monkeypatch, unit, message):
     assert peak < 80 * 2**20
 
 
-def test_what_is_packed_more_tightly_than_any_trace_is_refused(tmp_path, monkeypatch):
+def test_archives_packed_more_tightly_than_any_trace_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("osfmodel.formats.streams.gzip_stream.SUSPECT", 2**20)
     path = tmp_path / "bomb.json.gz"
     bomb(path, json.dumps(EVENTS[1]).encode() + b",", 4)
@@ -853,7 +856,7 @@ def toy(monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["folder", "a.tar", "folder/a.tgz", "a.toy"])
-def test_traces_go_to_the_format_that_knows_what_is_in_them(tmp_path, toy, place):
+def test_traces_go_to_the_format_that_recognises_their_content(tmp_path, toy, place):
     """Whatever stands first in the table; import, explain and report ask in the same way."""
     where = tmp_path / place
     (tmp_path / "folder").mkdir()

@@ -20,7 +20,7 @@ def naive(rows, submitted):
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_work_was_submitted_with_what_is_before_it_on_its_stream(seed):
+def test_work_without_a_launch_counts_with_earlier_work_of_its_stream(seed):
     """Few starts, so that several are equal; streams of one kernel and streams with no launch are among them."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 60))

@@ -364,7 +364,7 @@ def test_files_that_are_not_of_one_cluster_are_named(tmp_path):
         ('{"a": 1, "b": 2}', "has no format that osfmodel reads (nccl-tests, "),
     ],
 )
-def test_what_is_missing_is_said(content, message):
+def test_missing_fields_are_named(content, message):
     assert message in refused(content)
 
 

@@ -62,7 +62,7 @@ def test_a_slower_node_alone_is_a_slower_prediction(rows):
 
 
 def test_at_two_nodes_all_communication_but_the_last_message_is_hidden(rows):
-    """So that the 36 ms by which the run is longer than on one node are not in the all-reduce."""
+    """The 36 ms by which the run is longer than on one node are thus not in the all-reduce."""
     alone, pair = rows[0], rows[1]
     assert pair.predicted - alone.predicted == pytest.approx((153 + 298) * 1e-6, abs=1e-6)  # first layer
     assert pair.measured - alone.measured > 0.035

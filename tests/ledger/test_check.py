@@ -102,7 +102,7 @@ def test_a_file_of_ones_own(tmp_path):
     assert CliRunner().invoke(main, ["check", str(path), "--tolerance", "0.11"]).exit_code == 0
 
 
-def test_what_cannot_be_predicted_is_listed_with_the_reason(tmp_path):
+def test_runs_that_cannot_be_predicted_are_listed_with_the_reason(tmp_path):
     (one,) = check([str(own_runs(tmp_path, 0.1, workload="unheard-of"))])
     assert (one.n, one.not_predicted) == (0, 1)
     assert "no workload named 'unheard-of'" in one.rows[0].note

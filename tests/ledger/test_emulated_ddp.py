@@ -1,4 +1,4 @@
-"""DDP between emulated hosts: what was reached, from wires and workloads alone, and what is not counted."""
+"""DDP between emulated hosts: what was reached, from networks and workloads alone, and what is not counted."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_every_kept_run_is_of_the_grid():
     for run in RUNS:
         setting = live.setting_of(run)
         assert setting in settings
-        assert setting.wires == run.cluster
+        assert setting.cluster == run.cluster
     beside = replace(RUNS[0], conditions=(*RUNS[0].conditions, ("set", live.SETS[live.EXECUTOR])))
     assert live.setting_of(beside) == live.setting_of(RUNS[0])._replace(how=live.EXECUTOR)
 
@@ -149,7 +149,7 @@ def test_buckets_that_are_no_runs_of_tensors_are_refused():
 
 
 def test_the_plans_of_the_grid_are_carried_out_on_all_their_channels():
-    """And DDP's default on as many as DDP has, so that the executor can be held against it."""
+    """DDP's default runs on as many as DDP has, so that the executor can be held against it."""
     setting = live.Setting(4, "1gbit", "transformer-6x256-cpu", live.EXECUTOR)
     plans = dict(live.made_plans(setting, ROOT / "profiles/clusters/emulated-4x1gbit.json"))
     rules = {name: (plan.channels, plan.forward_overlap) for name, plan in plans.items()}

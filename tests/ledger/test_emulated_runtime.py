@@ -45,7 +45,7 @@ def test_ddps_plan_takes_as_long_under_the_executor(groups):
         assert abs(by_plan(group)["ddp-k2"].measured / group.default.measured - 1) <= 0.02
 
 
-def test_our_plan_gains_what_it_promises(groups):
+def test_our_plan_gains_as_predicted(groups):
     """Over DDP's best where that is more than 5 %, within 3 points with cores to spare; and is nowhere slower."""
     promising = 0
     for group in groups:

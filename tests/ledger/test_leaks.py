@@ -46,7 +46,7 @@ def leaks(judge, runs, factor=own_factor) -> list[str]:
 
 @pytest.mark.parametrize("source", LEDGER)
 def test_predictions_do_not_know_the_measurement(source):
-    """No predicted run of the source leaks."""
+    """Predictions of a source do not depend on the predicted runs' measurements."""
     assert leaks(LEDGER[source].judge, load_measurements(source)) == []
 
 

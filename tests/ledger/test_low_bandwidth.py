@@ -36,7 +36,7 @@ def test_nothing_is_fitted_but_computing_alone(rows):
             assert row.error == pytest.approx(0, abs=1e-12)
 
 
-def test_what_is_not_stated_is_listed(rows):
+def test_runs_with_missing_conditions_are_listed(rows):
     notes = {run.condition("setup"): row.note for row, run in zip(rows, RUNS, strict=True) if row.predicted is None}
     assert set(notes) == {"1 node 4 GPUs", "4x1 5 Gb/s autotune"}
 

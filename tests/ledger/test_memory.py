@@ -43,7 +43,7 @@ def test_no_run_has_the_batch_size_of_its_profile(rows):
 
 
 def test_cells_are_measured_once_and_at_three_batch_sizes():
-    """All options of most models; of the others what the page names."""
+    """Most models have all options; the others have those that the page names."""
     cells = {benchmark.cell_of(run) for run in RUNS}
     assert len(cells) == len(RUNS)
     options = [one.name for one in benchmark.OPTIONS if one.plan != benchmark.PLANNED]

@@ -713,7 +713,7 @@ def looked_at(model, optimizer):
 
 
 def kept(model, optimizer):
-    """No zero_grad at all."""
+    """Train without any zero_grad."""
     for number in range(2):
         loss_of(model, number).backward()
         optimizer.step()

@@ -83,7 +83,7 @@ def already_wrapped():
 
 
 def of_another_width():
-    """Not the same on each rank."""
+    """A model of another width on each rank."""
     return nn.Linear(64, 64 + _rank()), torch.zeros(1, 64), lambda output: output.sum()
 
 

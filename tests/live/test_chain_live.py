@@ -1,4 +1,4 @@
-"""From wires to verdict between four emulated hosts: ``osf bench``, ``run`` and ``check`` on one another's files."""
+"""From bench to verdict between four emulated hosts: ``osf bench``, ``run`` and ``check`` on one another's files."""
 
 from __future__ import annotations
 

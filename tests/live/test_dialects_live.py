@@ -109,7 +109,7 @@ def test_they_form_the_plan(tmp_path):
     for name in ("accelerate", "lightning"):
         target = osf.CONFIG_TARGETS[name]
         knobs = target.convert.complete(
-            target.convert.project(plan, workload, pricing, Limits()), workload, [pricing], Limits()
+            target.convert.from_plan(plan, workload, pricing, Limits()), workload, [pricing], Limits()
         )
         lines.append(target.text.render(knobs, workload))
     script = tmp_path / "train.py"

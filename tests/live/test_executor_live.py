@@ -40,7 +40,7 @@ def found(names: tuple[str, ...], world: int = 2) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory):
-    """All that ends well, in one go, since to start costs more than to train."""
+    """Run everything that succeeds in one job, since starting costs more than training."""
     return found(HEALTHY)
 
 

@@ -104,6 +104,6 @@ def test_real_collectives_are_those_predicted(tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr[-3000:]
     for knobs, (scattered, gathered) in zip(KNOBS, json.loads(found.read_text()), strict=True):
-        buckets = fsdp2.realise(knobs, workload(), Pricing.of(FREE)).buckets
+        buckets = fsdp2.to_plan(knobs, workload(), Pricing.of(FREE)).buckets
         assert scattered == [bucket.size // 4 for bucket in buckets]
         assert sorted(gathered) == sorted(scattered)

@@ -66,12 +66,12 @@ def workload():
 
 
 def test_real_buckets_are_those_predicted(laid_out, workload):
-    plans = [megatron.realise(megatron.MegatronKnobs(limit), workload, Pricing.of(FREE)) for limit in LIMITS]
+    plans = [megatron.to_plan(megatron.MegatronKnobs(limit), workload, Pricing.of(FREE)) for limit in LIMITS]
     predicted = [[[int(block.layer[1:]) for block in bucket.blocks] for bucket in plan.buckets] for plan in plans]
     assert laid_out[0] == predicted
 
 
-def test_the_distributed_optimizer_forms_what_is_said(laid_out, workload):
+def test_the_distributed_optimizer_forms_the_predicted_buckets(laid_out, workload):
     assert laid_out[1] == [megatron.aligned_layout(in_elements(workload.gradients), limit) for limit in LIMITS]
     said = [megatron.render(megatron.MegatronKnobs(limit), workload) for limit in LIMITS]
     same = ["--use-distributed-optimizer forms the same buckets" in text for text in said]

@@ -53,7 +53,7 @@ def workload():
     ids=lambda option: option.name,
 )
 def test_predictions_from_one_profile_hold_at_another_batch_size(workload, option):
-    """And tensors without data take what real ones take."""
+    """Tensors without data take as much memory as real ones."""
     plan = memory.plan_of(option, workload, 640)
     found = memory.measured(maker, 640, plan, real=False)
     assert memory.measured(maker, 640, plan, real=True) == pytest.approx(found, rel=0.01)
@@ -66,7 +66,7 @@ def test_predictions_from_one_profile_hold_at_another_batch_size(workload, optio
     assert (given.recompute != ()) == (option.every > 0)
 
 
-def test_recomputing_is_predicted_to_save_what_it_saves(workload):
+def test_predicted_savings_of_recomputing_are_the_measured_ones(workload):
     """The oracle tells plans apart: the prediction for another plan is far off."""
     dense, again = (
         memory.plan_of(option, workload, 640) for option in memory.OPTIONS if option.name in ("dense", "recompute all")

@@ -135,7 +135,7 @@ class Casting(nn.Linear):
         return nn.functional.linear(inputs, self.weight.double().float()) + rows
 
 
-def test_what_is_made_of_weights_alone_is_steady_unless_it_is_larger_than_they_are():
+def test_tensors_made_of_weights_alone_are_steady_unless_larger():
     """Floats: 240 inputs, 160 in rows, a weight of 600 in float64 and back; later two times 160 more."""
     workload = profiled(Casting(30, 20), torch.randn(8, 30), None)
     loss = workload.layers[-1]
@@ -209,7 +209,7 @@ def test_a_segment_keeps_what_is_computed_between_its_input_and_its_output():
     assert [span.stop - span.start for span in spans] == [6, 6, 6, 6, 4]
 
 
-def test_what_is_called_twice_is_no_segment():
+def test_a_module_called_twice_is_no_segment():
     workload = profiled(Twice(tied=False), torch.randn(8, 16), torch.randn(8, 16))
     assert [segment.name for segment in workload.segments] == ["stages.1.0", "stages.1.1", "pair"]
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import osfmodel as osf
 from osfmodel.cli import main
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.runtime.callbacks import lightning_callback, transformers_callback
 from osfmodel.runtime.profiler.conditions import AGREEMENT
 from osfmodel.runtime.profiler.driving import default_device
@@ -335,7 +335,7 @@ def test_too_few_iterations_are_an_error_that_says_how_many():
         (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
     ],
 )
-def test_what_cannot_be_profiled_is_refused(model, words):
+def test_models_that_cannot_be_profiled_are_refused(model, words):
     with pytest.raises(osf.UsageError, match=words):
         osf.profile(model)
 
@@ -724,7 +724,7 @@ HEARD = "\nimport signal\nsignal.signal(signal.SIGINT, signal.default_int_handle
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_keeps_what_it_has(factories, tmp_path, number):
+def test_an_interrupted_run_keeps_its_results(factories, tmp_path, number):
     """In the middle of the steps: a profile of those there are, whole, and exit 130."""
     command = [sys.executable, "-m", "osfmodel", "profile", f"{factories}:slow", "--steps", "500", "-o", "slow.json"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}

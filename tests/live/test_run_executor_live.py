@@ -147,7 +147,7 @@ def meeting():
     torch.distributed.destroy_process_group()
 
 
-def test_a_replay_computes_what_is_predicted_for_overlap(tiny, meeting, monkeypatch):
+def test_a_replay_computes_as_predicted_for_overlap(tiny, meeting, monkeypatch):
     """Backward, then each layer of the next forward after its share of the update, as the simulator has it."""
     plan = replace(contiguous_plan(tiny, [2, 5, 9]), forward_overlap=True)
     subject = replayed(tiny, "cpu")

@@ -174,7 +174,7 @@ def test_losses_are_compared_pair_by_pair(ours, difference):
     assert apart([1.0, 2.0, 4.0], ours) == pytest.approx(difference, rel=0.2)
 
 
-def test_losses_neither_of_which_is_finite_cannot_be_compared():
+def test_losses_that_are_both_not_finite_cannot_be_compared():
     assert math.isnan(apart([1.0, math.inf], [1.0, math.inf]))
     assert math.isnan(apart([1.0, math.nan, 2.0], [1.0, math.inf, 2.0]))
     assert apart([math.nan, math.nan], [math.inf, 1.0]) == math.inf
@@ -282,7 +282,7 @@ def test_models_that_differ_between_ranks_are_refused(tmp_path):
         (["tiny.json", "--plan", "ddp"], "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set: start this under"),
     ],
 )
-def test_what_is_wrong_beforehand_is_said_before_anyone_meets(tiny, tmp_path, monkeypatch, words, message):
+def test_bad_requests_are_refused_before_ranks_meet(tiny, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)

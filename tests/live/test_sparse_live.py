@@ -81,7 +81,7 @@ def test_gradients_add_up_before_they_are_sent(two):
 
 
 @pytest.mark.parametrize("world", ["two", "three"])
-def test_what_is_no_number_ends_training_on_every_rank(world, request):
+def test_nan_ends_training_on_every_rank(world, request):
     """By the same name everywhere, though it is one rank's, and whatever else is in flight."""
     for rank in request.getfixturevalue(world):
         assert len(rank["nonfinite"]) == 2 * 3
@@ -99,7 +99,7 @@ def test_mirrors_train_as_residuals_do(two):
 
 
 def test_the_comparison_of_mirrors_can_fail(two):
-    """It fails if mirrors of one rate are taken for those of another."""
+    """The comparison fails if mirrors of another learning rate are used."""
     for rank in two:
         assert rank["stiff"] > 1e-3
 

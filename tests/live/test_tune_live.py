@@ -73,7 +73,7 @@ def assert_consistent(folder, ended):
         assert word in ended[0].stdout
 
 
-def test_a_workload_on_measured_wires(tiny, tmp_path):
+def test_a_workload_on_a_measured_network(tiny, tmp_path):
     ended = ranks(["tune", "tiny.json", "--live", "found", "--scale", "0.5", *SHORT, *ONLY_DDP], 2, tmp_path)
     folder = tmp_path / "found"
     assert_consistent(folder, ended)
@@ -85,7 +85,7 @@ def test_a_workload_on_measured_wires(tiny, tmp_path):
     assert (run.workload, run.cluster, run.condition("scale")) == ("workload.json", "cluster.json", "0.5")
 
 
-def test_a_model_on_known_wires_and_again_with_its_profile(tmp_path):
+def test_a_model_on_a_known_network_and_again_with_its_profile(tmp_path):
     """A second session in the same folder, from what the first one found."""
     words = ["tune", "tests.live.models:convolutional", "--live", "found", *SHORT, *ONLY_DDP]
     folder = tmp_path / "found"
@@ -111,7 +111,7 @@ def test_little_to_gain_is_said_before_running(tmp_path):
 
 @pytest.mark.parametrize("subject", ["tiny.json", "tests.live.models:convolutional"])
 def test_a_plan_of_the_executor_is_measured_beside(tiny, tmp_path, subject):
-    """It is measured if it promises to be worth it, as forward overlap does on a slow network."""
+    """The plan is measured if it promises a gain, as forward overlap does on a slow network."""
     words = ["tune", subject, "--live", "found", "--cluster", "ring:50us,1Gbps", *SHORT]
     ended = ranks(words, 2, tmp_path)
     assert [one.code for one in ended] == [0, 0], ended
@@ -212,7 +212,7 @@ def test_what_is_recommended(choice, taken, verdict):
         (["--workers", "2"], "Missing option '--cluster'"),
     ],
 )
-def test_what_is_wrong_beforehand_is_said_before_anyone_meets(tiny, tmp_path, monkeypatch, words, message):
+def test_bad_requests_are_refused_before_ranks_meet(tiny, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     for name in NEEDED:
         monkeypatch.delenv(name, raising=False)
@@ -311,7 +311,7 @@ main()
 """
 
 
-def test_a_rank_that_dies_while_the_wires_are_measured(tiny, tmp_path):
+def test_a_rank_that_dies_while_the_network_is_measured(tiny, tmp_path):
     """The measurements up to then are kept, and the workload."""
     import subprocess
 

@@ -63,7 +63,7 @@ def assert_same(ranks, group):
         assert {case: said for case, said in rank[group].items() if said} == {}
 
 
-def test_what_cannot_be_trained_is_named(two):
+def test_models_that_cannot_be_trained_are_named(two):
     """The model, what of it, and what to do, on every rank."""
     for rank in two:
         assert set(rank["refused"]) == set(REFUSED)

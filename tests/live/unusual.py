@@ -135,7 +135,7 @@ def weight(number):
 
 
 def plainly(model, bare, optimizer, executor, number):
-    """As every loop goes."""
+    """Train in the usual loop."""
     of_loss(model, number).backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -21,7 +21,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import memory_of
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.plan import one_by_one
-from osfmodel.planning.memory.demand import Demand
+from osfmodel.planning.memory.budget import MemoryBudget
 from osfmodel.planning.memory.search import tune_memory
 from tests.blocks import blocks
 
@@ -31,7 +31,7 @@ BLOCKS = blocks()
 
 
 def tuned(limit, density=None, workload=BLOCKS, **more):
-    return tune_memory(workload, CLUSTER, 8, Demand(limit, density=density, **more))
+    return tune_memory(workload, CLUSTER, 8, MemoryBudget(limit, density=density, **more))
 
 
 # -------------------------------------------------------------------------------------------------------------- batches
@@ -82,7 +82,7 @@ def test_a_line_that_would_go_below_nothing_ends_there():
         (BLOCKS, blocks(8, 3), "are not profiles of the same model"),
     ],
 )
-def test_what_cannot_be_scaled_is_said(workload, other, message):
+def test_batches_that_cannot_be_scaled_are_refused(workload, other, message):
     with pytest.raises(DataError, match=message):
         at_batch(workload, 4, other)
 
@@ -147,12 +147,12 @@ def test_more_memory_is_never_slower():
 
 
 def test_what_the_library_keeps_is_taken_of_the_limit():
-    """And of one worker alone nothing: there is no communicator."""
+    """A single worker has no communicator."""
     less, kept = tuned(2 * GIB - (200 << 20)), tuned(2 * GIB, communicator=200 << 20)
     assert kept.after.plan == less.after.plan
     assert kept.after.batch_size == less.after.batch_size
     assert kept.after.memory.peak.bytes == less.after.memory.peak.bytes + (200 << 20)
-    alone = tune_memory(BLOCKS, CLUSTER, 1, Demand(2 * GIB, communicator=200 << 20))
+    alone = tune_memory(BLOCKS, CLUSTER, 1, MemoryBudget(2 * GIB, communicator=200 << 20))
     assert "communicators" not in alone.after.memory.peak.held
 
 
@@ -201,7 +201,7 @@ def test_gradients_are_kept_where_they_must_be():
         (osf.load_workload("resnet50-v100"), GIB, {"optimizer": "sgd"}, DataError, "does not say what its layers keep"),
     ],
 )
-def test_what_cannot_be_asked_is_said(workload, limit, more, error, message):
+def test_impossible_requests_are_refused(workload, limit, more, error, message):
     with pytest.raises(error, match=message):
         tuned(limit, workload=workload, **more)
 
@@ -241,7 +241,7 @@ def test_the_document_is_a_plan_file(profile, tmp_path):
     assert [row["which"] for row in rows[:2]] == ["before", "after"]
 
 
-def test_osf_memory_says_who_owns_the_peak(profile):
+def test_osf_memory_names_the_owners_of_the_peak(profile):
     alone = osf_("memory", profile, "--batch-size", "32", "--json")
     assert alone.exit_code == 0, alone.output
     (entry,) = json.loads(alone.output)["plans"]

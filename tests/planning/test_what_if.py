@@ -96,7 +96,7 @@ def test_accumulating_keeps_what_a_host_submits_and_counts_samples():
 
 @given(st.integers(0, 10**6), st.floats(1, 1e6), st.floats(0.01, 1), st.sampled_from((PLAIN, *OBJECTIVES[2:])))
 def test_a_better_network_never_makes_a_plan_slower(seed, bandwidth, latency, objective):
-    """One collective at a time; several at once share the wires in another order then, which may have anomalies."""
+    """One collective at a time; several at once share the network in another order then, which may have anomalies."""
     workload, _, ends = problem(seed)
     for cluster in (RING, TABLE):
         better = faster_network(cluster, Change(bandwidth), Change(latency))
@@ -278,7 +278,7 @@ def test_nothing_changed_is_nothing_said():
 
 
 @pytest.mark.parametrize(("computing", "said"), [(0.17, "only 17% of"), (0.95, ""), (None, "")])
-def test_a_faster_device_says_what_it_does_not_shorten(computing, said):
+def test_a_faster_device_names_time_that_it_does_not_shorten(computing, said):
     workload = replace(load_workload("resnet50-v100"), computing=computing)
     faster = WhatIf(compute=2.0)
     notes = compare(faster.of_workload(workload, 16), RING, 16, ["ddp"]).under(faster, 1.0).predictions[0].notes
@@ -290,7 +290,7 @@ def test_a_faster_device_says_what_it_does_not_shorten(computing, said):
         replace(workload, computing=1.5)
 
 
-def test_what_is_changed_in_words_and_as_data():
+def test_the_changes_in_words_and_as_data():
     what_if = WhatIf(Change(2.0), Change(value=1e-5), 1.5, "powersgd:4", 4, global_batch=1024)
     tiny = load_workload("resnet50-v100")
     words = "bandwidth x2, latency 10us, compute x1.5, compression powersgd:4, 4 micro-batches accumulated"
@@ -325,14 +325,14 @@ def test_ddp_fills_buckets_with_gradients_as_they_are_held(how):
     assert sum(bucket.size for bucket in after.buckets) == smaller.gradient_bytes < workload.gradient_bytes
     tuning = tune(smaller, RING, 16, "ddp")
     limits = [int(mib * 2**20) for mib in tuning.config["bucket_cap_mb_list"]]
-    assert ddp.realise(ddp.DdpKnobs(tuple(limits)), smaller) == tuning.plan
-    again = ddp.realise(ddp.DdpKnobs(tuple(limits)), workload)  # what DDP does with these limits
+    assert ddp.to_plan(ddp.DdpKnobs(tuple(limits)), smaller) == tuning.plan
+    again = ddp.to_plan(ddp.DdpKnobs(tuple(limits)), workload)  # what DDP does with these limits
     assert tensors(again) == tensors(tuning.plan)
     assert "register_comm_hook" in tuning.rendered
     assert "register_comm_hook" not in tune(workload, RING, 16, "ddp").rendered
 
 
-def test_horovod_fuses_what_is_sent():
+def test_horovod_fuses_by_compressed_sizes():
     """Horovod compresses tensors before it is given them: its threshold holds for halves."""
     workload = load_workload("resnet50-v100")
     half = compressed(workload, "fp16")

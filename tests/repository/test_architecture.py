@@ -44,7 +44,7 @@ LONGEST_CHAIN = 19
 """Modules in the longest chain of imports, file by file."""
 COMPUTING = ("engine", "solve", "targets", "diagnosis", "planning", "ledger")
 """The packages that compute results. What shows them imports their types and plain constants, and computes nothing."""
-SHOWN = {"osfmodel.diagnosis.causes.CAUSES"}  # a table of functions, of which each cause's meaning is shown
+SHOWN = {"osfmodel.diagnosis.causes.CAUSES"}  # a table of functions, of which each cause's summary is shown
 """Further values that may be shown, each with the reason."""
 HEAVY = {"scipy", "cvxpy", "torch", "matplotlib", "rich", "yaml"}
 SCREENS = ("cli", "show")
@@ -138,7 +138,7 @@ def test_imports_go_down(name):
 
 
 def test_there_are_no_circles():
-    """Not even with what tables load when it is asked for."""
+    """Modules that tables load late are included."""
     assert circles({name: found | late(modules()[name]) for name, found in graph().items()}) == []
 
 

@@ -39,7 +39,7 @@ def test_ratios_stand_over_slower_plans_and_gaps_over_a_bound(rows):
 
 
 def test_our_planner_is_at_least_as_fast_on_every_row(claims):
-    """As the docs say; on one channel at the bound."""
+    """The claim of the docs; on one channel the planner attains the bound."""
     cases = [*claims.asc_cases(), *(case for case in claims.us_byte_cases() if case.model not in SLOW)]
     for row in map(claims.row, cases):
         assert row.planned is not None
@@ -76,6 +76,6 @@ def test_what_the_price_per_element_asks_of_the_wire(claims):
 
 
 def test_settings_follow_each_other(rows):
-    """So that the largest of a setting stands under its own rows."""
+    """The largest value of a setting stands under its own rows."""
     settings = [setting for setting, _ in groupby(row.case.setting for row in rows)]
     assert len(settings) == len(set(settings)) == 6

@@ -114,7 +114,7 @@ def test_impossible_sizes(size):
         (lambda: Cluster("c", "ring", nics_per_node=0, in_node=Link(1, 1)), "NICs"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(make, message):
+def test_impossible_nouns_are_refused_with_the_reason(make, message):
     with pytest.raises((DataError, PlanError), match=message):
         make()
 

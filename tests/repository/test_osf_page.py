@@ -36,7 +36,7 @@ def test_rows_of_the_ledger_are_those_printed(bench):
 
 
 @pytest.mark.long
-def test_what_it_cannot_express_is_counted_apart(bench):
+def test_plans_that_it_cannot_express_are_counted_apart(bench):
     """ASC-WFBP's own plans, each against two others, have two channels."""
     found = bench.judged("papers")
     assert (len(found.osf), len(found.ours), found.beyond) == (32, 32, 8)
@@ -55,7 +55,7 @@ def test_all_tables_are_those_printed(bench):
 
 
 def test_the_page_has_no_table_under_another_heading(bench):
-    """But the one of plans, which is written by hand."""
+    """The table of plans, written by hand, is the exception."""
     heads = {rows(head)[0] for head in (bench.HEAD, bench.GAINS_HEAD, bench.COUNTS_HEAD)}
     tables = {rows(part)[0] for part in PAGE.split("\n\n") if part.startswith("|")}
     assert tables - heads == {"| plan | a batch closes |"}
@@ -68,7 +68,7 @@ def test_gains_of_one_network_are_those_printed(bench):
 
 
 def test_where_ours_adds_nothing_both_models_err_alike(bench):
-    """And where it adds effects, they do not."""
+    """With added effects they differ."""
     alike, apart = bench.judged("bcaffe"), bench.judged("pytorch-ddp")
     assert alike.osf == alike.ours
     assert apart.osf != apart.ours

@@ -34,7 +34,7 @@ SURROUNDINGS = Surroundings(4, 1, "gloo", "interface eth0", "torch 2.13.0")
 
 
 def queue(width, count, startup, transfer):
-    """When each of ``count`` equal collectives in one queue ends, ``width`` at once sharing wires that one fills."""
+    """Ends of ``count`` equal collectives in one queue, ``width`` at once, sharing a network that one fills."""
     full = startup + width * transfer
     return [full * (i // width + 1) for i in range(count)]
 
@@ -52,8 +52,8 @@ def found(**changes):
 
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize(("startup", "transfer"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
-def test_the_width_of_a_queue_shows_whether_start_ups_or_the_wires_decide(width, startup, transfer):
-    """Also with a tenth of noise on every completion."""
+def test_the_width_of_a_queue_shows_whether_start_ups_or_transfers_decide(width, startup, transfer):
+    """The result holds with 10 % noise on every completion."""
     rng = np.random.default_rng(3)
     ends = queue(width, 4, startup, transfer)
     noisy = [sorted(end * factor for end, factor in zip(ends, rng.normal(1, 0.1, 4), strict=True)) for _ in range(5)]
@@ -62,13 +62,13 @@ def test_the_width_of_a_queue_shows_whether_start_ups_or_the_wires_decide(width,
 
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("phases", [2, 6])
-def test_so_it_does_where_the_wires_serve_phase_after_phase(width, phases):
+def test_the_width_shows_when_phases_take_turns(width, phases):
     """As over gloo, whose all-reduce has two phases between two ranks and six between four."""
     assert in_flight([in_turn(width, 4, phases)]) == width
 
 
 def in_turn(width, count, phases):
-    """Ends of collectives of which so many at once take turns on the wires, a unit of time for each phase."""
+    """Ends of collectives of which so many at once take turns on the network, a unit of time for each phase."""
     groups = np.repeat(np.arange(count // width), width)
     places = np.tile(np.arange(1, width + 1), count // width)
     return (width * (phases * groups + phases - 1) + places).tolist()
@@ -76,7 +76,7 @@ def in_turn(width, count, phases):
 
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("phases", [2, 6])
-def test_delays_of_a_busy_machine_hide_nothing_from_who_knows_what_the_library_says(width, phases):
+def test_a_busy_machine_does_not_overrule_the_library(width, phases):
     """Each second collective is delayed by some tenths of all that there is to wait for, and with it those behind."""
     rng = np.random.default_rng(4)
     ideal = np.array(in_turn(width, 4, phases)) / (4 * phases)
@@ -125,7 +125,7 @@ def test_the_gain_that_made_the_times_is_found(true):
 @pytest.mark.parametrize("gain", [1.0, 1.5])
 @pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
 def test_a_pair_tells_start_up_from_transfer(gain, part):
-    """Pairs faster than hidden start-ups allow, or slower than the wires need, are taken as one or the other."""
+    """Pairs faster than hidden start-ups allow, or slower than the network needs, are taken as one or the other."""
     speed = together(gain, 2)
     pair = time_together(2.0, 2.0 * part, gain, 2)
     four = 2.0 * part + 2.0 * (1 - part) * 4 / speed
@@ -145,8 +145,8 @@ def test_start_ups_from_pairs_predict_four_at_once_over_gloo(data_folder):
     cluster = cluster_of(Findings(tables, together, {1024: tuple(queue(2, 4, 1.0, 0.0))}), SURROUNDINGS, "gloo")
     blind = replace(cluster, tables=(replace(cluster.tables[0], startups=()),))
     errors = {}
-    for wires in (cluster, blind):
-        errors[wires] = [abs(four_at_once(wires, size) / fours[size] - 1) for size in fours]
+    for network in (cluster, blind):
+        errors[network] = [abs(four_at_once(network, size) / fours[size] - 1) for size in fours]
     assert max(errors[cluster]) < 0.12
     assert max(errors[blind]) > 0.3
 
@@ -256,7 +256,7 @@ def test_samples_that_do_not_repeat_are_told():
     assert doubt.startswith("times spread by 38% (interquartile range over median; 266% at 4 B)")
 
 
-def test_merging_refuses_what_is_no_one_cluster():
+def test_merging_refuses_files_of_different_clusters():
     four = cluster_of(found(), SURROUNDINGS, "mine")
     dense = cluster_of(found(), Surroundings(8, 4, "gloo", "eth0", "torch"), "dense")
     with pytest.raises(DataError, match="1 ranks on a host, this was measured with 4"):

@@ -45,7 +45,7 @@ def test_they_are_those_of_a_search_of_all(kind, elements, density):
 
 
 @pytest.mark.parametrize("elements", [10, 3 * PIECE])
-def test_what_is_no_number_does_not_stay_hidden(elements):
+def test_nan_and_infinity_do_not_stay_hidden(elements):
     values = torch.randn(elements, generator=torch.Generator().manual_seed(1))
     values[3], values[7] = NAN, -INF
     assert sorted(found(values, 2).tolist()) == [3, 7]

@@ -57,8 +57,8 @@ def test_the_largest_are_chosen_and_the_rest_is_kept(count):
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("kind", ["residual", "mirror"])
-def test_what_is_no_number_is_chosen_before_all_others(wrong, kind):
-    """So that it cannot stay hidden, whatever the density."""
+def test_nan_and_infinity_are_chosen_first(wrong, kind):
+    """NaN and infinity are thus noticed at any density."""
     gradient = drawn(100).index_fill(0, torch.tensor([42]), wrong)
     parameter = torch.nn.Parameter(drawn(100, seed=1))
     unsent = Residual(gradient, like(gradient)) if kind == "residual" else mirror_of(parameter)[0]

@@ -56,7 +56,7 @@ def turns(place):
     ],
 )
 def test_what_a_process_says(monkeypatch, lines, found):
-    """It may take longer to start than to go on."""
+    """The start may take longer than any later step."""
     one = turns(Place(0, 1, 0, "here:1"))
     patience = []
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import osfmodel as osf
 from osfmodel.cli import main
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.show.html.explained import FILLS, MOST, ROWED, explanation_page
 from osfmodel.show.tables.explained import WORDS, cause_words, costs
 from tests.live.explained import EXPECTED, paths_of
@@ -35,8 +35,8 @@ def test_the_page_is_whole_and_says_what_was_found():
     said = "".join(found.text)
     for words in (one.verdict, "osfmodel 1.2.3", *one.remarks, *(remedy.what for remedy in one.remedies)):
         assert words in said
-    for cause, seconds, meaning, _ in costs(one):
-        assert f"{cause_words(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{meaning}" in said
+    for cause, seconds, summary, _ in costs(one):
+        assert f"{cause_words(cause)}{show_time(seconds)}{seconds / one.step_time:.1%}{summary}" in said
     assert len(labels(found)) == 1 + len(one.ranks)
     assert labels(found)[0].startswith(f"a step: computation {show_time(one.parts.compute)}, exposed transfer ")
     assert all(f"{row.number} all-reduce" in found.text for row in one.buckets)
@@ -96,7 +96,7 @@ def test_each_job_has_its_page(name, tmp_path):
         (["-o", "why.html", "--json", "--format", "csv"], "contradicts"),
     ],
 )
-def test_what_cannot_be_written_is_said(words, said, tmp_path, monkeypatch):
+def test_unwritable_output_is_an_error(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, ["explain", *map(str, paths_of("healthy")), *words])
     assert result.exit_code == 2

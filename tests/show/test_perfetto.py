@@ -86,7 +86,7 @@ def perfetto(tmp_path_factory):
 
 @pytest.mark.parametrize("drawn", [hostile, resnet50])
 def test_perfetto_shows_every_bar_when_it_was(perfetto, drawn):
-    """Nothing dropped, nothing moved, each bar on the track of its lane: to the nanosecond."""
+    """Every bar is on the track of its lane, to the nanosecond."""
     content = chrome_trace.encoded(drawn(), False, "1")
     asked = perfetto(content)
     assert asked(FAULTS) == []

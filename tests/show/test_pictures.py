@@ -168,8 +168,8 @@ def test_the_step_of_median_length_stands_for_a_rank_and_the_slowest_rank_is_sho
 def job_of(cluster=None):
     """A traced job on the cluster that its trace holds, or another, with the workload of its trace."""
     seen = load_trace([*paths_of("tiny-buckets")])
-    wires = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
-    return drawn(workload_of(seen), wires, 4, traces=(seen,))
+    network = cluster_of(seen) if cluster is None else osf.load_cluster(cluster)
+    return drawn(workload_of(seen), network, 4, traces=(seen,))
 
 
 def test_a_traced_job_is_held_against_its_own_buckets():
@@ -208,7 +208,7 @@ def test_the_verdict_is_over_the_buckets_that_the_job_has(traced, gain, words):
     assert replace(shown.report, comparison=comparison, tuning=tuning).verdict == words
 
 
-def test_a_step_below_the_bound_of_what_it_is_held_against_is_said_to_be():
+def test_a_step_below_the_bound_of_its_plan_is_pointed_out():
     shown = job_of("ring:100ms,1Gbps")
     bound = shown.report.comparison.predictions[2].lower_bound
     assert all(gantt.end < bound for gantt in shown.measured)
@@ -224,7 +224,7 @@ def test_a_fast_step_of_a_job_that_is_not_fast_is_no_doubt():
 
 
 def test_collectives_that_a_workload_has_as_computation_are_told():
-    """As osf import tells it: an all-to-all that nothing hides, which no plan changes."""
+    """The remark is that of osf import: an exposed all-to-all, which no plan changes."""
     job = trace()
     alltoalls = [
         replace(rank, steps=tuple(replace(one, collectives=_last_all_to_all(one)) for one in rank.steps))
@@ -275,7 +275,7 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size
 
 
 @given(st.integers(0, 60), st.integers(0, 30), intervals)
-def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
+def test_outside_is_the_time_that_no_interval_covers(start, size, parts):
     """Against counting on a grid of whole numbers."""
     busy = union((float(begin), float(begin + some)) for begin, some in parts)
     free = outside(float(start), float(start + size), busy)
@@ -288,8 +288,8 @@ def test_what_is_outside_is_what_no_interval_covers(start, size, parts):
 @pytest.mark.parametrize("target", ["ddp", "horovod", "runtime"])
 @pytest.mark.parametrize("cluster", ["v100-10gbe", "emulated-horovod-4x1gbit"])
 def test_the_tuned_chart_is_what_tuning_says(target, cluster):
-    workload, wires = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
-    shown = drawn(workload, wires, 4, target=target, plans=())
+    workload, network = osf.load_workload("alexnet-pipedream"), osf.load_cluster(cluster)
+    shown = drawn(workload, network, 4, target=target, plans=())
     assert [one.name for one in shown.report.comparison.predictions] == [
         "ddp" if target == "runtime" else target,
         TUNED,

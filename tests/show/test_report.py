@@ -225,7 +225,7 @@ def test_every_type_of_curve_is_drawn():
 
 
 def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
-    """One worker alone sends nothing: no error band, and no runs behind it."""
+    """A single worker sends nothing: no error band, and no runs behind it."""
     pytest.importorskip("matplotlib")
     banded, bare = (drawn(many(3), osf.load_cluster("ring:50us,10Gbps"), workers, True, plans=()) for workers in (4, 1))
     assert [type(one) for one in banded.curves] == [Scaling, Sweep, Scatter]
@@ -245,7 +245,7 @@ def test_evidence_that_there_is_none_of_is_no_panel(monkeypatch):
         (["--workers", "0"], "counts go from 1"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(words, said, tmp_path, monkeypatch):
+def test_pictures_that_cannot_be_drawn_are_refused(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*REPORT, *words)
     assert result.exit_code == 2
@@ -313,7 +313,7 @@ def test_a_traced_job_is_shown_with_its_buckets_its_doubts_and_what_limits_it(tm
             assert ("less than the lower bound of as traced" in said) == doubted
 
 
-def test_a_step_in_which_nothing_goes_on_is_said_to_be_so():
+def test_an_idle_step_is_pointed_out():
     """Kernels of 1 us every 20 us: a workload made of that trace would call all of it computation."""
     slivers = tuple((10 + 20e-6 * number, 10 + 20e-6 * number + 1e-6) for number in range(5000))
     idle = Step(0, 10.0, 10.1, slivers)
@@ -364,7 +364,7 @@ def test_sources_differ_by_more_than_colour():
 
 
 def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
-    """Neither the picture nor the page that was asked for with it."""
+    """Neither the picture nor the page requested with it is written."""
     monkeypatch.setattr(plotting, "find_spec", lambda name: None)
     result = run(*REPORT, "-o", tmp_path / "report.html", "-o", tmp_path / "iteration.png")
     assert result.exit_code == 2

@@ -54,7 +54,7 @@ def test_the_page_fits_and_is_quiet(chromium, pages, name, scheme, width):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_what_is_seen_is_drawn(chromium, pages, width):
+def test_every_colour_is_drawn(chromium, pages, width):
     """A screenshot beside each page, to be looked at; each colour of the chart covers something of it."""
     numpy, image = pytest.importorskip("numpy"), pytest.importorskip("matplotlib.image")
     seen = {}
@@ -141,7 +141,7 @@ def test_a_finger_on_a_bar_shows_its_bucket(chromium, pages):
 
 
 def test_another_plan_is_another_chart(chromium, pages):
-    """And what was measured keeps its length on the axis of the plan that is shown."""
+    """Measured steps keep their length on the axis of the plan that is shown."""
     chromium.open(pages / "hostile.html")
     charts = hostile().predicted
     shown = "return [...document.querySelectorAll('.inner .block:not([hidden]) svg.lanes')]"

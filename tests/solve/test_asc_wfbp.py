@@ -25,7 +25,7 @@ def ends_of(ready, sizes, dtypes=None, startup=A, per_byte=B):
 
 
 def two_at_once(ready, sizes):
-    """When the last of these has arrived, each its own message."""
+    """Time at which the last of these has arrived, each its own message."""
     workload = workload_of(ready, sizes)
     plan = contiguous_plan(workload, range(1, len(sizes) + 1)).under(TWO)
     return predict_timeline(workload, plan, PRICING).iteration_time
@@ -45,7 +45,7 @@ def test_start_ups_pass_together_and_a_third_waits_for_a_channel():
     assert two_at_once([1, 1, 1], [10, 2, 2]) == pytest.approx(10)
 
 
-def test_merged_is_what_is_queued_and_nothing_else():
+def test_queued_tensors_and_no_others_are_merged():
     # The first sends from 0 to 8. What is ready before then waits, and is merged; what is ready at 8 is not.
     assert ends_of([0, 4, 7, 8, 20], [10, 2, 2, 2, 2]) == (1, 3, 4, 5)
     assert ends_of([0, 8, 9], [10, 2, 2]) == (1, 2, 3)
@@ -70,7 +70,7 @@ messages = st.lists(st.tuples(st.floats(0, 50), st.integers(1, 100)), min_size=1
 
 
 @given(messages, st.floats(0, 10), st.floats(0.01, 2))
-def test_merging_what_is_queued_never_delays_one_channel(found, startup, per_byte):
+def test_merging_queued_tensors_never_delays_one_channel(found, startup, per_byte):
     ready = sorted(time for time, _ in found)
     sizes = [size for _, size in found]
     ends = ends_of(ready, sizes, None, startup, per_byte)

@@ -41,7 +41,7 @@ def made(rng: np.random.Generator, count: int, most: int = 40) -> Workload:
 
 
 def line(workload: Workload, latency: float = 0.2) -> AffineCost:
-    """As long to send as backward takes."""
+    """A line by which sending takes as long as backward."""
     return AffineCost(((latency, workload.backward_time / workload.gradient_bytes),))
 
 
@@ -397,7 +397,7 @@ def test_a_choice_that_runs_out_of_time_is_a_status_and_no_false_bound():
     ("objective", "effects"),
     [(Objective(2, True), Effects()), (OVERLAP, Effects(compute_slowdown=0.2)), (OVERLAP, Effects(hook_time=0.1))],
 )
-def test_what_is_not_linear_is_refused(objective, effects):
+def test_nonlinear_rules_are_refused(objective, effects):
     workload = made(np.random.default_rng(15), 5)
     pricing = Pricing(Pricing.of(line(workload)).costs, 2, 1, effects)
     solution = search.solve(Question(workload, pricing, objective))

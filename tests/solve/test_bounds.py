@@ -41,7 +41,7 @@ def bytes_bound(gradients, cost):
 
 @pytest.mark.parametrize("make_cost", COST_MAKERS)
 def test_no_schedule_beats_it(make_cost):
-    """Not only plans in ready order: any order, any grouping, any cut."""
+    """The bound holds for any order, any grouping and any cut."""
     rng = np.random.default_rng(11)
     for _ in range(200):
         problem, cost = random_problem(rng), make_cost(rng)

@@ -43,7 +43,7 @@ def test_with_little_credit_the_input_overtakes():
     assert sent(byte_scheduler.plan(two_layers(), 4, 4))[1] == ("a", 6, 10)
 
 
-def test_what_is_handed_over_cannot_be_overtaken():
+def test_a_message_handed_over_cannot_be_overtaken():
     # Credit for all of b: it is in the network's queue when a becomes ready.
     assert [span[0] for span in sent(byte_scheduler.plan(two_layers(), 4, 12))] == ["b", "b", "b", "a"]
     # Credit may fall below 0: with 5 bytes a second piece is handed over, and a comes after that.

@@ -15,7 +15,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.entities.plan import Objective
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.scheduling import Chunk, Jobs, blocks_plan, chunks_in, plan_of
-from osfmodel.solve.search.local_search import Filling, Meter, improve, moves
+from osfmodel.solve.search.local_search import ChunkTimer, Filling, improve, moves
 from tests.problems import tiny_workload
 
 RULES = [Objective(*rule) for rule in product((1, 2, 3), (False, True), ("replicated", "split"))]
@@ -45,8 +45,8 @@ def test_its_clock_is_the_engine_s(objective):
     for _ in range(30):
         workload, pricing = tiny_workload(rng, 12), pricing_of(rng)
         plan = random_plan(rng, workload).under(objective)
-        meter = Meter(Jobs.of(workload, objective), pricing, objective)
-        time = meter.time(chunks_in(workload, plan))[0]
+        timer = ChunkTimer(Jobs.of(workload, objective), pricing, objective)
+        time = timer.time(chunks_in(workload, plan))[0]
         assert time == predict_timeline(workload, plan, pricing).iteration_time
 
 
@@ -69,7 +69,7 @@ def test_what_can_be_filled_is_filled():
         if plan is not None:
             plan.require_valid(workload)
             time = predict_timeline(workload, plan, pricing).iteration_time
-            assert time <= Meter(jobs, pricing, objective).time(chunks)[0]
+            assert time <= ChunkTimer(jobs, pricing, objective).time(chunks)[0]
     assert min(seen.values()) > 30
 
 
@@ -95,26 +95,26 @@ def test_between_the_bound_and_every_schedule_and_mostly_at_the_best(objective):
     for _ in range(12):
         workload, pricing = tiny_workload(rng, 4), pricing_of(rng)
         jobs = Jobs.of(workload, objective)
-        meter = Meter(jobs, pricing, objective)
-        best = min(meter.time(chunks)[0] for chunks in every_sequence(jobs))
+        timer = ChunkTimer(jobs, pricing, objective)
+        best = min(timer.time(chunks)[0] for chunks in every_sequence(jobs))
         assert best >= objective_bound(workload, pricing, objective)
         start = [Chunk(len(jobs.sizes) - 1, sum(jobs.sizes), "float32")]
-        found = improve(start, meter, 0, 3000)
+        found = improve(start, timer, 0, 3000)
         assert plan_of(workload, found, objective) is not None
-        assert best <= meter.time(found)[0] <= meter.time(start)[0]
-        hits += meter.time(found)[0] == best
+        assert best <= timer.time(found)[0] <= timer.time(start)[0]
+        hits += timer.time(found)[0] == best
     assert hits >= (6 if objective.channels > 1 and objective.split else 9)
 
 
 def test_it_stops_where_it_is_told():
     rng = np.random.default_rng(64)
     workload, pricing, objective = tiny_workload(rng, 12), pricing_of(rng), Objective(forward_overlap=True)
-    meter = Meter(Jobs.of(workload, objective), pricing, objective)
+    timer = ChunkTimer(Jobs.of(workload, objective), pricing, objective)
     start = chunks_in(workload, random_plan(rng, workload))
-    assert improve(start, meter, meter.time(start)[0], 1000) == start
-    asked = meter.asked
-    improve(start, meter, 0, 7)
-    assert meter.asked - asked <= 8 + 1
+    assert improve(start, timer, timer.time(start)[0], 1000) == start
+    asked = timer.asked
+    improve(start, timer, 0, 7)
+    assert timer.asked - asked <= 8 + 1
 
 
 def test_dtypes_stay_apart():

@@ -76,7 +76,7 @@ def test_equals_exhaustive_search_within_limits(make_cost, narrow, monkeypatch):
     st.lists(st.tuples(st.fractions(0, 2), st.fractions(0, 1)), min_size=1, max_size=3),
 )
 def test_is_exact_in_rational_arithmetic(tensors, pieces):
-    """No tolerance: with fractions in, the solver's optimum equals the oracle's to the last digit."""
+    """With fractions, the solver's optimum equals the oracle's exactly."""
     ready, clock = [], Fraction(0)
     for step, _ in tensors:
         clock += step

@@ -38,7 +38,7 @@ def test_phase_one_sends_one_block_into_a_gap_shorter_than_a_start_up_and_all_in
     assert (long.sends, long.now, long.left) == ([(1, 10)], 20.0, [4, 0])
 
 
-def test_the_last_block_is_as_short_as_what_is_left():
+def test_the_last_block_holds_the_remainder():
     phase = us_byte.first_phase(problem([20.0, 2.0], [4, 10], base=4), [0, 1])
     assert (phase.sends, phase.ends[1]) == ([(1, 10)], 13.0)
 
@@ -75,8 +75,8 @@ def test_the_search_keeps_only_what_helps():
     assert us_byte.search(problem([6.0, 4.0, 2.0], [1, 1, 3], tails=[9.0, 9.0, 0.0]))[1][:2] == [(2, 1), (1, 1)]
 
 
-def test_its_own_time_is_that_of_the_engine():
-    """Also for layers without parameters, an update, and base blocks larger than tensors."""
+def test_the_planners_time_is_the_engines():
+    """Layers without parameters, an update, and base blocks larger than tensors are included."""
     rng = np.random.default_rng(31)
     for _ in range(60):
         found = random_problem(rng)

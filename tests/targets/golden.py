@@ -37,7 +37,7 @@ def text(name: str) -> str:
     """The lines for the best plan."""
     target, made, price = CONFIG_TARGETS[name], workload(), pricing()
     plan = SOLVERS["optimal"].solve(Question(made, price)).require_plan()
-    knobs = target.convert.complete(target.convert.project(plan, made, price, Limits()), made, [price], Limits())
+    knobs = target.convert.complete(target.convert.from_plan(plan, made, price, Limits()), made, [price], Limits())
     return target.text.render(knobs, made)
 
 

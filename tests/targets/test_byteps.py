@@ -35,7 +35,7 @@ def test_pieces_are_those_of_the_loop_in_the_source(sizes, partition, credit):
             length = bound if size - accumulated > bound else size - accumulated
             expected.append((f"t{number}", accumulated, length))
             accumulated += length
-    plan = byteps.realise(BytePsKnobs(partition, credit), workload, PRICING)
+    plan = byteps.to_plan(BytePsKnobs(partition, credit), workload, PRICING)
     plan.require_valid(workload)
     found = [(block.layer, block.offset, block.bytes) for bucket in plan.buckets for block in bucket.blocks]
     assert sorted(found) == sorted(expected)
@@ -48,7 +48,7 @@ def test_pieces_are_those_of_the_loop_in_the_source(sizes, partition, credit):
 
 def test_partitions_are_rounded_up_by_the_gpus_of_a_machine():
     workload = made([400_000])
-    plan = byteps.realise(BytePsKnobs(100_000), workload, Pricing({"all_reduce": PRICING.cost()}, 8, per_host=8))
+    plan = byteps.to_plan(BytePsKnobs(100_000), workload, Pricing({"all_reduce": PRICING.cost()}, 8, per_host=8))
     assert plan.buckets[0].size == 131_072 == 4 * 8 * PAGE
 
 
@@ -57,10 +57,10 @@ def test_the_default_partition_needs_no_rounding():
 
 
 @given(SIZES)
-def test_no_setting_tried_is_faster_than_what_is_found(sizes):
+def test_no_setting_tried_is_faster_than_the_found_one(sizes):
     """Against every partition of whole pages and every credit of those tried."""
     workload = made(sizes)
-    best = byteps.TARGET.convert.project(in_one(workload), workload, PRICING)
+    best = byteps.TARGET.convert.from_plan(in_one(workload), workload, PRICING)
     found = time(best, workload)
     for power in range(6):
         for credit in byteps.CREDITS:
@@ -68,7 +68,7 @@ def test_no_setting_tried_is_faster_than_what_is_found(sizes):
 
 
 def time(knobs, workload):
-    return predict_timeline(workload, byteps.realise(knobs, workload, PRICING), PRICING).iteration_time
+    return predict_timeline(workload, byteps.to_plan(knobs, workload, PRICING), PRICING).iteration_time
 
 
 def test_fused_tensors_are_no_plan_of_its_own():
@@ -79,5 +79,5 @@ def test_fused_tensors_are_no_plan_of_its_own():
 
 def test_a_limit_on_buckets_is_kept():
     workload = made([400_000, 100_000])
-    knobs = byteps.TARGET.convert.project(in_one(workload), workload, PRICING, Limits(max_bucket_bytes=20_000))
-    assert max(bucket.size for bucket in byteps.realise(knobs, workload, PRICING).buckets) <= 20_000
+    knobs = byteps.TARGET.convert.from_plan(in_one(workload), workload, PRICING, Limits(max_bucket_bytes=20_000))
+    assert max(bucket.size for bucket in byteps.to_plan(knobs, workload, PRICING).buckets) <= 20_000

@@ -62,14 +62,14 @@ def test_each_dtype_is_walked_separately():
     assert ddp.bucket_layout(found, [50, 100]) == [[0], [1], [2, 4], [3, 5]]
 
 
-def test_every_contiguous_plan_is_realised_exactly():
+def test_every_contiguous_plan_is_formed_exactly():
     rng = np.random.default_rng(1)
     for _ in range(200):
         count = int(rng.integers(1, 30))
         workload = workload_of(np.cumsum(rng.exponential(1, count)).tolist(), rng.integers(1, 10**7, count).tolist())
         ends = (*sorted(set(rng.integers(1, count, 5).tolist()) - {count}), count) if count > 1 else (1,)
         plan, cost = contiguous_plan(workload, ends), AffineCost(((1.0, 1e-6),))
-        assert ddp.realise(ddp.project(plan, workload, Pricing.of(cost)), workload) == plan
+        assert ddp.to_plan(ddp.from_plan(plan, workload, Pricing.of(cost)), workload) == plan
 
 
 @pytest.mark.parametrize("name", ["googlenet-k80", "resnet50-v100", "vgg13-h100"])
@@ -91,12 +91,12 @@ def test_with_several_dtypes_what_some_limits_form_is_formed():
         dtypes = rng.choice(["a", "b", "c"], count).tolist()
         workload = workload_of([float(i + 1) for i in range(count)], rng.integers(1, 30, count).tolist(), dtypes)
         knobs = ddp.DdpKnobs(tuple(rng.integers(1, 60, int(rng.integers(1, 4))).tolist()))
-        plan = ddp.realise(knobs, workload)
+        plan = ddp.to_plan(knobs, workload)
         assert ddp.TARGET.convert.forms(plan, workload)
-        assert ddp.realise(ddp.project(plan, workload, Pricing.of(cost)), workload) == plan
+        assert ddp.to_plan(ddp.from_plan(plan, workload, Pricing.of(cost)), workload) == plan
         turned = osf.Plan(plan.workload, plan.buckets[::-1])
         if ddp.TARGET.convert.forms(turned, workload):
-            assert ddp.realise(ddp.project(turned, workload, Pricing.of(cost)), workload) == turned
+            assert ddp.to_plan(ddp.from_plan(turned, workload, Pricing.of(cost)), workload) == turned
         else:
             refused += 1
     assert refused > 100
@@ -106,11 +106,11 @@ def test_out_of_order_and_mixed_plans_are_refused():
     workload = workload_of([1.0, 2.0], [10, 20], ["f", "b"])
     cost = AffineCost(((1.0, 0.0),))
     with pytest.raises(PlanError, match="mixes b and f"):
-        ddp.project(contiguous_plan(workload, [2]), workload, Pricing.of(cost))
+        ddp.from_plan(contiguous_plan(workload, [2]), workload, Pricing.of(cost))
     workload = workload_of([1.0, 2.0], [10, 20])
     plan = contiguous_plan(workload, [1, 2])
     with pytest.raises(PlanError, match="out of order"):
-        ddp.project(osf.Plan(plan.workload, plan.buckets[::-1]), workload, Pricing.of(cost))
+        ddp.from_plan(osf.Plan(plan.workload, plan.buckets[::-1]), workload, Pricing.of(cost))
 
 
 def layout_finish(found, limits, cost):
@@ -271,17 +271,17 @@ def test_mixed_dtypes_are_tuned_too(name, target):
 
 @pytest.mark.parametrize("target", ["ddp", "horovod"])
 @pytest.mark.parametrize("limits", [(9 * MIB, None), (12 * MIB, None), (None, 2), (60 * MIB, 3)])
-def test_limits_hold_for_what_is_realised_and_for_the_fallback(target, limits):
+def test_limits_hold_for_formed_plans_and_for_the_fallback(target, limits):
     workload, limits = osf.load_workload("resnet50-v100"), osf.Limits(*limits)
     tuning = osf.tune(workload, osf.load_cluster("v100-10gbe"), 64, target, limits)
     plans = [tuning.plan]
     if target == "ddp" and "fallback" in tuning.config:
         cap = int(tuning.config["fallback"]["bucket_cap_mb"] * MIB)
-        plans.append(ddp.realise(ddp.DdpKnobs((cap,)), workload))
+        plans.append(ddp.to_plan(ddp.DdpKnobs((cap,)), workload))
         assert tuning.config["fallback"]["first_and_cap"] == {"first_bucket_bytes": cap, "bucket_cap_mb": cap / MIB}
         whole = tuning.config["fallback"]["bucket_cap_mb_whole"]
         if whole is not None:
-            plans.append(ddp.realise(ddp.DdpKnobs((whole * MIB,)), workload))
+            plans.append(ddp.to_plan(ddp.DdpKnobs((whole * MIB,)), workload))
         assert (whole is None) == ("none keeps the limits asked for" in tuning.rendered)
     for plan in plans:
         assert limits.max_buckets is None or len(plan.buckets) <= limits.max_buckets

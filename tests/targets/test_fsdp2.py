@@ -34,7 +34,7 @@ def names(plan):
 
 def test_a_group_is_one_bucket_and_the_rest_is_the_roots():
     workload = made([5, 6, 7], root=3)
-    plan = fsdp2.realise(FsdpKnobs((("2", "1"),)), workload, PRICING)
+    plan = fsdp2.to_plan(FsdpKnobs((("2", "1"),)), workload, PRICING)
     plan.require_valid(workload)
     assert names(plan) == [["2.bias", "2.weight", "1.bias", "1.weight"], ["0.bias", "0.weight", "scale"]]
     assert plan.objective == RULES
@@ -55,16 +55,16 @@ def test_a_module_ends_after_those_inside_it():
 
 def test_a_group_of_two_dtypes_is_two_messages():
     layers = (Layer("0.weight", 1, 1, 40, "bfloat16"), Layer("0.bias", 1, 1, 40, "float32"))
-    assert len(fsdp2.realise(FsdpKnobs(), Workload("mixed", layers), PRICING).buckets) == 2
+    assert len(fsdp2.to_plan(FsdpKnobs(), Workload("mixed", layers), PRICING).buckets) == 2
 
 
 def time(knobs, workload):
-    return predict_timeline(workload, fsdp2.realise(knobs, workload, PRICING), PRICING).iteration_time
+    return predict_timeline(workload, fsdp2.to_plan(knobs, workload, PRICING), PRICING).iteration_time
 
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=5), st.sampled_from([one_by_one, in_one]))
-def test_what_is_found_is_close_to_the_best_grouping(sizes, start):
+def test_the_found_grouping_is_close_to_the_best(sizes, start):
     """Against all groupings; one end at a time is changed, so that a better one may need two."""
     workload = made(sizes)
     modules = [str(i) for i in reversed(range(len(sizes)))]
@@ -73,7 +73,7 @@ def test_what_is_found_is_close_to_the_best_grouping(sizes, start):
         for count in range(len(sizes))
         for ends in combinations(range(1, len(sizes)), count)
     )
-    found = fsdp2.project(start(workload), workload, PRICING)
+    found = fsdp2.from_plan(start(workload), workload, PRICING)
     assert time(found, workload) <= best * 1.02
     assert time(found, workload) <= time(FsdpKnobs(), workload)
 

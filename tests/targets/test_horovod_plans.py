@@ -40,7 +40,7 @@ def test_a_name_says_all_settings(loop):
 @pytest.mark.parametrize(
     "text", ["", "64", "64MiB,5", "64MiB,5ms,streams", "64MiB,5ms,streams=0", "64MiB,,fast", "-1B"]
 )
-def test_what_is_no_setting_is_refused_with_the_forms(text):
+def test_bad_settings_are_refused_with_the_accepted_forms(text):
     with pytest.raises(UsageError, match="write THRESHOLD,CYCLE"):
         horovod_settings.named(text)
 
@@ -73,7 +73,7 @@ def test_an_unknown_setting_is_one_line():
 def test_more_streams_keep_more_in_flight():
     workload = osf.load_workload("resnet50-v100")
     pricing = pricing_of(osf.load_cluster("v100-10gbe"), 16)
-    one, two = (horovod.realise(Loop(streams=streams), workload, pricing) for streams in (1, 2))
+    one, two = (horovod.to_plan(Loop(streams=streams), workload, pricing) for streams in (1, 2))
     assert (one.channels, two.channels) == (1, 2)
     found = predicted("horovod:1MiB,1ms", "horovod:1MiB,1ms,streams=2")
     followed = steady_iteration(Loop(2**20, streams=2), workload, pricing.under({"executor": "horovod"}))
@@ -106,7 +106,7 @@ def test_groups_on_offer_form_the_plan_with_the_settings_beside_them():
     loop = Loop(
         int(said["HOROVOD_FUSION_THRESHOLD"]), float(said["HOROVOD_CYCLE_TIME"]) / 1e3, tuning.knobs.groups, True
     )
-    plan = horovod.realise(loop, workload, pricing_of(cluster, 16))
+    plan = horovod.to_plan(loop, workload, pricing_of(cluster, 16))
     assert len(plan.buckets) == len(tuning.knobs.groups)
 
 
@@ -146,7 +146,7 @@ def test_settings_bear_a_host_that_runs_ahead():
     tuning = osf.tune(workload, cluster, 64, "horovod", leads=(1.0, 5.0))
 
     def worst(loop):
-        plans = [(host, horovod.realise(loop, host, pricing)) for host in (workload.ahead(1), workload.ahead(5))]
+        plans = [(host, horovod.to_plan(loop, host, pricing)) for host in (workload.ahead(1), workload.ahead(5))]
         return max(osf.predict(host, cluster, plan, 64).iteration_time for host, plan in plans)
 
     assert worst(tuning.knobs) <= worst(Loop())
@@ -179,10 +179,10 @@ def test_what_a_run_states_is_read_back():
     pricing = pricing_of(osf.load_cluster("k80-10gbe-ring"), 8)
     from osfmodel.entities.files.notation import written
 
-    loop = horovod.project(plan, workload, pricing)
+    loop = horovod.from_plan(plan, workload, pricing)
     told = {"settings": horovod_settings.name_of(loop), "sent": written(plan, workload)}
-    assert horovod.stated(told, workload) == loop
-    assert horovod.stated({"settings": "1MiB,20ms"}, workload) == Loop(2**20, 0.02)
+    assert horovod.from_conditions(told, workload) == loop
+    assert horovod.from_conditions({"settings": "1MiB,20ms"}, workload) == Loop(2**20, 0.02)
 
 
 def test_the_best_settings_send_on_one_stream():

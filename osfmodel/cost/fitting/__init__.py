@@ -13,11 +13,11 @@ from osfmodel.cost.fitting import jumps
 from osfmodel.cost.shapes import Array, TableCost
 from osfmodel.entities.checks import require_count, require_time
 from osfmodel.entities.cluster import FittedRange, Table
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import CostError
-from osfmodel.entities.units import show_bytes
 
 OUTLIER = 0.05
-"""Relative error beyond which a sample counts by its error and no longer by the square of it (soft L1).
+"""Relative error above which the loss of a sample grows linearly instead of quadratically (soft L1).
 
 In three rows of four of published nccl-tests, out-of-place and in-place times differ by 3 % or less, in one of ten by
 more than 11 %: what is beyond 5 % is more likely an outlier, or a shape the model lacks, than noise.
@@ -162,7 +162,7 @@ def line(samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 def line_through(table: TableCost) -> tuple[float, float]:
-    """The line of :func:`line` through a table's points: it tells start-up from transfer even if no message is small.
+    """The line of :func:`line` through a table's points; it separates start-up from transfer without small messages.
 
     Times of 0, too short to be printed, are left out; with fewer than two others both results are 0.
     """

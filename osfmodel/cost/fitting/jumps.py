@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 
 LEAST_STEP = 0.10
 """Least relative step of a jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
@@ -50,7 +50,7 @@ def noise(times: Sequence[float]) -> float:
 
 
 def find(sizes: Sequence[int], times: Sequence[float]) -> list[Jump]:
-    """The jumps of a table with increasing ``sizes``, the largest first; a run of steps the same way is one.
+    """The jumps of a table with increasing ``sizes``, the largest first; consecutive steps in one direction are one.
 
     Times of 0, too short to be printed, are left out.
     """

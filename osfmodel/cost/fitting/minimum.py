@@ -33,7 +33,7 @@ ROUNDS = 25
 QUICK = 3
 """Reweightings while samples still move between the models."""
 EXACT = 1e-8
-"""Mean loss (a relative error of 0.01 %) below which a further model has nothing left to explain."""
+"""Mean loss (a relative error of 0.01 %) below which no further model is added."""
 
 
 class Minimum(NamedTuple):

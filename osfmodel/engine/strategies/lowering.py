@@ -23,7 +23,7 @@ from osfmodel.entities.workload import Layer, Workload
 
 
 class Lowering:
-    """A program in the making: operations are added in the order in which they are issued.
+    """A program under construction: operations are added in the order of issue.
 
     ready: by layer, the number of the operation after which its gradient is ready
     """
@@ -59,7 +59,7 @@ class Lowering:
                 self.add(Operation("hook", COMPUTE, (layer.name,), 0, yields=True, quiet=True))
 
     def _hooks(self) -> dict[str, float]:
-        """Seconds of hooks by layer, for the buckets that it completes."""
+        """Seconds of hooks by layer: those of the buckets that the layer completes."""
         order = {name: place for place, name in enumerate(self.workload.gradients.names)}
         hooks: dict[str, float] = {}
         for bucket in self.plan.buckets if self.effects.hook_time else ():
@@ -103,8 +103,8 @@ class Lowering:
         streams = {CHANNEL: Stream(width, credit), RELEASE: Stream(between=True)}
         return Program(tuple(self.operations), streams)
 
-    def _landing(self, bucket: Bucket) -> tuple[str, float]:
-        """Kind and seconds of the computation on a bucket that has arrived."""
+    def _unpacking(self, bucket: Bucket) -> tuple[str, float]:
+        """Kind and seconds of the computation that unpacks a bucket that has arrived."""
         if bucket.density is None:
             return "copy", self.effects.copy_out * bucket.size
         return "spread", self.sparsity.densify(bucket)
@@ -114,9 +114,9 @@ class Lowering:
         return self.effects.mirror * bucket.size if self.plan.mirror and bucket.density is not None else 0
 
     def _barrier(self, arrivals: Sequence[int]) -> None:
-        landed = bool(self.effects.copy_out) or self.plan.sparse
-        for number, bucket in enumerate(self.plan.buckets) if landed else ():
-            kind, time = self._landing(bucket)
+        unpacked = bool(self.effects.copy_out) or self.plan.sparse
+        for number, bucket in enumerate(self.plan.buckets) if unpacked else ():
+            kind, time = self._unpacking(bucket)
             layers = tuple(block.layer for block in bucket.blocks)
             self.add(
                 Operation(
@@ -124,26 +124,26 @@ class Lowering:
                 )
             )
         time = self.workload.update_time + plain_sum(self._mirroring(bucket) for bucket in self.plan.buckets)
-        self.add(Operation("update", COMPUTE, (), time, waits=() if landed else tuple(arrivals), quiet=True))
+        self.add(Operation("update", COMPUTE, (), time, waits=() if unpacked else tuple(arrivals), quiet=True))
 
     def _after_backward(self, time: float) -> None:
-        """Add the update of all layers, or if buckets are updated one by one the moment at which backward ends."""
+        """Add the operation that follows backward: the update, or one of no duration if buckets update themselves."""
         last = max(number for number, one in enumerate(self.operations) if one.stream == COMPUTE)
         self.operations[last] = replace(self.operations[last], yields=False)
         self.add(Operation("update", COMPUTE, (), time, quiet=True))
 
     def _release(self, arrivals: Sequence[int]) -> None:
-        """Add the update of each bucket, by bytes, after it is copied out or made from its entries."""
+        """Add the update of each bucket, in proportion to its bytes, after it is unpacked."""
         self._after_backward(0 if self.plan.buckets else self.workload.update_time)
         for number, bucket in enumerate(self.plan.buckets):
-            kind, time = self._landing(bucket)
+            kind, time = self._unpacking(bucket)
             waits, layers = (arrivals[number],), self.operations[arrivals[number]].layers
             share = self.workload.update_time / self.workload.gradient_bytes * bucket.size + self._mirroring(bucket)
             self.add(Operation(kind, RELEASE, layers, time, waits=waits, bucket=number, slowed=False))
             self.add(Operation("update", RELEASE, layers, share, waits=waits, bucket=number))
 
     def _next_forward(self, arrivals: Sequence[int]) -> None:
-        """Add each layer of the next forward, after its gradient has arrived and its share of copy and update."""
+        """Add the layers of the next forward, each after its gradient has arrived and it has been updated."""
         awaited: dict[str, list[int]] = {}
         for number in sorted(arrivals):
             for name in self.operations[number].layers:

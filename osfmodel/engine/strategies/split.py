@@ -23,7 +23,7 @@ def lower(workload: Workload, plan: Plan, pricing: Pricing) -> Program:
 
 
 class _Holdings(Holdings):
-    """The memory of all-reduces, and the shard of each bucket that a worker has reduced."""
+    """The memory of all-reduces, with a shard of each reduced bucket in addition."""
 
     def gradient_buffers(self) -> int:
         """Bytes of the memory from which gradients are sent, and of the shards."""

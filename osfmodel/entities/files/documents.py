@@ -55,7 +55,7 @@ KEYS = {
     **{name: name + UNIT_ENDINGS[effect.unit] for name, effect in EFFECTS.items()},
     "credit": "credit_bytes",
 }
-"""Keys, with the unit, of fields whose names do not say it."""
+"""JSON keys, with the unit, of fields whose names lack it."""
 OPEN = (Plan, Bucket, Block)
 """Nouns whose documents may have further fields."""
 OTHER_KEYS = {"runs", "warm_ups", "iteration_time_s", "deviation_s", "conditions", "plan", "workload", "cluster"}

@@ -1,4 +1,4 @@
-"""A plan in one line, so that a measurement can state in full what was run.
+"""The notation of a plan in one line, with which a measurement states its plan in full.
 
 Gradients are numbered in ready order, from 0. ``2 channels, forward overlap: 0-4 5[0:4096]+6 5[4096:9000]`` sends the
 first five in one message, the first 4096 bytes of the next with all of the one after it, and then the rest. The part

@@ -73,7 +73,7 @@ def _groups(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
 
 
 def _telling_apart(text: Text, rows: Rows, hints: Hints) -> list[str]:
-    """The fewest columns, words before layout, by which no worker count and size stands twice in a group."""
+    """The fewest columns, words before layout, that make each worker count and size unique in its group."""
     columns = rows[0][1]
     size = pick(columns, *SIZES) or ""
     workers = pick(columns, *WORKERS)

@@ -25,7 +25,7 @@ SAMPLES = 5
 """Samples of which a row's score is the median; Horovod has no setting for it."""
 STEPS_PER_SAMPLE = 10
 WARM_UPS = 3
-"""Horovod's defaults: steps in a sample, and rows' worth of samples before the first row."""
+"""Horovod's defaults: steps in a sample, and discarded rows of samples before the first row of the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Activity:
 
 @dataclass(slots=True)
 class TensorWait:
-    """When a worker's loop first ``found`` a tensor, and how long it may have waited by then, in seconds.
+    """The time at which a worker's loop first ``found`` a tensor, and its longest possible wait by then, in seconds.
 
     ``unseen_since`` is the start of the cycle before, None where cycles are not marked; ``agreed`` is when all workers
     had it; ``ranks`` are those that the coordinator heard of, none where the response cache answered.

@@ -15,20 +15,20 @@ from itertools import pairwise
 from statistics import median
 
 from osfmodel.entities.cluster import LIBRARIES, Cluster
+from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import how_many, show_time
 from osfmodel.entities.workload import Layer, Workload
 from osfmodel.formats.horovod.events import Activity, Cycle, EventReader, TensorSpan
 from osfmodel.formats.source_text import Hints, Noun, Point, Text, cluster_of, require_workers
 
 SIGN = re.compile(r'"(?:NEGOTIATE_[A-Z]|CYCLE_START"|start_time_since_epoch_in_micros")')
 COARSE = 0.1
-"""Part of the backward time that tensors may wait unseen before a remark calls their ready times coarse."""
+"""Fraction of backward for which tensors may wait unseen before a remark calls their ready times coarse."""
 
 
 @dataclass(frozen=True, slots=True)

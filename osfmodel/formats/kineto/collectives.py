@@ -54,7 +54,7 @@ BEFORE = float("-inf")
 MOST_DIMS, MOST_SIDES = 64, 100_000
 """Most dimensions of a tensor, and most tensors of a list."""
 LONGEST_LOOK = 8
-"""Spans of the host before a launch that are searched for one that contains it."""
+"""Most host spans before a launch that are searched for the one that contains it."""
 
 
 class Found(NamedTuple):
@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
     @property
     def submitted(self) -> float:
-        """When the host submitted it; its start, if the trace does not say."""
+        """Time at which the host submitted it; its start if the trace does not say."""
         return self.start if self.issued is None else self.issued
 
 

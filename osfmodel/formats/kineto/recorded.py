@@ -40,7 +40,7 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$|Torc
 """Nodes of backward, or all of it as a graph of compiled autograd, whose number has a mark before it."""
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 COPIED = "reducer::copy_bucket_to_grad"
-"""End of the name of DDP's copy of a gradient out of its bucket."""
+"""Suffix of the name of DDP's copy of a gradient out of its bucket."""
 WAIT = re.compile(r"c10d::|_c10d_functional::|record_param_comms")
 """Host events that do not compute."""
 DDP = "DistributedDataParallel.forward"
@@ -286,13 +286,13 @@ def record(events: Iterable[Event], operators: bool = False) -> Recorded:
 
 
 def launch_times(kept: Recorded) -> Mapping[float, float]:
-    """When the host submitted each correlation."""
+    """Submission times on the host, by correlation id."""
     rows = kept.launches.rows()
     return dict(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
 
 
 def launched(kept: Recorded, rows: np.ndarray) -> np.ndarray:
-    """When the call that submitted each row of work began and returned; NaN if the trace does not say."""
+    """Begin and return of the call that submitted each row of work; NaN if the trace does not say."""
     launches = kept.launches.rows()
     if not len(launches):
         return np.full((len(rows), 2), np.nan)

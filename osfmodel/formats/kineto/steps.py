@@ -162,7 +162,7 @@ class _Reader:
         return _Backward(float(parts[-1][0, 0]), float(parts[-1][:, 1].max()), forward, len(parts))
 
     def _parts(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The parts of backward, cut before each node of a later forward than all before it."""
+        """The parts of backward, one per micro-batch: cut before each node of a later forward than all before it."""
         known = np.flatnonzero(np.isfinite(rows[:, 2]))
         if not len(known):
             return [rows]
@@ -227,7 +227,7 @@ class _Reader:
         )
 
     def _ready(self, returned: np.ndarray, accumulated: np.ndarray, found: Sequence[Found]) -> np.ndarray:
-        """When the device had each gradient, given when its hook returned on the host."""
+        """Times at which the device had each gradient, given those at which its hook returned on the host."""
         device = self.host.device
         if device.host:
             calls = np.sort([np.inf, *(one.issued for one in found if one.issued is not None)])
@@ -238,7 +238,7 @@ class _Reader:
         return np.asarray(np.append(-np.inf, reach)[done])
 
     def _returned(self, span: HostSpan) -> float:
-        """When the node around an accumulation returned, with DDP's hook in it."""
+        """Time at which the node around an accumulation returned, DDP's hook included."""
         hooks = self.host.hooks
         place = int(np.searchsorted(hooks[:, 0], span.start, "right")) - 1
         return float(hooks[place, 1]) if place >= 0 and hooks[place, 1] >= span.end else span.end

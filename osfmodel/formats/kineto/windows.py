@@ -32,7 +32,7 @@ from osfmodel.formats.kineto.recorded import HostSpan, Recorded, launched, unite
 AT_ONCE = 1000.0
 """Microseconds within which an idle device starts submitted work."""
 WHOLE = 0.8
-"""Part of the usual work that the first step must have to count as fully recorded."""
+"""Fraction of the usual work that the first step needs to count as fully recorded."""
 PROFILER_STEP = "ProfilerStep#"
 OPTIMIZER_STEP = "Optimizer.step"
 REMEDY = "call prof.step() after each step, with schedule(...)"
@@ -70,7 +70,7 @@ class DeviceActivity:
         return slice(int(first), int(last))
 
     def span(self, start: float, end: float) -> Interval | None:
-        """From the start of the first to the end of the last row submitted in that time; None for no row."""
+        """The start of the first row submitted in that time, and the end of the last; None without any."""
         rows = self.rows[self.places(start, end)]
         return (float(rows[:, 0].min()), float(rows[:, 1].max())) if len(rows) else None
 

@@ -27,12 +27,12 @@ MOST_BESIDE = 2 * LONGEST
 """Most characters before and after the array."""
 CUT = re.compile(rb"\}\s*,\s*(?=\{)")
 TAIL = 2**13
-"""Bytes at the end of a chunk in which there is mostly a place to cut it."""
+"""Bytes at the end of a chunk that are searched for a place to cut it."""
 SPACE = re.compile(r"[ \t\r\n]*")
 NO_NUMBER = re.compile(r"-?(?:nan|inf(?:inity)?)(?=[\s,}\]])", re.IGNORECASE)
 TRIES = 2
 MOST_MENDED = 64
-"""Most values to mend in one element: more are no slip of the writer."""
+"""Most values to repair in one element; with more, the file counts as damaged."""
 SHORT = 12
 """Most characters of a number or a word that was cut off."""
 CUT_OFF = "what wrote it did not end; take the trace again"
@@ -144,7 +144,7 @@ class Cursor:
         return True
 
     def _twice(self) -> bool:
-        """Read as much again at most, and return whether there was more: so little is parsed twice."""
+        """Double the text in memory at most, and return whether there was more; doubling limits repeated parsing."""
         enough = 2 * (len(self.text) - self.place)
         found = self._more()
         while found and len(self.text) < enough and self._more():

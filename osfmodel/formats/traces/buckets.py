@@ -69,7 +69,7 @@ def _by_size(step: Step) -> list[list[GradientReady]] | None:
 
 
 def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: bool) -> float:
-    """When its content was ready: its last gradient.
+    """Time at which its last gradient was ready.
 
     If the trace does not tell its gradients: when it was submitted, if the host computes, as DDP does that with the
     last of them; else its start.

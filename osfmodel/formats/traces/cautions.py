@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.engine import predict_timeline
+from osfmodel.entities.batches import idle
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many, show_time
 from osfmodel.entities.errors import DataError, OsfError
 from osfmodel.entities.trace import Trace
-from osfmodel.entities.units import how_many, show_time
-from osfmodel.entities.workload import Workload, idle
+from osfmodel.entities.workload import Workload
 from osfmodel.formats.source_text import Hints, Noun
 from osfmodel.formats.traces.buckets import exposed_others
 from osfmodel.formats.traces.entities import cluster_of, gpus_per_node, measurement_of, plan_of, workload_of

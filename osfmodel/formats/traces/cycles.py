@@ -30,7 +30,7 @@ class Writer:
 
 
 def places_of(files: Sequence[RankTrace], writers: Sequence[Writer]) -> list[int]:
-    """For each file the index of the process that wrote it, in the order of the files.
+    """The index of the process that wrote each file, in the order of the files.
 
     Files of one process do not overlap in time. Processes of one name may be several: in containers all are number 1.
     """

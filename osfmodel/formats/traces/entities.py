@@ -92,12 +92,12 @@ def _backward_end(step: Step) -> float:
 
 
 def _barrier(step: Step) -> float:
-    """When backward and the gradients' all-reduces had ended."""
+    """Time at which backward and the gradients' all-reduces had ended."""
     return max([_backward_end(step), *(one.end for one in step.reductions), *(one.ready for one in step.gradients)])
 
 
 def _pieces(step: Step, host_computes: bool) -> list[TracedLayer]:
-    """The future layers of the step, in ready order."""
+    """The layers that the step becomes in a workload, in ready order."""
     sizes = [one.bytes for one in step.reductions]
     messages = carried(step)
     if all(gradient.bytes is not None for gradient in step.gradients) and (messages or (step.gradients and not sizes)):
@@ -110,7 +110,7 @@ def _pieces(step: Step, host_computes: bool) -> list[TracedLayer]:
 
 
 def _pieces_of_job(trace: Trace, step: Step) -> list[TracedLayer]:
-    """The future layers of the step, each ready when the last rank has its gradient."""
+    """The layers that the step becomes in a workload, each ready when the last rank has its gradient."""
     mine = _pieces(step, trace.pace.host_computes)
     for rank in trace.ranks:
         for other in (one for one in rank.steps if one.number == step.number and one is not step):

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval
 from osfmodel.entities.trace import Collective, GradientReady, Key, RankTrace, Step, keys_of
-from osfmodel.entities.units import show_time
 
 TOLD = 1e-3
 """Seconds by which a clock may be moved without a remark."""
@@ -124,7 +124,7 @@ def _alike(seen: Sequence[Collective]) -> bool:
 
 
 def _arrivals(tables: Sequence[Mapping[Key, Collective]]) -> tuple[dict[Key, float], int]:
-    """When the last rank joined each collective that its group saw alike, and the number of other collectives."""
+    """Arrival of the last rank at each collective that its group saw alike, and the number of other collectives."""
     arrivals: dict[Key, float] = {}
     unlike = 0
     for key in dict.fromkeys(key for table in tables for key in table):

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import Step, Trace
-from osfmodel.entities.units import show_time
 
 UNSTEADY = 0.1
 """Relative difference of mean step times from which steps are reported as unsteady."""

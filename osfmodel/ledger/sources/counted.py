@@ -26,7 +26,7 @@ SECONDS_PER_FLOP, SECONDS_PER_BYTE, SECONDS_PER_NORMALISED_BYTE = 1 / 10.5e12, 1
 
 
 class Module(NamedTuple):
-    """name: as in the model; backward: time of its backward pass; shapes: of its parameters."""
+    """A module of a model: its name, the time of its backward pass, and the shapes of its parameters."""
 
     name: str
     backward: float

@@ -59,7 +59,9 @@ Times = Mapping[tuple[str, str, int, str], float]
 
 
 class Calibration(NamedTuple):
-    """alone:    the workloads on one GPU
+    """The parameters that are fitted.
+
+    alone:    the workloads on one GPU
     together: the same if the update has to wait for an all-reduce
     launch:   extra seconds per tensor that the update then takes under AdamW
     lines:    seconds per message and per byte

@@ -9,7 +9,11 @@ from osfmodel.planning.results import Tuning
 
 
 class Snippet(NamedTuple):
-    """meaning: half a line on its use; write: (tuning) -> the whole file."""
+    """An entry of SNIPPETS.
 
-    meaning: str
+    summary: its use, in half a line
+    write:   (tuning) -> the whole file
+    """
+
+    summary: str
     write: Callable[[Tuning], str]

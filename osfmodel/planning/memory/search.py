@@ -18,14 +18,14 @@ from osfmodel.engine.memory import memory_of, require_known
 from osfmodel.engine.optimizers import state_bytes
 from osfmodel.entities.batches import at_batch
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.errors import PlanError
 from osfmodel.entities.executors import DDP, RUNTIME
 from osfmodel.entities.plan import PLAIN, Plan, one_by_one
-from osfmodel.entities.rounding import least, under, within
-from osfmodel.entities.units import show_bytes
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import cluster_warnings, plan_extrapolation, require_nouns
-from osfmodel.planning.memory.demand import Candidate, Demand, MemoryTuning
+from osfmodel.planning.memory.budget import Candidate, MemoryBudget, MemoryTuning
 from osfmodel.planning.memory.merging import plan_chosen
 from osfmodel.solve.bounds import objective_bound
 from osfmodel.solve.retention import Retention, Room, choose
@@ -47,7 +47,7 @@ LIMIT_HALVINGS = 6
 
 
 def tune_memory(
-    workload: Workload, cluster: Cluster, workers: int, demand: Demand, other: Workload | None = None
+    workload: Workload, cluster: Cluster, workers: int, demand: MemoryBudget, other: Workload | None = None
 ) -> MemoryTuning:
     """Find the plan that trains most samples per second on ``workers`` workers within ``demand``.
 
@@ -98,7 +98,7 @@ def _changes(fit: Candidate) -> tuple[bool, bool, int]:
 class _Search:
     """The steps of a search over batch sizes."""
 
-    def __init__(self, workload: Workload, pricing: Pricing, demand: Demand, other: Workload | None) -> None:
+    def __init__(self, workload: Workload, pricing: Pricing, demand: MemoryBudget, other: Workload | None) -> None:
         self.workload, self.demand, self.other = workload, demand, other
         self.stock, self.pricing = pricing, pricing.under(RUNTIME.conditions)
         self.fixed = workload.gradient_bytes + state_bytes(workload, demand.optimizer) + (workload.fixed_bytes or 0)
@@ -143,7 +143,7 @@ class _Search:
         """
         fits: dict[int, Candidate] = {}
         for size in sorted(sizes, reverse=True):
-            if all(fit.throughput < under(self.ceiling(size)) for fit in fits.values()):
+            if all(fit.throughput < just_below(self.ceiling(size)) for fit in fits.values()):
                 fit = self.best(size)
                 if fit is not None:
                     fits[size] = fit

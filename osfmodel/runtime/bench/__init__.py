@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osfmodel.entities.cluster import COLLECTIVES
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.runtime.bench.copies import copying
 from osfmodel.runtime.bench.measured_cluster import Findings, TimedSize
 from osfmodel.runtime.bench.sparse_compute import selecting
@@ -31,7 +31,7 @@ SEVERAL_SECONDS = 2.0
 LEAST_SEVERAL = 3
 """Least repeats of several at once, which take longer."""
 FLIGHT_EVERY = 4
-"""More than two at once, on as many channels, are measured at every fourth size."""
+"""Step through the sizes for more than two collectives at once on as many channels: every fourth is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _several(job: CollectiveJob, request: MeasurementRequest, findings: Findings
 
 
 def _numbered(tell: Callable[[str], None], of: int) -> Callable[[str], None]:
-    """``tell`` with a counter: how many of ``of`` messages so far."""
+    """``tell`` with a counter before each message: ``3 of 7``."""
     number = itertools.count(1)
     return lambda text: tell(f"{next(number)} of {of}: {text}")
 
@@ -192,7 +192,7 @@ LAUNCHERS = {"all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter, "all_
 
 
 def _offered(job: CollectiveJob, launcher: Callable[..., Any]) -> bool:
-    """Whether this backend has that collective: torch answers this question only by an exception."""
+    """Whether this backend has that collective, found by trying: torch raises if it has not."""
     try:
         launcher(_buffer(job, FLOAT * job.workers), _buffer(job, FLOAT)).wait()
     except (RuntimeError, NotImplementedError) as error:

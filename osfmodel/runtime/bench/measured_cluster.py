@@ -9,19 +9,19 @@ from statistics import median, quantiles
 
 from osfmodel.cost.pricing import UNBOUNDED, fit_gain, together
 from osfmodel.entities.cluster import Cluster, Contention, Table
+from osfmodel.entities.display import show_bytes
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.measurement import WIDE
 from osfmodel.entities.source import NO_GPU, Source
-from osfmodel.entities.units import show_bytes
 from osfmodel.runtime.bench.copies import Copies
 
 TRANSFER = 0.5
-"""Least part of transfer in a time from which a gain is fitted: start-ups say nothing about the network."""
+"""Least fraction of a time that is transfer for fitting a gain: start-ups say nothing about the network."""
 PHASES = 2
 """Least phases of a collective: an all-reduce scatters sums and gathers them, in more steps with more ranks."""
 OVERRULED = 0.75
-"""Part of queues that must show the same smaller number to overrule what the library says of itself."""
+"""Fraction of queues that must agree on a smaller number of collectives in flight to overrule the library's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Findings:
 
     @property
     def usable(self) -> bool:
-        """Whether there is enough for a cluster file: an all-reduce table."""
+        """Whether there is an all-reduce table, without which there is no cluster file."""
         return len(self.tables.get("all_reduce", {})) > 1
 
     @property
@@ -222,7 +222,7 @@ def cluster_of(findings: Findings, surroundings: Surroundings, name: str) -> Clu
 
 
 def unfinished(findings: Findings, surroundings: Surroundings, name: str) -> Cluster:
-    """The cluster of a measurement that somebody stopped, which says so. Raises DataError as cluster_of does."""
+    """The cluster of a stopped measurement, marked as such. Raises DataError as cluster_of does."""
     return cluster_of(replace(findings, left_out=[*findings.left_out, "stopped before the end"]), surroundings, name)
 
 

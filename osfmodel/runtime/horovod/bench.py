@@ -15,11 +15,11 @@ from typing import Any
 
 from osfmodel.engine.horovod_loop import DEFAULT_THRESHOLD, Loop
 from osfmodel.entities.cluster import Cluster, Table
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.effects import Effects
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.source import NO_GPU, Source
-from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.formats.horovod.timeline import timeline
 from osfmodel.formats.source_text import Text
 from osfmodel.runtime.bench import BenchRequest

@@ -12,6 +12,7 @@ from osfmodel.engine.horovod_loop import Loop
 from osfmodel.engine.horovod_settings import PREFIX, name_of
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.compression import FP16, NONE, compressed
+from osfmodel.entities.display import show_time
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.executors import HOROVOD
 from osfmodel.entities.files import profiles
@@ -20,7 +21,6 @@ from osfmodel.entities.files.notation import written
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.horovod import HorovodTurns, require_horovod
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement
@@ -70,7 +70,7 @@ def run(
     watch.patience += 2 * workload.compute_time
     pricing = asked.pricing(place.world).under(HOROVOD.conditions | ({} if asked.real else REPLAYED_ON_CPU))
     loops = {
-        asked.beside(name): loop_of(name, lambda name: plan_called(name, workload, pricing), workload, pricing)
+        asked.relative(name): loop_of(name, lambda name: plan_called(name, workload, pricing), workload, pricing)
         for name in asked.plans
     }
     series = _series(asked, settings, workload, loops)
@@ -88,7 +88,7 @@ def _series(asked: RunRequest, settings: TrainingSettings, workload: Workload, l
     return Series(
         subject,
         workload,
-        (asked.beside(asked.workload or asked.subject), asked.beside(asked.cluster or "unmeasured")),
+        (asked.relative(asked.workload or asked.subject), asked.relative(asked.cluster or "unmeasured")),
         loops,
         settings.iterations,
         settings.repeats,
@@ -107,7 +107,7 @@ def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing:
         return Loop()
     if name.startswith(PREFIX):
         return horovod.settings_of(name)[0](workload, pricing)
-    return horovod.project(make(name), workload, pricing)
+    return horovod.from_plan(make(name), workload, pricing)
 
 
 def run_all(series: Series, turns: HorovodTurns, output: str, tell: Callable[[str], None]) -> list[Measurement]:
@@ -190,7 +190,7 @@ def conditions(series: Series, turns: HorovodTurns, loop: Loop) -> dict[str, str
         "settings": name_of(loop),
     }
     if series.subject["variation"] is not None:
-        stated |= Variation(*series.subject["variation"]).stated
+        stated |= Variation(*series.subject["variation"]).conditions
     if series.subject.get("compression") == FP16:
         stated["compression"] = FP16
     if loop.use_groups:

@@ -1,4 +1,4 @@
-"""The process group that a benchmark runs in: this rank, the others, and how to wait for them."""
+"""The process group of a benchmark: this rank, the others, and ways to wait for them."""
 
 from __future__ import annotations
 

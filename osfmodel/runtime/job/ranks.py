@@ -1,4 +1,4 @@
-"""Several processes that run together: how they meet, and how each ends if something goes wrong.
+"""Processes that run together: their meeting, and the end of each if something goes wrong.
 
 Every wait is bounded: torch is given a time limit for meeting and for every collective, and a watching thread ends the
 process where that limit does not (a main thread that sits in a collective sees no signal). Each rank saves what there
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import JobError, OsfError, StoppedError, UsageError
-from osfmodel.entities.units import show_time
 
 GRACE = 3.0
 """Seconds for the main thread to end by itself after a signal, and for a thread to save results."""
@@ -34,7 +34,7 @@ NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 PARENT = os.getppid()
 """The process that started this one, noted early: loading torch takes seconds, in which torchrun may end."""
 LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl", "socket", "store")
-"""Words of torch's messages, in lower case, if it is the other ranks that are missing."""
+"""Words, in lower case, by which messages of torch tell that another rank is missing."""
 
 
 Made = TypeVar("Made")
@@ -182,7 +182,7 @@ def require_agreement(what: str) -> None:
 
 
 def explained(error: Exception, doing: str) -> JobError:
-    """The error for an exception of torch or a model while ``doing``: a line that says whose fault it was."""
+    """The error for an exception of torch or a model while ``doing``: another worker was lost, or this one failed."""
     text = f"{type(error).__name__} {error}".lower()
     if any(sign in text for sign in LOST):
         return JobError(f"lost another worker while {doing}: it ended or stopped answering ({_first_line(error)})")
@@ -302,11 +302,11 @@ def no_save() -> None:
 
 
 def no_listener(doing: str) -> None:
-    """No-op: nobody to tell what begins."""
+    """No-op: no listener for progress."""
 
 
 def together(place: Place, limit: float, work: Callable[[Watchdog], Made]) -> Made:
-    """Meet, do ``work``, part. A rank that fails from here on ends at once, with a line that names it.
+    """Join the other ranks, do ``work``, leave. A rank that fails on the way ends at once and prints why.
 
     ``limit``: seconds for meeting and for each collective. Whatever torch or a model raises is told as having come up
     in what the watch was last told.

@@ -1,4 +1,4 @@
-"""From nothing to a measured plan: profile, measure the network, solve, run the default and the tuned plan.
+"""Tune live: profile, measure the network, solve, run the default and the tuned plan.
 
 Results are in a folder as soon as they are known, each file whole. Files and decisions are rank 0's; what the others
 need of them is sent to them.
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from osfmodel.cost.clusters import load_cluster
 from osfmodel.entities.batches import Variation
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import show_time
 from osfmodel.entities.effects import REPLAYED_ON_CPU
 from osfmodel.entities.errors import DataError, OsfError, UsageError
 from osfmodel.entities.executors import RUNTIME, effects_under
@@ -22,7 +23,6 @@ from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.measurement import Measurement
 from osfmodel.entities.plan import Objective, Plan
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Tuning
 from osfmodel.planning.tuning import tune
@@ -41,7 +41,7 @@ from osfmodel.runtime.training.ddp_buckets import Carried, has_list
 from osfmodel.runtime.training.factories import from_factory
 from osfmodel.runtime.training.subjects import TrainingSubject, replayed, trained
 from osfmodel.solve.solution import Limits
-from osfmodel.targets.ddp import DdpKnobs, realise
+from osfmodel.targets.ddp import DdpKnobs, to_plan
 
 WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (
     "workload.json", "cluster.json", "tuned.json", "executed.json", "runs.json", "plan.json", "config.py",
@@ -201,8 +201,8 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
     """Rank 0's plans, on every rank."""
 
     def make() -> Planned:
-        stated = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
-        seen = replace(cluster, effects=effects_under(cluster.effects, stated))
+        conditions = {} if here.asked.real or here.place.device != "cpu" else REPLAYED_ON_CPU
+        seen = replace(cluster, effects=effects_under(cluster.effects, conditions))
         tuning = tune(workload, seen, here.place.world, "ddp", here.asked.limits)
         here.keep(TUNED, lambda path: profiles.save(tuning.plan, path))
         if not here.asked.executor or here.asked.limits != Limits():
@@ -220,7 +220,7 @@ def _planned(here: Session, workload: Workload, cluster: Cluster) -> Planned:
 
 def _turns(here: Session, workload: Workload, subject: TrainingSubject, planned: Planned) -> list[Carried]:
     """The plans of each repeat: the default, DDP's tuned plan, the executor's if there is one, the default again."""
-    default = Carried("ddp", realise(DdpKnobs(), workload))
+    default = Carried("ddp", to_plan(DdpKnobs(), workload))
     tuned = Carried(TUNED, planned.tuning.plan, {"bucket_cap_mb_list": planned.tuning.config["bucket_cap_mb_list"]})
     turns = [default, tuned]
     if planned.executed is not None:
@@ -280,8 +280,8 @@ def _subject(here: Session, workload: Workload) -> TrainingSubject:
 
 def _second(run: Measurement) -> Measurement:
     """The default's second turn of a repeat, marked to tell it from the first."""
-    stated = dict(run.conditions)
-    return replace(run, conditions=tuple({**stated, "repeat": f"{stated['repeat']} again"}.items()))
+    conditions = dict(run.conditions)
+    return replace(run, conditions=tuple({**conditions, "repeat": f"{conditions['repeat']} again"}.items()))
 
 
 def _kept(here: Session, planned: Planned, runs: Sequence[Ran]) -> Live:

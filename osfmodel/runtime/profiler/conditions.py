@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.measurement import WIDE
 from osfmodel.entities.source import NO_GPU
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler.steps import UNEVEN, ProfiledIteration, Tensor, middle, spread, uneven
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.errors import DataError, OsfError, UsageError
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime.profiler import WARM_UP, Profile, first_size
 from osfmodel.runtime.profiler.conditions import Wanted

@@ -39,7 +39,9 @@ USUAL_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """iterations: measured iterations for each plan and repeat, after ``warm_ups``
+    """Settings of a run.
+
+    iterations: measured iterations for each plan and repeat, after ``warm_ups``
     options: further arguments of DDP, the same for every plan
     limit: seconds for each collective of the executor; DDP's have that of the process group
     """
@@ -225,7 +227,7 @@ def conditions_of(subject: TrainingSubject, settings: TrainingSettings, place: P
     """Conditions that all plans of a run share, in words."""
     import torch
 
-    stated = {
+    conditions = {
         "backend": place.backend,
         "torch": str(torch.__version__),
         "device": "CPU" if place.device == "cpu" else torch.cuda.get_device_name(),
@@ -234,7 +236,7 @@ def conditions_of(subject: TrainingSubject, settings: TrainingSettings, place: P
         "what": "a model" if subject.real else "a replay",
         "repeats": str(settings.repeats),
     }
-    return stated | {name: str(value) for name, value in settings.options.items() if value}
+    return conditions | {name: str(value) for name, value in settings.options.items() if value}
 
 
 def _in_flight(place: Place) -> str:
@@ -251,14 +253,14 @@ def first_of(
     variation: Variation | None,
 ) -> Measurement:
     """A measurement with all that the runs share. ``names``: workload and cluster; ``variation``: of a replay."""
-    stated = conditions_of(subject, settings, place) | ({} if variation is None else variation.stated)
+    conditions = conditions_of(subject, settings, place) | ({} if variation is None else variation.conditions)
     return Measurement(
         *names,
         plan="ddp",
         workers=place.world,
         samples=(1.0,),
         warm_ups=settings.warm_ups,
-        conditions=tuple(stated.items()),
+        conditions=tuple(conditions.items()),
         source=source_of(place, settings, subject.notes),
     )
 

@@ -1,4 +1,4 @@
-"""A request of ``osf run``: what trains under which plans, and how its names and files are read."""
+"""A request of ``osf run``: the subject, the plans, and the reading of its names and files."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class RunRequest(NamedTuple):
         """Prices of the cluster, if one is given."""
         return UNMEASURED if self.cluster is None else pricing_of(load_cluster(self.cluster), workers)
 
-    def beside(self, name: str) -> str:
+    def relative(self, name: str) -> str:
         """A file's path relative to the output's folder; other names are unchanged."""
         if is_executed(name):
-            return RUNTIME.prefix + self.beside(name.removeprefix(RUNTIME.prefix))
+            return RUNTIME.prefix + self.relative(name.removeprefix(RUNTIME.prefix))
         return os.path.relpath(name, Path(self.output).resolve().parent) if is_file(name) else name
 
 

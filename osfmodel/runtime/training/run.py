@@ -8,11 +8,11 @@ from pathlib import Path
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.engine import without_priority
+from osfmodel.entities.display import show_time
 from osfmodel.entities.executors import RUNTIME
 from osfmodel.entities.files import profiles
 from osfmodel.entities.files.measurements import save_measurements
 from osfmodel.entities.measurement import Measurement
-from osfmodel.entities.units import show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.runtime import training
 from osfmodel.runtime.job.ranks import Place, Voice, Watchdog, require_agreement, require_torch
@@ -41,11 +41,11 @@ def run(
     subject = _subject(asked, place, voice)
     watch.patience += 2 * subject.workload.compute_time
     pricing = asked.pricing(place.world)
-    stated = training.conditions_of(subject, settings, place)
+    conditions = training.conditions_of(subject, settings, place)
     plans = []
     for number, name in enumerate(asked.plans, 1):
         watch.beat(f"preparing plan {name} ({number} of {len(asked.plans)})")
-        plans.append(_carried(name, asked, subject, pricing, stated))
+        plans.append(_carried(name, asked, subject, pricing, conditions))
     losses: dict[str, float] = {}
     if asked.verify:
         losses = training.loss_difference(subject, _default_first(plans, subject.workload), settings, place, watch)
@@ -53,7 +53,7 @@ def run(
     runs: list[Measurement] = []
     for ran in training.run_all(subject, plans, settings, place, watch):
         one = training.measurement_of(ran, first, losses)
-        runs.append(replace(one, plan=asked.beside(one.plan)))
+        runs.append(replace(one, plan=asked.relative(one.plan)))
         if place.rank == 0:
             save_measurements(Path(asked.output).stem, runs, asked.output)
             watch.kept = f"; {len(runs)} finished turns are in {asked.output}"
@@ -73,12 +73,12 @@ def _subject(asked: RunRequest, place: Place, voice: Voice) -> TrainingSubject:
 
 
 def _carried(
-    label: str, asked: RunRequest, subject: TrainingSubject, pricing: Pricing, stated: dict[str, str]
+    label: str, asked: RunRequest, subject: TrainingSubject, pricing: Pricing, conditions: dict[str, str]
 ) -> Carried:
     if not is_executed(label):
-        plan = plan_called(label, subject.workload, pricing.under(stated))
+        plan = plan_called(label, subject.workload, pricing.under(conditions))
         return carried(label, plan, subject.workload, asked.hook)
-    name, pricing = label.removeprefix(RUNTIME.prefix), pricing.under(stated | RUNTIME.conditions)
+    name, pricing = label.removeprefix(RUNTIME.prefix), pricing.under(conditions | RUNTIME.conditions)
     plan = plan_called(name, subject.workload, pricing)
     if plan.credit is not None and not is_file(name):
         label, plan = label + FIXED, without_priority(subject.workload, plan, pricing)
@@ -94,5 +94,5 @@ def _default_first(plans: Sequence[Carried], workload: Workload) -> list[Carried
 def _first(asked: RunRequest, settings: TrainingSettings, place: Place, subject: TrainingSubject) -> Measurement:
     """A measurement with everything that all runs share; files are relative to the measurement file."""
     named = asked.workload or (asked.subject if not asked.real else subject.workload.name)
-    names = asked.beside(named), asked.beside(asked.cluster or "unmeasured")
+    names = asked.relative(named), asked.relative(asked.cluster or "unmeasured")
     return training.first_of(subject, settings, place, names, None if asked.real else asked.variation)

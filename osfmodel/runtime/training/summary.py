@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import isinf, isnan
 from statistics import median
 
+from osfmodel.entities.display import show_time
 from osfmodel.entities.measurement import DEFAULTS, Measurement
-from osfmodel.entities.units import show_time
 
 SAME_LOSS = 1e-4
 """Relative difference of losses below which two plans train alike: only sums in another order differ."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from osfmodel.entities.units import show_predicted_time
+from osfmodel.entities.display import show_predicted_time
 from osfmodel.planning.report import BEST, TUNED, Scaling
 from osfmodel.show.html.axes import HEIGHT, SHAPES, TOP, UP, Axis, Scale, curve, key, mark, plot
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from textwrap import fill
 from typing import Any
 
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.show.html.axes import UP, Axis, Scale, curve, down, plot
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.pictures.scatter import Cloud, Scatter
@@ -21,9 +21,9 @@ MARKERS = "oDs^vPX*"
 BAND = 0.1
 """Half the width of the grey band, as a fraction of the measured time."""
 FEW = 100
-"""Sources with fewer runs get outlines, so that they do not drown in the others."""
+"""Number of runs below which a source's marks get outlines, so that they stay visible."""
 MANY = 8
-"""From this many sources on the legend is small, so that it stays beside the points."""
+"""Number of sources from which the legend is small, so that it stays beside the points."""
 LONGEST = 70
 """Most characters in a line of the legend."""
 DECADES = 100

@@ -8,14 +8,14 @@ from typing import Any
 
 from osfmodel.engine.memory import Memory
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of, encode
-from osfmodel.planning.memory.demand import Candidate, MemoryTuning
+from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import csv_row, json_row
 from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SAVINGS, WHICH, FitRow, compared
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPredicted:
-    """The result of ``osf memory``: plans by name, what each keeps, and how long its iteration takes."""
+    """The result of ``osf memory``: memory and iteration time of each plan, by name."""
 
     workload: str
     batch_size: int | None

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import how_many, show_bytes, show_time
 from osfmodel.entities.files.documents import SCHEMA_VERSION, document_of
 from osfmodel.entities.measurement import UNKNOWN, Measurement
-from osfmodel.entities.units import how_many, show_bytes, show_time
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.results import Comparison, Tuning
 from osfmodel.planning.what_if import WhatIf

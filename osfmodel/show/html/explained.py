@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from osfmodel.diagnosis.explanation import BucketRow, Explanation
 from osfmodel.diagnosis.waits import Parts
+from osfmodel.entities.display import show_time
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_time
 from osfmodel.show.html.markup import Markup, element, joined, percent, table
 from osfmodel.show.html.shell import document, section
 from osfmodel.show.tables import PAGE, Column, Record, for_people, texts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_bytes, show_time
 from osfmodel.show.html.markup import Markup, element, percent
 from osfmodel.show.pictures.gantt import KINDS, Bar, Gantt, kinds_of
 from osfmodel.show.pictures.ticks import even_ticks, time_unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.units import show_predicted_time
+from osfmodel.entities.display import show_predicted_time
 from osfmodel.planning.report import Report
 from osfmodel.show.html.axes import key
 from osfmodel.show.html.markup import Markup, element, figure_words, folded, percent, table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from osfmodel.entities.display import show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.entities.source import Source
-from osfmodel.entities.units import show_bytes, show_predicted_time, show_share, show_time
 from osfmodel.planning.report import Report
 from osfmodel.planning.results import Prediction
 from osfmodel.show.curves import CURVES

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from osfmodel.entities.checks import require_name
+from osfmodel.entities.display import show_predicted_time, show_time
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.intervals import Interval, common, length, outside, union
 from osfmodel.entities.plan import Plan
 from osfmodel.entities.timeline import Span
 from osfmodel.entities.trace import Collective, Step
-from osfmodel.entities.units import show_predicted_time, show_time
 from osfmodel.planning.results import Prediction
 
 COMPUTE = "compute"
@@ -31,7 +31,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that keeps a lane busy. Times in seconds since the iteration began.
+    """An interval in which a lane is busy. Times in seconds since the iteration began.
 
     kind:    that of an operation, ``compute`` where a trace does not tell forward from backward; or which collective
     sends:   whether it is a collective
@@ -78,12 +78,12 @@ class Bar:
 
     @property
     def busy_time(self) -> float:
-        """Seconds during which something goes on."""
+        """Seconds in which the lane is busy."""
         return self.duration if self.busy is None else self.busy
 
     @property
     def coverage(self) -> float:
-        """The part of its duration during which something goes on."""
+        """The fraction of its duration in which the lane is busy."""
         return 1.0 if self.busy is None or not self.duration else min(1.0, self.busy / self.duration)
 
     @property

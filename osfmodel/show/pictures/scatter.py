@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from osfmodel.entities.units import how_many
+from osfmodel.entities.display import how_many
 from osfmodel.ledger.results import Checked
 
 

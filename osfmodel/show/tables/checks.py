@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from osfmodel.entities.units import show_time
+from osfmodel.entities.display import show_time
 from osfmodel.ledger.results import Beside, Checked, PlanRuns, Row
 from osfmodel.show.tables import Column, column, percent, signed_percent
 

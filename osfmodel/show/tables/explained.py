@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from osfmodel.diagnosis.causes import CAUSES
-from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_MEANING, BucketRow, Explanation, RankParts, Remedy
+from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_SUMMARY, BucketRow, Explanation, RankParts, Remedy
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.units import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
@@ -205,8 +205,8 @@ def parts(one: Explanation) -> list[PartOfStep]:
 
 def causes(one: Explanation) -> list[CauseCost]:
     """The cost of each cause, in the order in which causes are taken away, then the rest of the step."""
-    rows = [(name, one.gains[name], cause.meaning) for name, cause in CAUSES.items()]
-    return [CauseCost(*row, one.step_time) for row in (*rows, (COMPUTE, one.left, COMPUTE_MEANING))]
+    rows = [(name, one.gains[name], cause.summary) for name, cause in CAUSES.items()]
+    return [CauseCost(*row, one.step_time) for row in (*rows, (COMPUTE, one.left, COMPUTE_SUMMARY))]
 
 
 def costs(one: Explanation) -> list[CauseCost]:

@@ -26,7 +26,7 @@ def _who(source: str) -> str:
 
 
 NAME: Column[Entry] = column("name", "name", lambda row: row.name)
-MEANING: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.meaning)
+SUMMARY: Column[Entry] = column("meaning", "meaning", lambda row: row.entry.summary)
 GPU: Column[Entry] = column("gpu", "GPU", lambda row: row.entry.source.gpu)
 SOURCE: tuple[Column[Entry], ...] = (
     column("source", "source", lambda row: row.entry.source.origin, _who),
@@ -34,7 +34,7 @@ SOURCE: tuple[Column[Entry], ...] = (
     column("licence", None, lambda row: row.entry.source.licence),
 )
 """Columns of a profile's source."""
-ENTRIES: tuple[Column[Entry], ...] = (NAME, MEANING)
+ENTRIES: tuple[Column[Entry], ...] = (NAME, SUMMARY)
 """Columns of a table's entries, unless LISTED has others."""
 LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
     "workloads": (
@@ -58,7 +58,7 @@ LISTED: Mapping[str, tuple[Column[Entry], ...]] = {
         NAME,
         column("unit", "unit", lambda row: row.entry.unit),
         column("cited", "cited", lambda row: row.entry.cited),
-        MEANING,
+        SUMMARY,
         column("evidence", None, lambda row: row.entry.evidence),
     ),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from osfmodel.engine.memory import Level, Memory
-from osfmodel.entities.units import show_bytes, show_predicted, show_predicted_time, show_share
-from osfmodel.planning.memory.demand import Candidate, MemoryTuning
+from osfmodel.entities.display import show_bytes, show_predicted, show_predicted_time, show_share
+from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import Column, column
 
 PEAKS: tuple[Column[Memory], ...] = (

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.units import show_predicted, show_predicted_time, show_share
+from osfmodel.entities.display import show_predicted, show_predicted_time, show_share
 from osfmodel.planning.results import Comparison, Outcome, Prediction
 from osfmodel.show.tables import PAGE, TERMINAL, Column, column, spaced
 

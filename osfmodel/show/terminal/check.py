@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from osfmodel.entities.units import how_many
+from osfmodel.entities.display import how_many
 from osfmodel.ledger.results import Beside, Checked
 from osfmodel.show.tables import percent
 from osfmodel.show.tables.checks import FITTED, RUNS, SOURCES, TURNS, Turn

@@ -18,7 +18,7 @@ def show_list(console: Console, kind: str, rows: Sequence[Entry]) -> None:
     columns = for_people(columns_of(kind), TERMINAL)
     table = empty_table([one.heading(TERMINAL) for one in columns], range(len(columns)))
     for place, (head, column) in enumerate(zip(table.columns, columns, strict=True)):
-        # On a narrow terminal only sources are cut, and only meanings wrap.
+        # On a narrow terminal only sources are cut, and only summaries wrap.
         bounded = column.key in ("source", "meaning")
         longest = 0 if bounded else max((len(texts(columns, row)[place]) for row in rows), default=0)
         head.no_wrap, head.overflow = column.key != "meaning", "ellipsis"

@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from osfmodel.engine.memory import Memory
 from osfmodel.engine.strategies.holdings import OWNERS
-from osfmodel.entities.units import show_bytes, show_predicted_time, show_share
-from osfmodel.planning.memory.demand import Candidate, MemoryTuning
+from osfmodel.entities.display import show_bytes, show_predicted_time, show_share
+from osfmodel.planning.memory.budget import Candidate, MemoryTuning
 from osfmodel.show.tables import TERMINAL, for_people
 from osfmodel.show.tables.memory import FITS, PEAKS, WHICH, compared
 from osfmodel.show.terminal.tables import empty_table, table_of

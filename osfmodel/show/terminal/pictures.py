@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from osfmodel.entities.display import show_predicted_time
 from osfmodel.entities.rounding import plain_sum
-from osfmodel.entities.units import show_predicted_time
 from osfmodel.show.curves import CURVES
 from osfmodel.show.pictures import Pictures
 from osfmodel.show.pictures.coarse import coarse

@@ -9,8 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.engine.bands import Band
+from osfmodel.entities.display import how_many, show_bytes, show_predicted_time
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
-from osfmodel.entities.units import how_many, show_bytes, show_predicted_time, show_sizes
+from osfmodel.entities.units import show_sizes
 from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
 from osfmodel.show.tables import headed, texts

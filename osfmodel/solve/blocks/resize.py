@@ -1,4 +1,4 @@
-"""Block sizes of one sequence: the linear programme is repeated until the lines that it assumes are those that hold.
+"""Block sizes of one sequence: the linear programme is repeated until the cost lines that it assumes apply.
 
 A minimum of lines is concave, so a programme with it would not be linear. Each round takes for every collective the
 line that holds at its present size: exact there and never below the price elsewhere (of a table: exact on the stretch,

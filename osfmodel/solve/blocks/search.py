@@ -32,9 +32,9 @@ PROGRAMMES = 24
 SIZED, SEARCHED = 8, 2
 """Seeds, the fastest first, that get their sizes by a linear programme; and how many of these are searched from."""
 PARTS = 16
-"""Most collectives after the turn from ready order to priority, in the seeds."""
+"""Most collectives by priority, after those in ready order, in the seeds."""
 TURNS = 24
-"""Number of places of that turn that the seeds try, before those beside the best of them."""
+"""Number of turns from ready order to priority that the seeds try, before those beside the best of them."""
 
 
 def solve(question: Question) -> Solution:

@@ -56,7 +56,7 @@ class CostPiece(NamedTuple):
 
 
 class Times(NamedTuple):
-    """For each layer, when its gradient is ready, and how long the iteration goes on after it has arrived (of a split
+    """Ready time of each layer's gradient, and the rest of the iteration after it has arrived (of a split
     all-reduce: after its all-gather). ``least`` is the time of the iteration without communication."""
 
     ready: Mapping[str, float]

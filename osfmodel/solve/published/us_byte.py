@@ -22,7 +22,7 @@ from typing import Any
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Block, Bucket, Objective, Plan
-from osfmodel.entities.rounding import least, under, within
+from osfmodel.entities.rounding import just_below, least, within
 from osfmodel.entities.workload import Workload, element_bytes
 from osfmodel.solve.published.regression import linear
 from osfmodel.solve.scheduling import tails_of
@@ -112,7 +112,7 @@ def search(problem: UsByteProblem) -> tuple[float, list[tuple[int, int]]]:
         if target < layer:
             tried = promoted(priority, layer, target)
             found = evaluate(problem, tried)
-            if found[0] < under(best):
+            if found[0] < just_below(best):
                 (best, sends, starts), priority, layer = found, tried, target
         layer -= 1
     return best, sends

@@ -1,10 +1,10 @@
 """Local search over membership, order, boundaries and splits of buckets.
 
-A plan is a sequence of chunks (``scheduling.py``): of each bucket only its kind, the last of its gradients in ready
-order, and its bytes count, as both ready times and tails grow in ready order. Any bytes may then travel together:
-a sequence can be filled iff for every dtype and every j the chunks of kind j or later have room for all of j..L (the
-kinds are nested, so filling from the last gradient to the first never fails). A bucket need not be contiguous in ready
-order; moving bytes between chunks, changing a kind, changing the order, cutting a chunk and joining two reach every
+A plan is a sequence of chunks (``scheduling.py``): of each bucket only its last gradient in ready order, and its bytes
+count, as both ready times and tails grow in ready order. Any bytes may then travel together: a sequence can be filled
+iff for every dtype and every j the chunks that end at j or later have room for all of j..L (they are nested, so
+filling from the last gradient to the first never fails). A bucket need not be contiguous in ready order.
+Moving bytes between chunks, changing a last gradient, changing the order, cutting a chunk and joining two reach every
 membership, boundary, order and split.
 
 The first move that helps is made, until none does or so many plans have been tried. There is no chance and no clock in
@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from osfmodel.cost.pricing import Pricing
 from osfmodel.entities.plan import Objective
-from osfmodel.entities.rounding import plain_sum, under, within
+from osfmodel.entities.rounding import just_below, plain_sum, within
 from osfmodel.solve.scheduling import Chunk, Jobs
 
 FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
@@ -27,8 +27,8 @@ FRACTIONS = (1, 2, 4, 16, 64, 256, 2048)
 
 
 @dataclass(slots=True)
-class Meter:
-    """The seconds of sequences of chunks, with a count of how often they were computed. Computation is undisturbed."""
+class ChunkTimer:
+    """A timer of chunk sequences without effects on computation; it counts how many it has timed."""
 
     jobs: Jobs
     pricing: Pricing
@@ -42,7 +42,7 @@ class Meter:
         self.asked += 1
         ends = self.ends(chunks)
         tails = self.jobs.tails
-        late = max([end + tails[chunk.kind] for end, chunk in zip(ends, chunks, strict=True)], default=0)
+        late = max([end + tails[chunk.last_gradient] for end, chunk in zip(ends, chunks, strict=True)], default=0)
         return max(self.jobs.least, late), plain_sum(ends) / max(len(ends), 1)
 
     def ends(self, chunks: Sequence[Chunk]) -> list[float]:
@@ -54,7 +54,7 @@ class Meter:
         ends = []
         for chunk in chunks:
             startup, transfer = self.price(kind, chunk.bytes)
-            end = max(end, self.jobs.ready[chunk.kind]) + (startup + transfer)
+            end = max(end, self.jobs.ready[chunk.last_gradient]) + (startup + transfer)
             ends.append(end)
         if not self.objective.split:
             return ends
@@ -86,7 +86,7 @@ class Meter:
             waiting: float = -1
             while following < len(queue) and len(flows) < self.objective.channels:
                 number, startup, transfer = queue[following]
-                free = ready[chunks[number].kind] if number < count else ends[number - count]
+                free = ready[chunks[number].last_gradient] if number < count else ends[number - count]
                 if free < 0 or (free > now and flows):
                     waiting = free
                     break
@@ -123,30 +123,30 @@ class Meter:
 
 def gathering(chunks: Sequence[Chunk]) -> list[int]:
     """The order of the all-gathers, as the next forward needs them."""
-    return sorted(range(len(chunks)), key=lambda number: -chunks[number].kind)
+    return sorted(range(len(chunks)), key=lambda number: -chunks[number].last_gradient)
 
 
-def improve(start: Sequence[Chunk], meter: Meter, bound: float, most: int) -> list[Chunk]:
+def improve(start: Sequence[Chunk], timer: ChunkTimer, bound: float, most: int) -> list[Chunk]:
     """A sequence that no move improves, or the best after ``most`` moves; ends early once it attains ``bound``."""
     best = list(start)
-    value = meter.time(best)
-    limit = meter.asked + most
-    able = Filling.of(meter.jobs)
-    step = meter.jobs.grain
+    value = timer.time(best)
+    limit = timer.asked + most
+    able = Filling.of(timer.jobs)
+    step = timer.jobs.grain
     moved = True
     while moved and value[0] > within(bound):
         moved = False
-        for chunks in moves(best, meter.jobs, step):
-            if meter.asked >= limit:
+        for chunks in moves(best, timer.jobs, step):
+            if timer.asked >= limit:
                 return best
-            if able(chunks) and _better(found := meter.time(chunks), value):
+            if able(chunks) and _better(found := timer.time(chunks), value):
                 best, value, moved = chunks, found, True
                 break
     return best
 
 
 def _better(new: tuple[float, float], old: tuple[float, float]) -> bool:
-    return new[0] < under(old[0]) or (new[0] <= within(old[0]) and new[1] < old[1] - old[1] * 1e-6)
+    return new[0] < just_below(old[0]) or (new[0] <= within(old[0]) and new[1] < old[1] - old[1] * 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +167,22 @@ class Filling:
         return Filling(found)
 
     def __call__(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether each dtype has room, kind by kind from the last."""
+        """Whether each dtype has room, from the last gradient to the first."""
         for dtype, after in self.after.items():
-            ordered = sorted((chunk.kind, chunk.bytes) for chunk in chunks if chunk.dtype == dtype)[::-1]
+            ordered = sorted((chunk.last_gradient, chunk.bytes) for chunk in chunks if chunk.dtype == dtype)[::-1]
             if after[ordered[0][0] + 1 if ordered else 0]:
                 return False
             room = 0
-            for (_, size), (kind, _) in pairwise([*ordered, (-1, 0)]):
+            for (_, size), (last, _) in pairwise([*ordered, (-1, 0)]):
                 room += size
-                if room < after[kind + 1]:
+                if room < after[last + 1]:
                     return False
         return True
 
 
 def moves(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
     """All neighbours of a sequence, even those that cannot be filled."""
-    for make in (_joined, _shifted, _reordered, _rekinded, _cut):
+    for make in (_joined, _shifted, _reordered, _moved, _cut):
         yield from make(chunks, jobs, step)
 
 
@@ -195,8 +195,8 @@ def _joined(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chu
     for u, one in enumerate(chunks):
         for v, other in enumerate(chunks):
             if u != v and one.dtype == other.dtype:
-                kind = max(one.kind, other.kind)
-                yield _replaced(chunks, {u: None, v: Chunk(kind, one.bytes + other.bytes, one.dtype)})
+                last = max(one.last_gradient, other.last_gradient)
+                yield _replaced(chunks, {u: None, v: Chunk(last, one.bytes + other.bytes, one.dtype)})
 
 
 def _shifted(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
@@ -217,19 +217,19 @@ def _reordered(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[
                 yield [*rest[:v], chunk, *rest[v:]]
 
 
-def _rekinded(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
+def _moved(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
     for u, chunk in enumerate(chunks):
         for by in (1, -1, 2, -2, 4, -4, 8, -8, 16, -16, 32, -32):
-            if 0 <= chunk.kind + by < len(jobs.sizes):
-                yield _replaced(chunks, {u: chunk._replace(kind=chunk.kind + by)})
+            if 0 <= chunk.last_gradient + by < len(jobs.sizes):
+                yield _replaced(chunks, {u: chunk._replace(last_gradient=chunk.last_gradient + by)})
 
 
 def _cut(chunks: Sequence[Chunk], jobs: Jobs, step: int) -> Iterator[list[Chunk]]:
-    """Sequences with one chunk cut in two, of which the earlier has an earlier kind, or the later."""
+    """Sequences with one chunk cut in two; one half gets an earlier last gradient."""
     for u, chunk in enumerate(chunks):
         size = chunk.bytes // 2 // step * step
         if 0 < size < chunk.bytes:
-            for kind in sorted({max(chunk.kind - by, 0) for by in (0, 1, 2, 4, 8, 16, 32)}):
-                pair = [Chunk(kind, size, chunk.dtype), chunk._replace(bytes=chunk.bytes - size)]
+            for last in sorted({max(chunk.last_gradient - by, 0) for by in (0, 1, 2, 4, 8, 16, 32)}):
+                pair = [Chunk(last, size, chunk.dtype), chunk._replace(bytes=chunk.bytes - size)]
                 yield [*chunks[:u], *pair, *chunks[u + 1 :]]
                 yield [*chunks[:u], *pair[::-1], *chunks[u + 1 :]]

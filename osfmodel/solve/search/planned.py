@@ -27,7 +27,7 @@ from osfmodel.solve.published import asc_wfbp, byte_scheduler, mg_wfbp, regressi
 from osfmodel.solve.published.byte_scheduler import CREDIT
 from osfmodel.solve.scheduling import Jobs, chunks_in, plan_of
 from osfmodel.solve.search import priority
-from osfmodel.solve.search.local_search import Meter, improve
+from osfmodel.solve.search.local_search import ChunkTimer, improve
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
 SAME = 1e-9
@@ -38,7 +38,7 @@ WORK = 67_000
 """Most buckets that local search times from one plan on one channel; a fifth of that on several, which take longer."""
 SEVERAL = 5
 STARTS = 4
-"""Plans without caps to start local search from: a cap may be faster and yet lead to less."""
+"""Plans other than caps from which local search starts: a cap may be faster and yet improve less."""
 TRIES = 4
 """Numbers of gradients sent in order that ``priority`` tries here."""
 SMALLEST = byte_scheduler.PARTITION
@@ -183,11 +183,11 @@ def _searched(
 ) -> Iterator[Plan]:
     """Plans found by local search from each of ``plans``."""
     rules = pricing.rules(objective)
-    meter = Meter(Jobs.of(workload, rules), pricing, rules)
+    timer = ChunkTimer(Jobs.of(workload, rules), pricing, rules)
     work = WORK // (1 if rules.channels == 1 else SEVERAL)
     for plan in plans:
         chunks = chunks_in(workload, plan)
-        found = plan_of(workload, improve(chunks, meter, bound, work // max(len(chunks), 1)), objective)
+        found = plan_of(workload, improve(chunks, timer, bound, work // max(len(chunks), 1)), objective)
         if found is not None:
             yield found
 

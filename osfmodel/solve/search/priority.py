@@ -1,4 +1,4 @@
-"""Plans in order, then by priority: deep layers as they become ready, the others input first, fused across tensors.
+"""Plans in two parts, fused across tensors: deep layers in ready order, then the others input first.
 
 The first k gradients in ready order go first, in buckets in that order (F(k) of ``exact/merge.py``); when the last
 gradient is ready too, the rest goes, nearest the input first, in runs. With r_L the last ready time, q the tails
@@ -30,7 +30,7 @@ import numpy as np
 from osfmodel.cost.pricing import Pricing
 from osfmodel.cost.shapes import AffineCost, Cost
 from osfmodel.entities.plan import Plan, grouped_plan
-from osfmodel.entities.rounding import ranked, under, within
+from osfmodel.entities.rounding import just_below, ranked, within
 from osfmodel.entities.workload import Workload
 from osfmodel.solve.exact.merge import MergeProblem, ends_of, sweep
 from osfmodel.solve.scheduling import Jobs
@@ -65,17 +65,17 @@ def groups(problem: MergeProblem, jobs: Jobs, cost: Cost, tries: int | None = No
     alone = [0, *(finish + tail for finish, tail in zip(row.finish[1:], jobs.tails, strict=True))]
     bounds = [max(alone[k], begins[k] + least[k]) for k in range(count)] + [alone[count]]
     best, chosen = alone[count], (count, list[int]())
-    hopeful = suffixes.ends(0, under(best) - begins[0]) < np.inf
+    hopeful = suffixes.ends(0, just_below(best) - begins[0]) < np.inf
     left = count if tries is None else tries
     for k in ranked(range(count), bounds.__getitem__, int):
-        if bounds[k] >= under(best) or best <= within(jobs.least) or not left:
+        if bounds[k] >= just_below(best) or best <= within(jobs.least) or not left:
             break
         if hopeful[k]:
             left -= 1
-            found = suffixes.value(k, under(best) - begins[k], max(least[k], alone[k] - begins[k]))
+            found = suffixes.value(k, just_below(best) - begins[k], max(least[k], alone[k] - begins[k]))
             if found is not None:
                 best, chosen = max(alone[k], begins[k] + found[0]), (k, found[1])
-                hopeful = suffixes.ends(0, under(best) - begins[0]) < np.inf
+                hopeful = suffixes.ends(0, just_below(best) - begins[0]) < np.inf
     runs = pairwise([0, *ends_of(problem, cost, row, chosen[0])])
     return [*(range(*run) for run in runs), *(range(*run) for run in _spans(chosen[1], count))]
 
@@ -131,7 +131,7 @@ class _Suffixes:
             middle = (low + best[0]) / 2
             found = self._below(k, middle)
             best, low = (found, low) if found else (best, middle)
-        while best and best[0] > within(enough) and (found := self._below(k, under(best[0]))):
+        while best and best[0] > within(enough) and (found := self._below(k, just_below(best[0]))):
             best = found
         return best
 

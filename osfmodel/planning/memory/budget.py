@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from osfmodel.engine.memory import Memory, caveat
 from osfmodel.engine.optimizers import require_mirrorable
 from osfmodel.entities.checks import require_count
 from osfmodel.entities.cluster import Cluster
+from osfmodel.entities.display import brief, how_many, show_bytes, show_time
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.plan import Plan, require_density
 from osfmodel.entities.timeline import Timeline
@@ -18,7 +19,7 @@ WORTHWHILE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class MemoryBudget:
     """The memory limit of a plan, and the means that it may use.
 
     limit:      bytes that a step may keep
@@ -39,6 +40,7 @@ class Demand:
     release: bool = True
     mirror: bool = False
     communicator: int = 0
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -51,6 +53,10 @@ class Demand:
         require_count(self.communicator, "bytes of a communicator")
 
 
+Demand = MemoryBudget
+"""The former name of MemoryBudget."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A plan for one batch size, with its iteration time and its memory.
@@ -59,12 +65,16 @@ class Candidate:
            recomputing, releasing and, if permitted, sparse sending; None if not computed
     """
 
-    workload: Workload = field(repr=False)
-    plan: Plan = field(repr=False)
-    timeline: Timeline = field(repr=False)
-    memory: Memory = field(repr=False)
+    workload: Workload
+    plan: Plan
+    timeline: Timeline
+    memory: Memory
     workers: int
     bound: float | None = None
+
+    def __repr__(self) -> str:
+        peak = f"peak {show_bytes(self.memory.peak.bytes)}"
+        return brief(self, f"batch {self.batch_size}: {show_time(self.iteration_time)}, {peak}")
 
     @property
     def batch_size(self) -> int:
@@ -101,15 +111,20 @@ class MemoryTuning:
     tried:  the best plan of every batch size that was tried
     """
 
-    workload: Workload = field(repr=False)
-    cluster: Cluster = field(repr=False)
+    workload: Workload
+    cluster: Cluster
     workers: int
-    demand: Demand
+    demand: MemoryBudget
     before: Candidate | None
     after: Candidate
     largest: int
-    tried: tuple[Candidate, ...] = field(repr=False)
+    tried: tuple[Candidate, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        run = f"{self.workload.name} on {self.cluster.name}, {how_many(self.workers, 'worker')}"
+        fits = f"batch {self.after.batch_size} in {show_bytes(self.demand.limit)}"
+        return brief(self, f"{run}: {fits}, {self.after.throughput:.4g} samples/s")
 
     @property
     def notes(self) -> tuple[str, ...]:

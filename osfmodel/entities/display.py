@@ -1,0 +1,71 @@
+"""Figures and nouns as short text for people."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+LONGEST_REPR = 120
+"""Most characters of the repr of a noun."""
+
+
+def show_bytes(size: float) -> str:
+    """``size`` rounded for display: ``"14.4 MiB"``."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return f"{_four_digits(size / scale)} {unit}"
+    return f"{size:.0f} B"
+
+
+def show_time(seconds: float) -> str:
+    """``seconds`` rounded for display: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{_four_digits(seconds * scale)} {unit}"
+    return f"{_four_digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
+
+
+def show_predicted_time(seconds: float) -> str:
+    """``seconds`` with three digits, as many as an error band of several percent leaves: ``"95.6 ms"``."""
+    rounded = float(f"{seconds:.3g}")
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if rounded * scale >= 1:
+            return f"{show_predicted(rounded * scale)} {unit}"
+    return f"{show_predicted(rounded * 1e9)} ns" if abs(rounded) >= 1e-9 else "0 s"
+
+
+def show_predicted(value: float) -> str:
+    """A number with three digits, as many as an error band of several percent leaves: ``"11,500"``."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:#.3g}".rstrip(".") if abs(rounded) < 1e3 else f"{rounded:,.0f}"
+
+
+def show_share(part: float, sign: str = "") -> str:
+    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"12%"``; ``sign`` "+" for both."""
+    return f"{part:{sign}.0%}" if abs(part) >= LARGE_SHARE else f"{part:{sign}.1%}"
+
+
+LARGE_SHARE = 0.0995
+"""Parts from here on are 10 % or more with one decimal."""
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:#.4g}".rstrip(".") if value < 1e4 else f"{value:,.0f}"
+
+
+def how_many(number: int, noun: str) -> str:
+    """A number with its noun: ``1 worker``, ``2 workers``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def brief(noun: Any, text: str = "") -> str:
+    """The repr of a dataclass as one line, ``<Class text>``; without a text, the fields that are not as by default."""
+    if not text:
+        values = [(one.name, getattr(noun, one.name), one.default) for one in fields(noun)]
+        text = ", ".join(f"{name}={_brief_value(value)}" for name, value, default in values if value != default)
+    line = f"{type(noun).__name__} {text}".rstrip()
+    return f"<{line}>" if len(line) <= LONGEST_REPR - 2 else f"<{line[: LONGEST_REPR - 5]}...>"
+
+
+def _brief_value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
