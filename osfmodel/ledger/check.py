@@ -21,7 +21,7 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.source import Source
 from osfmodel.entities.workload import Workload
 from osfmodel.ledger import LEDGER
-from osfmodel.ledger.recipe import not_predicted, row_of, stated_plan, without_unsteady
+from osfmodel.ledger.recipe import Recipe, not_predicted, row_of, stated_plan, without_unsteady
 from osfmodel.ledger.results import TIME, Checked, Row, Verdict
 from osfmodel.ledger.side_by_side import side_by_side
 from osfmodel.targets.named_plans import make_plan
@@ -80,9 +80,15 @@ def _check(name: str, tolerance: float | None) -> Checked:
         runs = load_measurements(path)
         verdict = _by_name(runs, path.parent)
         return Checked(name, verdict.rows, verdict.fitted_on, tolerance, side_by_side(runs, verdict.rows))
-    verdict = recipe.judge(load_measurements(name))
+    verdict = _verdict(name, recipe)
     within = recipe.tolerance if tolerance is None else tolerance
     return Checked(name, verdict.rows, verdict.fitted_on, within, listed=True, compares=recipe.compares)
+
+
+@cache
+def _verdict(name: str, recipe: Recipe) -> Verdict:
+    """The verdict on a bundled source, which no run of the process changes."""
+    return recipe.judge(load_measurements(name))
 
 
 def _file(name: str) -> Path:

@@ -74,6 +74,7 @@ def test_the_update_term_makes_the_bandwidths_agree():
     assert spreads[1] > 1.08
 
 
+@pytest.mark.long
 def test_the_ledger_has_the_errors_of_each_file_of_pollux(effects):
     page = (ROOT / "docs/ledger.md").read_text(encoding="utf-8")
     rows = [str(row) for row in effects if row.source.startswith("pollux") and row.what == ablation.JUDGED]

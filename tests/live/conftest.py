@@ -10,5 +10,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):  # one of several workers of pytest-xdist
         busy = pytest.mark.skip(reason="needs the machine to itself: python -m pytest tests/live -m alone")
         for item in items:
-            if "alone" in item.keywords:
+            if item.get_closest_marker("alone"):
                 item.add_marker(busy)

@@ -9,6 +9,7 @@ that PyTorch reads while it is imported.
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import json
 import os
 import runpy
@@ -45,8 +46,9 @@ class Process:
         assert words[0] in {"-m", "-c"}
         self._files = files or [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
         self.returncode: int | None = None
+        address = _server()
         self._answers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._answers.connect(_server())
+        self._answers.connect(address)
         request = json.dumps([list(words), str(folder), dict(environment)]).encode()
         with open(os.devnull) as nothing:
             socket.send_fds(self._answers, [request], [nothing.fileno(), *(file.fileno() for file in self._files)])
@@ -189,5 +191,6 @@ def become(request: list[Any], files: list[int]) -> None:
 
 if __name__ == "__main__":
     for name in PRELOADED:
-        __import__(name)
+        if importlib.util.find_spec(name.partition(".")[0]):
+            importlib.import_module(name)
     become(*serve(sys.argv[1]))

@@ -68,11 +68,10 @@ def test_every_colour_is_drawn(chromium, pages, width):
     seen["nothing"] = image.imread(pages / "nothing.png")
     for name, pixels in seen.items():
         assert pixels.shape[1] == width
-        colours, counts = numpy.unique(
-            (255 * pixels).astype(int).reshape(-1, pixels.shape[2]), axis=0, return_counts=True
-        )
-        large = [colour for colour, count in zip(colours.tolist(), counts.tolist(), strict=True) if count > 200]
-        coloured = [colour for colour in large if max(colour[:3]) - min(colour[:3]) > 40]
+        red, green, blue = numpy.moveaxis((255 * pixels[..., :3]).astype(int), -1, 0)
+        colours, counts = numpy.unique(red << 16 | green << 8 | blue, return_counts=True)
+        large = [(one >> 16, one >> 8 & 255, one & 255) for one in colours[counts > 200].tolist()]
+        coloured = [colour for colour in large if max(colour) - min(colour) > 40]
         assert (len(coloured) >= 2) == (name != "nothing"), (name, coloured)
 
 
