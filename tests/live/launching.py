@@ -16,7 +16,7 @@ import numpy as np
 
 import osfmodel as osf
 from tests.conftest import ROOT
-from tests.live.warm import Process
+from tests.live.warm import READ_WHILE_IMPORTED, Process
 
 LIMIT = 90
 """Seconds after which a rank that has not ended is killed, and the test fails."""
@@ -60,18 +60,30 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(words: list[str], world: int, folder: Path, **changes: str) -> list[Process]:
+Rank = Process | subprocess.Popen[str]
+
+
+def start(words: list[str], world: int, folder: Path, **changes: str) -> list[Rank]:
     """One process per rank that meet at a free port; ``changes`` replace environment variables."""
     port = str(free_port())
-    started = []
+    started: list[Rank] = []
     for rank in range(world):
         place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **place, **changes}
-        started.append(Process(["-m", "osfmodel", *words], folder, environment))
+        command = ["-m", "osfmodel", *words]
+        if READ_WHILE_IMPORTED.isdisjoint(changes):
+            started.append(Process(command, folder, environment))
+        else:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, *command], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            )  # fmt: skip
     return started
 
 
-def finish(started: list[Process]) -> list[Ended]:
+def finish(started: Sequence[Rank]) -> list[Ended]:
     """Wait for all of them, within LIMIT; one that does not end is killed and shows as such."""
     ended = []
     for process in started:

@@ -179,7 +179,7 @@ def test_a_port_in_use_and_a_wrong_world_size_are_told(monkeypatch):
     assert "is in use: choose another (torchrun --master-port" in told(first)[0]
     assert len(told(second)) == 1
     three = {rank: {"WORLD_SIZE": "3"} for rank in range(2)}
-    for ended in cluster.local(2).run([*BENCH, "--timeout", "2s"], extra=three, timeout=60):
+    for ended in cluster.local(2).run([*BENCH, "--timeout", "2s"], extra=three, timeout=60, fresh=True):
         assert ended.status == 1
         (line,) = told(ended)
         assert "not all 3 workers met at 127.0.0.1:" in line

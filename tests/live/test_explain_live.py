@@ -7,7 +7,7 @@ import pytest
 import osfmodel as osf
 from tests.live import cluster, explained
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 TURNS = 5
 """How often each job is recorded: what most recordings say counts, as another load on a host is a cause of its own."""
 

@@ -26,6 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+READ_WHILE_IMPORTED = {"OMP_NUM_THREADS"}
+"""Variables whose values in a request come too late."""
 PRELOADED = (
     "click", "cvxpy", "msgspec", "numpy", "rich.console", "rich.progress", "scipy.optimize", "torch",
     "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.profiler", "yaml",
@@ -75,10 +77,12 @@ class Process:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Everything it wrote to its output and its errors, once it has ended. Raises subprocess.TimeoutExpired."""
         self.wait(timeout)
+        said = []
         for file in self._files:
-            file.seek(0)
-        out, err = (file.read() for file in self._files)
-        return out, err
+            with file:
+                file.seek(0)
+                said.append(file.read())
+        return said[0], said[1]
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
