@@ -9,6 +9,7 @@ import os
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -411,3 +412,10 @@ def test_times_of_one_profile_and_memory_of_another():
         made, bundled = script["transplanted"](name), osf.load_workload(name)
         assert made == bundled
         assert made.compute_time == pytest.approx(osf.load_workload(script["MADE"][name][1]).compute_time)
+
+
+def test_files_read_are_logged_for_programs_that_ask(caplog, capsys):
+    caplog.set_level("DEBUG", logger="osfmodel")
+    osf.load_cluster("v100-10gbe")
+    assert [Path(message).name for message in caplog.messages] == ["v100-10gbe.json"]
+    assert capsys.readouterr() == ("", "")

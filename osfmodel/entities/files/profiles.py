@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from osfmodel.entities.plan import Plan
 from osfmodel.entities.workload import Workload
 
 Decoded = TypeVar("Decoded")
+LOGGER = logging.getLogger("osfmodel")
+"""Silent unless the program that uses the library sets a handler: the files that names led to, at level DEBUG."""
+LOGGER.addHandler(logging.NullHandler())
 FOLDERS = {"workload": "workloads", "cluster": "clusters", "measurements": "measurements"}
 SEARCH_PATH = "OSFMODEL_PROFILES"
 """Environment variable: folders searched before the bundled profiles, with workloads/, clusters/, measurements/."""
@@ -76,11 +80,13 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
-        return decode(content)
+        decoded = decode(content)
     except ForeignFileError:
         raise
     except OsfError as error:
         raise DataError(f"{path}: {error}") from None
+    LOGGER.debug("read %s", path)
+    return decoded
 
 
 def read_own(path: Path, decode: Callable[[bytes], Decoded], kind: str) -> Decoded:
