@@ -15,7 +15,7 @@ from tests.live import cluster
 if not os.environ.get("OSFMODEL_REQUIRE_TORCH"):
     pytest.importorskip("torch", reason="torch is not installed: pip install torch")
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 OSF = [sys.executable, "-m", "osfmodel"]
 
 

@@ -50,6 +50,7 @@ def test_every_plan_under_every_rule_trains_as_ddp(healthy):
         assert rank["each"] == {f"{family} {rule}": 0.0 for family in FAMILIES for rule in RULES}
 
 
+@pytest.mark.long
 def test_fifty_steps_are_those_of_ddp():
     """SGD with momentum and AdamW, foreach and fused; plain, accumulated and AMP; each with every family of plans."""
     for rank in found(("fifty",)):
@@ -178,6 +179,7 @@ def test_a_thousand_steps_leave_nothing_behind(healthy):
             assert rank["growth"][rule]["bytes"] <= 8 << 20
 
 
+@pytest.mark.long
 def test_three_ranks_train_as_with_ddp():
     """Sums in another order, and buckets that no three parts make up: up to rounding, the same on all ranks."""
     for rank in found(("few",), world=3):

@@ -59,6 +59,7 @@ def run(command: list[str], folder: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 def test_the_complete_example(tmp_path):
     """Its commands, as they stand, print the same losses under DDP and under the plan."""
     (tmp_path / "train.py").write_text(blocks(PAGE, "py")[0])
@@ -82,7 +83,7 @@ def test_the_recording_is_explained(tmp_path):
     assert "of 5 steps" in said
 
 
-@pytest.mark.parametrize("part", ["own", "lightning", "accelerate"])
+@pytest.mark.parametrize("part", ["own", pytest.param("lightning", marks=pytest.mark.long), "accelerate"])
 def test_the_loops_train_as_with_ddp(part, tmp_path):
     """As they stand, on from a checkpoint, and without what must wait for all gradients; bitwise, under two plans."""
     if part != "own" and find_spec(part) is None:

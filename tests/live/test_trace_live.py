@@ -111,6 +111,7 @@ def compiled(tmp_path_factory):
     return folder, logged
 
 
+@pytest.mark.long
 def test_a_model_compiled_by_inductor_keeps_ddps_buckets(compiled):
     """DDPOptimizer cuts the graph where buckets end, and DDP's own reducer sends them."""
     folder, logged = compiled
@@ -134,6 +135,7 @@ def fused_by_inductor():
     return [*messages, now] if now else messages
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", list(tracing.FUSED))
 def test_messages_that_inductor_fuses_are_read_whole(compiled, way):
     """A coalesced all-reduce has many tensors; a compiled backward has no gradients on the record."""
