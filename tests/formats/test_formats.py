@@ -57,6 +57,40 @@ def test_old_nccl_tests_text_through_mpirun():
     assert table.times == pytest.approx((19.88e-6, 21.07e-6, 22.11e-6))
 
 
+def with_prefix(text, prefix):
+    return "".join(prefix + line for line in text.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("prefix", ["    ", "\t", "> ", "0: ", " 0: ", "  0:"])
+def test_nccl_tests_text_indented_quoted_and_through_srun(prefix):
+    (plain,), (found,) = read(samples.NEW_TEXT), read(with_prefix(samples.NEW_TEXT, prefix))
+    assert (found.tables, found.gpus_per_node, found.nodes) == (plain.tables, 2, 2)
+
+
+def test_nccl_tests_text_on_a_page_of_markdown():
+    before, after = "# Results of June\n\n2 nodes were used. all_reduce_perf:\n\n", "\n\n3 more follow.\n"
+    (found,) = read(before + with_prefix(samples.NEW_TEXT, "    ") + after)
+    assert found.tables == read(samples.NEW_TEXT)[0].tables
+
+
+@pytest.mark.parametrize("damage", ["on     nodX-a device", "", "garbled"])
+def test_a_garbled_rank_line_makes_no_node_of_its_own(damage):
+    """It is told, and taken as on the host of its neighbours."""
+    ranks = [f"#  Rank {k} Group  0 Pid {k} on     node-a device {k} [0x07] A100\n" for k in range(4)]
+    if damage.startswith("on"):
+        ranks[1] = ranks[1].replace("on     node-a device", damage)
+    else:
+        ranks[1] = f"# {damage}\n" if damage else ""
+    before, _, rest = samples.NEW_TEXT.partition("#  Rank  0")
+    told = []
+    text = Text("file.txt", before + "".join(ranks) + rest[rest.index("#\n") :], tell=told.append)
+    (found,) = IMPORT_FORMATS["nccl-tests"].read(text, HINTS)
+    assert (found.tables[0].workers, found.gpus_per_node, found.nodes) == (4, 4, 1)
+    (line,) = told
+    assert "the line of rank 1 " in line
+    assert "taken as on 'node-a'" in line
+
+
 def test_other_collectives_and_unnamed_ones():
     (cluster,) = read(samples.log(program="reduce_scatter"))
     assert cluster.tables[0].collective == "reduce_scatter"

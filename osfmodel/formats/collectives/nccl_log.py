@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from osfmodel.formats.collectives.naming import PROGRAM
 from osfmodel.formats.source_text import Text
 
-PREFIX = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>:\s?")
+BEFORE = r"[ \t>]{0,40}(?:(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>|\d{1,6}):)?[ \t]{0,40}"
+"""Pattern of what precedes a line: an indentation or a quote on a page, and the rank, as mpirun or srun writes it."""
+PREFIX = re.compile(f"^{BEFORE}")
 HEADER = re.compile(r"^#[ \t]+size[ \t]+count[ \t]+type[ \t]")
 RANK = re.compile(r"^#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*\bon\s+(\S+)\s+device")
 LARGEST = re.compile(r"^# nThread\b.*\bmaxBytes (\d{1,18})\b")
@@ -33,6 +36,23 @@ class LoggedTest:
         """Hosts of the workers of one communicator: those of one group, if nccl-tests split them."""
         groups = [group for group, _ in self.ranks.values()]
         return [host for group, host in self.ranks.values() if group == groups[0]]
+
+    def mend_hosts(self, text: Text) -> None:
+        """Give ranks whose line is missing or names a host of its own between two of one host that host, and tell."""
+        if not self.ranks:
+            return
+        found = [self.ranks.get(rank) for rank in range(max(self.ranks) + 1)]
+        often = Counter(self.ranks.values())
+        for rank in range(1, len(found) - 1):
+            own, before, after = found[rank], found[rank - 1], found[rank + 1]
+            alone = own is None or often[own] == 1
+            if alone and before is not None and before == after and often[before] > 2:
+                said = "is missing" if own is None else f"names the host {own[1]!r}, which no other does"
+                text.tell(
+                    f"line {self.line}: the line of rank {rank} {said}: taken as on {before[1]!r}, like its neighbours"
+                )
+                found[rank] = before
+        self.ranks = {rank: place for rank, place in enumerate(found) if place is not None}
 
 
 @dataclass(slots=True)
@@ -71,6 +91,7 @@ def runs_of(text: Text) -> list[LoggedTest]:
         elif program := PROGRAM.search(line):
             log.mentioned = program[1]
     for run in log.runs:
+        run.mend_hosts(text)
         _tell_how_it_ended(text, run)
     return [run for run in log.runs if run.rows]
 

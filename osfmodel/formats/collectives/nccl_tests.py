@@ -1,8 +1,8 @@
-"""The text of nccl-tests: old and new column layouts, mpirun prefixes, interleaved log lines, several runs.
+"""The text of nccl-tests: old and new column layouts, interleaved log lines, several runs, prefixes of mpirun and srun.
 
-Times are microseconds; the smaller of out-of-place and in-place is taken, as DDP reduces in place. Each run becomes a
-table of its collective and worker count; runs of the same are repeats, of which the median is taken. Rows whose results
-were wrong (#wrong above 0) are left out.
+Lines may be indented or quoted on a page. Times are microseconds; the smaller of out-of-place and in-place is taken, as
+DDP reduces in place. Each run becomes a table of its collective and worker count; runs of the same are repeats, of
+which the median is taken. Rows whose results were wrong (#wrong above 0) are left out.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError
 from osfmodel.formats.collectives.naming import NamedCollective, collective_of
-from osfmodel.formats.collectives.nccl_log import LoggedTest, runs_of
+from osfmodel.formats.collectives.nccl_log import BEFORE, LoggedTest, runs_of
 from osfmodel.formats.collectives.one_cluster import RunLayout, layout_of, told_gpus_per_node
 from osfmodel.formats.source_text import Hints, Point, Text, cluster_of, require_workers
 
-TABLE = re.compile(r"(?:\A|[\r\n])(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:[ \t]?)?#[ \t]+size[ \t]+count[ \t]+type[ \t]")
+TABLE = re.compile(rf"(?:\A|[\r\n]){BEFORE}#[ \t]+size[ \t]+count[ \t]+type[ \t]")
 
 
 def sniff(head: str) -> bool:
