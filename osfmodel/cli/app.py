@@ -280,6 +280,8 @@ def emit(style: str | None, as_json: bool, output: str | None, result: Result) -
         profiles.write_text(str(output), text)
         held = result.other(chosen) if asked is None and hasattr(result, "other") else chosen
         line(f"wrote {output} ({held})")
+        if hasattr(result, "verdict"):
+            line(result.verdict)
     for warning in result.warnings():
         warn(warning)
 

@@ -8,7 +8,7 @@ from osfmodel.entities.display import how_many, show_bytes, show_share, show_tim
 from osfmodel.entities.trace import Step
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Workload
-from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning
+from osfmodel.planning.results import WORTHWHILE, Comparison, Prediction, Tuning, little
 
 TUNED = "tuned"
 """The name of the plan that tuning finds."""
@@ -164,7 +164,7 @@ class Report:
             return self.tuning.verdict
         gain = 1 - self.tuned.iteration_time / traced.iteration_time
         if gain < WORTHWHILE:
-            return f"Keep the buckets of the trace: tuning would save only {max(gain, 0):.2%}."
+            return f"Keep the buckets of the trace: tuning would save {little(gain)}."
         saved = f"{show_share(gain)} less time than with the buckets of the trace"
         if not self.tuning.improvement:
             return f"{saved}: by the default of {self.tuning.target}, over which tuning brings nothing."

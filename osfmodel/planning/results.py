@@ -165,6 +165,11 @@ PROVEN = 0.0005
 """Gap to the bound below which a plan counts as optimal; smaller gaps are rounding."""
 
 
+def little(gain: float) -> str:
+    """A gain that is not worth having: ``only 0.2%``, or ``less than 0.1%``."""
+    return f"only {show_share(gain)}" if gain >= 0.0005 else "less than 0.1%"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The recommended configuration at one worker count. Times in seconds.
@@ -253,7 +258,7 @@ class Tuning:
                 else f"{show_share(-worst.gain)} more time than the default: the limits cost more than tuning gains."
             )
         if not self.improvement:
-            return f"Keep the default: tuning would save only {max(best.gain, 0):.2%}{where}."
+            return f"Keep the default: tuning would save {little(best.gain)}{where}."
         saved = f"{show_share(best.gain)} less time than the default{where}"
         if best.left < PROVEN:
             return f"{saved}. Optimal: {self._rules}, no schedule is faster (to within {PROVEN:.2%})."

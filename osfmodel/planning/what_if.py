@@ -39,7 +39,7 @@ def _require_factor(value: float, what: str) -> None:
 class WhatIf:
     """Several changes; the defaults change nothing.
 
-    bandwidth, latency: of the network, see :func:`faster_network`
+    bandwidth, latency: of the network, see :func:`faster_network`; a number is a factor
     compute:      speed of the device, as a multiple of the present one
     compression:  the way gradients are sent, see :func:`compressed`
     accumulate:   micro-batches per iteration
@@ -61,6 +61,9 @@ class WhatIf:
         return brief(self, self.words or "no change")
 
     def __post_init__(self) -> None:
+        for name in ("bandwidth", "latency"):
+            if isinstance(factor := getattr(self, name), (int, float)):
+                object.__setattr__(self, name, Change(factor))
         Network(self.bandwidth, self.latency)
         _require_factor(self.compute, "the factor on compute")
         compression_called(self.compression)

@@ -154,6 +154,12 @@ def test_a_table_with_more_bandwidth_lies_between_its_start_up_and_itself(times,
         assert after <= before * (1 + 1e-12)
 
 
+def test_a_number_is_a_factor_on_the_network():
+    assert WhatIf(bandwidth=0.5, latency=2) == WhatIf(bandwidth=Change(0.5), latency=Change(2))
+    with pytest.raises(UsageError, match="--bandwidth: it must be above 0"):
+        WhatIf(bandwidth=0)
+
+
 def test_only_the_network_between_nodes_changes():
     both = Cluster("h", "hierarchical", 4, between_nodes=Link(5e-5, 1e-9), in_node=Link(1e-6, 1e-11))
     better = faster_network(both, Change(2), Change(0.5))

@@ -41,8 +41,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def place_files(page: Path, folder: Path) -> None:
     """Write the files that a page shows, and link the recorded traces that examples explain."""
-    if not (folder / EXPLAINED.name).exists():
-        (folder / EXPLAINED.name).symlink_to(EXPLAINED)
+    for link in (folder / EXPLAINED.name, folder / EXPLAINED.relative_to(ROOT)):
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(EXPLAINED)
     for name, text in FILE.findall(page.read_text(encoding="utf-8")):
         (folder / name).write_text(text, encoding="utf-8")
 

@@ -194,8 +194,8 @@ def test_a_traced_job_is_held_against_its_own_buckets():
 @pytest.mark.parametrize(
     ("traced", "gain", "words"),
     [
-        (1.0, True, "Keep the buckets of the trace: tuning would save only 0.00%."),
-        (0.998, False, "Keep the buckets of the trace: tuning would save only 0.00%."),
+        (1.0, True, "Keep the buckets of the trace: tuning would save less than 0.1%."),
+        (0.998, False, "Keep the buckets of the trace: tuning would save less than 0.1%."),
         (2.0, True, "50% less time than with the buckets of the trace. As tuned."),
     ],
 )

@@ -116,7 +116,7 @@ class Tuned:
 
     def __init__(self, tuning: Tuning, lines: Lines) -> None:
         self.tuning, self.lines = tuning, lines
-        self.endings = lines.endings
+        self.endings, self.verdict = lines.endings, tuning.verdict
 
     def document(self) -> dict[str, Any]:
         tuning = self.tuning
