@@ -191,7 +191,7 @@ def _ll_bandwidth(generation: str, place: Placement) -> float:
 
 
 def _concave(values: Array) -> Array:
-    """The least concave function on GRID that is nowhere below ``values``."""
+    """The smallest concave function on GRID that is nowhere below ``values``."""
     hull: list[int] = []
     for i in range(len(GRID)):
         while len(hull) > 1 and _bends_up(values, hull[-2], hull[-1], i):
@@ -276,7 +276,7 @@ def rates(cluster: Cluster) -> str:
 
 
 DOUBTFUL = 2.0
-"""Least multiple of the usual network of a GPU that is questioned."""
+"""Minimum multiple of the usual network of a GPU that is questioned."""
 
 
 def has_network(cluster: Cluster) -> bool:

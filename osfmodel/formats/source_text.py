@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 
 LONGEST_QUOTE = 120
 LARGEST_TABLE = 2_000_000
-"""Most cells of a table: each takes some hundred bytes of memory while it is read."""
+"""Maximum number of cells of a table: each takes some hundred bytes of memory while it is read."""
 Noun = Workload | Cluster | Measurement
 """Data that a file may hold."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
@@ -80,7 +80,7 @@ class Text:
         try:
             yield from self._rows(reader)
         except csv.Error as error:
-            raise self.fault(reader.line_num, str(error), "is no CSV") from None
+            raise self.fault(reader.line_num, str(error), "is not CSV") from None
 
     def _rows(self, reader: CsvReader) -> Iterator[tuple[int, dict[str, str]]]:
         header = [name.strip() for name in next(reader, [])]
@@ -105,7 +105,7 @@ class Text:
     def limit(self, line: int, cells: int) -> None:
         """Raise DataError if a table has more cells than any real one."""
         if cells > LARGEST_TABLE:
-            raise DataError(f"{self.unit} {line}: the table has more than {LARGEST_TABLE:,} cells, which none has")
+            raise DataError(f"{self.unit} {line}: the table has more than {LARGEST_TABLE:,} cells, the maximum")
 
     def column(self, line: int, row: Mapping[str, str], names: Sequence[str]) -> str:
         """The first of ``names`` that is a column of ``row``. Raises DataError if none is."""
@@ -136,7 +136,7 @@ class Text:
 class Files:
     """The files of one job: files, archives and folders of them by path, or texts in memory.
 
-    ``tell`` hears what is no fault, ``progress`` how many bytes of how many have been read.
+    ``tell`` receives remarks that are not errors; ``progress`` is called with the bytes read and the bytes in all.
     """
 
     paths: tuple[Path | Text, ...]
@@ -232,7 +232,7 @@ Kind = TypeVar("Kind")
 
 
 LARGEST_JSON = 8 * 2**20
-"""Most characters of JSON. Parsed, each byte can take some twenty of memory."""
+"""Maximum characters of JSON. Parsed, each byte can take some twenty of memory."""
 
 
 def parse(text: Text) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def parse_list(text: Text) -> list[Any]:
 def content(text: Text) -> bytes:
     """``text`` as bytes. Raises DataError if it is too large to be parsed."""
     if len(text.content) > LARGEST_JSON:
-        raise DataError(f"has more than {LARGEST_JSON >> 20} MiB of JSON, which no log or profile has")
+        raise DataError(f"has more than {LARGEST_JSON >> 20} MiB of JSON, the maximum for a log or a profile")
     return text.content.encode()
 
 

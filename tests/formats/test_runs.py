@@ -182,7 +182,7 @@ def test_rows_with_wrong_results_are_left_out_and_told():
     (cluster,), told = read(json_run(nwrong="17", okay="false"))
     assert cluster.tables[0].sizes == (2**21, 2**22)
     assert told[0] == "results[0]: has 17 wrong results and is left out"
-    assert told[1].startswith("out_of_bounds: is not okay")
+    assert told[1].startswith("out_of_bounds: nccl-tests reports a failure")
 
 
 @pytest.mark.parametrize(("counts", "said"), [(("0", "5"), "5"), (("3e+01", "N/A"), "3e+01")])
@@ -302,7 +302,7 @@ def test_an_empty_time_is_a_fault_of_its_line(row):
 
 
 def test_a_table_without_any_worker_count_and_times_of_two_units():
-    assert "no row that states its workers (n_gpus)" in refused("n_gpus,bytes,time_us\n,1024,20\n,2048,20\n")
+    assert "no row states its workers: fill the column n_gpus" in refused("n_gpus,bytes,time_us\n,1024,20\n,2048,20\n")
     mixed = "n_gpus,bytes,time_ms,inplace_time_us\n8,1024,20,19000\n8,2048,21,22000\n"
     assert read(mixed)[0][0].tables[0].times == pytest.approx((19e-3, 21e-3))
 

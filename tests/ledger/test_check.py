@@ -264,7 +264,7 @@ def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):
     assert CliRunner().invoke(main, ["check", path]).exit_code == 0
     result = CliRunner().invoke(main, ["check", path, "--tolerance", "0.5"])
     assert result.exit_code == 1
-    assert "nothing counts: repeats differ by more than 5%" in result.stderr
+    assert "no run counts: repeats differ by more than 5%" in result.stderr
 
 
 def test_a_run_says_which_ratios_are_inside_the_spread():
@@ -306,7 +306,7 @@ def test_only_what_was_run_alike_is_compared(tmp_path, live_workload):
 
 def test_a_scale_that_is_no_number_is_told(tmp_path, live_workload):
     (one,) = check([str(live_file(tmp_path, live_workload, {"ddp": [0.1]}, scale="fast"))])
-    assert "the scale 'fast' is no number" in one.rows[0].note
+    assert "the scale 'fast' is not a number" in one.rows[0].note
 
 
 def imported_job(tmp_path):

@@ -46,7 +46,7 @@ def test_a_place_is_what_the_launcher_says():
         ({"MASTER_PORT": "any"}, "MASTER_PORT is 'any': it must be a whole number"),
         ({"RANK": "4"}, "RANK is 4 and WORLD_SIZE 4: ranks go from 0"),
         ({"RANK": "-1"}, "RANK is -1 and WORLD_SIZE 4: ranks go from 0"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "osf {command} needs 2 ranks or more: there is 1"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "osf {command} needs at least 2 ranks, WORLD_SIZE is 1"),
     ],
 )
 def test_what_a_launcher_cannot_mean(command, changes, message):
@@ -62,7 +62,7 @@ def test_what_a_launcher_cannot_mean(command, changes, message):
         (PLACE, None, 8, ("nccl", "cuda:0")),
         (Place(9, 16, 1, "a:1"), "nccl", 8, ("nccl", "cuda:1")),
         (PLACE, "nccl", 0, "--backend nccl needs CUDA and a PyTorch with NCCL: use --backend gloo"),
-        (Place(9, 16, 8, "a:1"), None, 8, "rank 9 would need GPU 8, and this host has 8: start fewer ranks"),
+        (Place(9, 16, 8, "a:1"), None, 8, "rank 9 needs GPU 8, but this host has 8: start fewer ranks"),
     ],
 )
 def test_backend_and_device(monkeypatch, place, backend, gpus, found):
@@ -148,7 +148,7 @@ def test_a_torchrun_that_ended_before_the_watch_began_is_missed(ends, monkeypatc
     monkeypatch.setattr(ranks, "PARENT", -1)
     with Watchdog(2, 60) as watch:
         watch._thread.join(10)
-    assert ends == [(2, "torchrun ended without us while starting", 1)]
+    assert ends == [(2, "torchrun exited while starting, so this rank stops: see torchrun's own output", 1)]
 
 
 def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeypatch):

@@ -26,7 +26,7 @@ SEARCH_PATH = "OSFMODEL_PROFILES"
 HEAD = 65_536
 """Bytes at the start of a file that are searched for signs of its writer."""
 MOST_NEAR = 6
-"""Most profile names that are suggested for an unknown one that they contain."""
+"""Maximum number of profile names that are suggested for an unknown one that they contain."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
@@ -46,7 +46,7 @@ def load_plan(path: str | os.PathLike[str], workload: Workload | None = None) ->
     def decoded(content: bytes) -> Plan:
         if content.lstrip().startswith(b"{") and b'"buckets"' not in content:
             raise DataError(
-                "holds no plan (settings of a framework are none): osf tune ... --format json -o FILE has it"
+                "holds settings of a framework, not a plan: write the plan with osf tune ... --format json -o FILE"
             )
         plan = documents.decode_plan(content)
         if workload is not None:
@@ -76,7 +76,7 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no profile is")
+            raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, the maximum for a profile")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     try:

@@ -87,7 +87,7 @@ def _tell_how_it_ended(text: Text, document: dict[str, Any], points: list[Point]
     """Tell the user what failed, and whether the test was cut off."""
     for field, value in document.items():
         if isinstance(value, dict) and str(value.get("okay")).lower() == "false":
-            text.tell(f"{field}: is not okay: {value!s:.100}")
+            text.tell(f"{field}: nccl-tests reports a failure: {value!s:.100}")
     config = document.get("config")
     largest = _figure(config.get("maximum_bytes")) if isinstance(config, dict) else 0.0
     reached = max((point.size for point in points), default=0)
@@ -100,7 +100,7 @@ def _tell_how_it_ended(text: Text, document: dict[str, Any], points: list[Point]
 def _point(place: int, result: Any, workers: int, collective: str) -> Point:
     where = f"results[{place}]"
     if not isinstance(result, dict):
-        raise DataError(f"{where}: is no object")
+        raise DataError(f"{where}: is not a JSON object")
     measured = [_half(result, side).get("time") for side in SIDES]
     times = [time for time in measured if isinstance(time, int | float) and 0 < time < float("inf")]
     size = result.get("size")

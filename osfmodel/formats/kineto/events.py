@@ -42,7 +42,7 @@ METADATA = "M"
 NO_RAW = msgspec.Raw()
 LARGEST = 2.0**62
 MOST_NAMES = 2**16
-"""Most different names to remember; a trace with more has numbered them."""
+"""Maximum number of different names to remember; a trace with more has numbered them."""
 BEGINS = re.compile(r"\A\ufeff?\s*\{")
 EVENTS, PROPERTIES = re.compile(r'"traceEvents"\s*:\s*\['), re.compile(r'"deviceProperties"\s*:')
 SIGNS = re.compile(
@@ -110,7 +110,7 @@ class TraceFile:
     """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for people.
 
     ``checksum`` tells it from others of its name.
-    ``header`` is what stands beside the events, at first only before them; it is complete when they have ended.
+    ``header`` has the members beside the events, at first those before them; it is complete when the events end.
     """
 
     path: str
@@ -135,8 +135,8 @@ def read_events(
     """A trace for each rank's file in ``paths``: files, archives and folders of them, or texts in memory.
 
     keep:     (category, name) -> whether such events are wanted; asked once for each, unless they are very many
-    tell:     hears of files that are left out, and why
-    progress: hears (bytes read, bytes in all files) as they lie on disk, after each 16 KiB
+    tell:     receives a sentence on each file that is left out, with the reason
+    progress: called with (bytes read, bytes in all files), as they are on disk, after each 16 KiB
 
     Take the events of one trace to their end before the next. Raises DataError, which names file and event.
     """
@@ -244,18 +244,20 @@ def args_of(entry: RawEvent) -> Args:
 def _untyped(args: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(args)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # a number that no float holds, or bytes that are no text
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a number that no float holds, or bytes that are not text
         try:
             return DECODER.decode(bytes(args).decode("utf-8", "replace"))
         except ValueError:
-            raise DataError("holds a number of more digits than any has") from None
+            raise DataError("holds a number with too many digits") from None
 
 
 def _check_counts(args: Args) -> None:
     for name in COUNTS:
         count = getattr(args, name)
         if count is not None and not 0 <= count <= LARGEST_COUNT:
-            raise DataError(f"{SPELLINGS[name]!r} is {count!r:.60}, which is no count")
+            raise DataError(
+                f"{SPELLINGS[name]!r} is {count!r:.60}, which is not a whole number from 0 to {LARGEST_COUNT}"
+            )
 
 
 def _converted(parsed: Any) -> Args:
@@ -281,12 +283,12 @@ def _word(value: Any) -> str | None:
 
 
 def _whole(name: str, spelling: str, value: Any) -> int | None:
-    """A whole number; for args that are not checked, None if it is none."""
+    """A whole number; for args that are not checked, None if it is not one."""
     number = _number(value)
     if number == number // 1 and (0 <= number <= LARGEST_COUNT or name not in COUNTS):
         return value if isinstance(value, int) else int(number)
     if name in COUNTS:
-        raise DataError(f"{spelling!r} is {value!r:.60}, which is no count")
+        raise DataError(f"{spelling!r} is {value!r:.60}, which is not a whole number from 0 to {LARGEST_COUNT}")
     return None
 
 

@@ -21,12 +21,13 @@ SPECIAL = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4":
 SPARSE = "GNU.sparse"
 """Prefix of the keys of sparse files, which are not supported."""
 OUTSIDE = "its name leads out of the archive"
+SIZELESS = "is a damaged tar archive: the size of a file is not a number: pack it again"
 """Reason for skipping a file whose name is absolute or has ``..``, as ``tar -P`` keeps them."""
 LARGEST_HEADER = 2**16
-"""Most bytes of a file's extended header."""
+"""Maximum bytes of a file's extended header."""
 MOST_ENTRIES = 20_000
 LONGEST_NAME = 200
-"""Most characters of a name to show."""
+"""Maximum characters of a name to show."""
 
 
 def is_tar(start: bytes) -> bool:
@@ -82,14 +83,14 @@ class TarHeader:
 def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tuple[str, Body]]:
     """(name, content) of each regular file; the rest of a file is skipped when the next is asked for.
 
-    Links, devices and names that lead out of the archive are told of and left out. Raises DataError for an archive
+    Links, devices and names that lead out of the archive are reported and left out. Raises DataError for an archive
     that is damaged, cut off, holds a file twice, more entries than any job has, or only files whose names lead out.
     """
     archive, seen, outside = Bytes(pieces), set[str](), 0
     for number, entry in enumerate(_entries(archive), 1):
         name, left = shown(entry.name), entry.size
         if number > MOST_ENTRIES:
-            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
+            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, the maximum")
         if reason := _unread(entry):
             tell(f"{name}: left out: {reason}")
             outside += reason == OUTSIDE
@@ -131,7 +132,7 @@ def _entries(archive: Bytes) -> Iterator[TarHeader]:
     while header := _header(archive):
         number += 1
         if number > 4 * MOST_ENTRIES:
-            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
+            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, the maximum")
         entry.kind, entry.name, entry.size = header[KIND], _name(header), _number(header[SIZE])
         if entry.kind in (EXTENDED, GLOBAL, LONG_NAME, LONG_LINK):
             entry.said |= _extended(archive, entry)
@@ -178,20 +179,20 @@ def _number(text: bytes) -> int:
     except ValueError:
         size = -1
     if size < 0:
-        raise DataError("is a damaged tar archive: the size of a file is no number")
+        raise DataError(SIZELESS)
     return size
 
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise DataError("is a damaged tar archive: the size of a file is no number")
+        raise DataError(SIZELESS)
     return int(text)
 
 
 def _extended(archive: Bytes, entry: TarHeader) -> dict[str, bytes]:
     """The ``path``, ``size`` and sparse keys of an extended header, for the next file."""
     if entry.size > LARGEST_HEADER:
-        raise DataError(f"is a tar archive with a header of {entry.size:,} bytes, which none has")
+        raise DataError(f"is a tar archive with a header of {entry.size:,} bytes: the maximum is {LARGEST_HEADER:,}")
     content = b"".join(Body(archive, "a header", entry.size))
     _skip(archive, "a header", -entry.size % BLOCK)
     if entry.kind == LONG_NAME:

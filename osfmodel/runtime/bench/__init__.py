@@ -24,12 +24,12 @@ FLOAT = 4
 """Bytes of the elements that are sent, float32."""
 WARM_UPS = 2
 LEAST = 5
-"""Least repeats at each size, however long they take."""
+"""Minimum number of repeats at each size, however long they take."""
 POINT_SECONDS = 4.0
 """Seconds of further repeats at each size; a slow network gets fewer repeats."""
 SEVERAL_SECONDS = 2.0
 LEAST_SEVERAL = 3
-"""Least repeats of several at once, which take longer."""
+"""Minimum number of repeats of several at once, which take longer."""
 FLIGHT_EVERY = 4
 """Step through the sizes for more than two collectives at once on as many channels: every fourth is measured."""
 
@@ -63,7 +63,7 @@ class BenchRequest(NamedTuple):
 
 
 def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:
-    """Measure, and fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
+    """Measure, and fill ``findings``; ``tell`` receives the progress. Raises RuntimeError as torch does."""
     findings.threads = threads_of(job.backend)
     offered = []
     for collective in request.collectives:
@@ -84,7 +84,7 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     findings.sparse = selecting(job)
-    tell(f"choosing what sparse buckets send {findings.sparse['select'] * 1e12:.0f} ps/B and what comes with it")
+    tell(f"choosing the entries of sparse buckets {findings.sparse['select'] * 1e12:.0f} ps/B, and their other work")
     if request.compute != "none":
         _slowing(job, request, findings)
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")

@@ -1,4 +1,4 @@
-"""Admission to the executor: models and plans that it can carry out, equal on all ranks and not averaged already."""
+"""Admission to the executor: models and plans that it can run, equal on all ranks and not averaged already."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
     if any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("the plan has release times, a framework's clock, which the executor does not have")
     if len({tensor.device for tensor in parameters.values()}) > 1:
-        raise UsageError("the parameters are on several devices: one for each rank can be trained")
+        raise UsageError("the parameters are on several devices: put them on one device for each rank")
     if plan.forward_overlap:
         deferral.require_possible(model, optimizer, parameters.values())
     if plan.sparse and unused:
@@ -66,7 +66,9 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
 
 def _require_released(optimizer: Any, plan: Plan, parameters: dict[str, Any], unused: bool) -> None:
     if plan.split:
-        raise PlanError("the plan splits all-reduces, whose gathers follow backward, and releases gradients in it")
+        raise PlanError(
+            "the plan releases gradients in backward, but its split all-reduces end after it: drop split or release"
+        )
     if unused:
         raise UsageError("a plan that releases gradients updates every parameter in each step: leave unused=True out")
     require_separate(optimizer, parameters.values(), "release")
@@ -80,7 +82,7 @@ def require_untrained(model: Any, parameters: dict[str, Any]) -> None:
 
     if any(TRAINED.get(id(tensor)) is tensor for tensor in parameters.values()):
         raise UsageError("an executor trains these parameters already: close() it first")
-    gc.collect()  # what is gone but for a cycle is no wrapper any more
+    gc.collect()  # what is gone but for a cycle is not a wrapper any more
     for thing in gc.get_objects():
         if issubclass(type(thing), DistributedDataParallel) and thing.module is model:
             raise UsageError("DistributedDataParallel wraps this model already: execute() takes its place")
@@ -124,11 +126,11 @@ def _agree(plan: Plan, rows: Sequence[str], unused: bool, fault: OsfError | None
         for what, one, other in zip(("plan", "model", "setting of unused"), found[0][1], digests, strict=True):
             if one != other:
                 which = _difference(rows, rank) if what == "model" else ""
-                raise PlanError(f"rank {rank} has another {what} than rank 0{which}: give all ranks the same")
+                raise PlanError(f"rank {rank} has a {what} different from rank 0's{which}: give all ranks the same")
 
 
 def _difference(rows: Sequence[str], rank: int) -> str:
-    """The first row in which a rank differs from rank 0; every rank asks."""
+    """The first row in which a rank differs from rank 0. Collective: every rank must call it."""
     import torch.distributed as dist
 
     found: list[Any] = [None] * dist.get_world_size()
@@ -140,8 +142,8 @@ def _difference(rows: Sequence[str], rank: int) -> str:
 
 
 SHARDED = {
-    "FullyShardedDataParallel": "FSDP (HSDP, where it shards inside nodes only)",
-    "FSDPModule": "FSDP2 (HSDP, where its mesh has two dimensions), made by fully_shard",
+    "FullyShardedDataParallel": "FSDP or HSDP",
+    "FSDPModule": "FSDP2 or HSDP (fully_shard)",
     "DeepSpeedEngine": "DeepSpeed",
 }
 """Classes whose models communicate by themselves, and their names for users."""

@@ -25,13 +25,13 @@ BESIDE = 4
 PIECES = 8
 """Tensors in a fused message when its copies are measured."""
 IDLE = 1.0
-"""Seconds in which the loop runs without anything to do."""
+"""Seconds for which the loop runs idle."""
 
 Tell = Callable[..., None]
 
 
 def main() -> None:
-    """Carry out the first line of the standard input."""
+    """Run the first line of the standard input."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a model prints is not an answer
 
@@ -82,7 +82,9 @@ def train(
     behind = dict(named)
     strange = next((name for group in groups for name in group if name not in behind), None)
     if strange is not None:
-        raise DataError(f"the model has no tensor {strange!r}, which the plan sends: is it of another profile?")
+        raise DataError(
+            f"the model has no tensor {strange!r}, which the plan sends: use a plan made for this model's profile"
+        )
     grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
     sent = hvd.Compression.fp16 if compression == FP16 else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)

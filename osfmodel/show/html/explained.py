@@ -41,9 +41,9 @@ FILLS = {
 }
 """CSS classes of each part of a step, drawn one on top of the other."""
 ROWED = 64
-"""Most ranks that are drawn; the table lists all."""
+"""Maximum number of ranks that are drawn; the table lists all."""
 MOST = 500
-"""Most messages that are listed, so that a page stays below 1 MB."""
+"""Maximum number of messages that are listed, so that a page stays below 1 MB."""
 LANE, BAR = 26, 18
 """Pixels: from one bar to the next, and of a bar."""
 
@@ -134,7 +134,8 @@ def _messages(one: Explanation) -> Iterable[Markup]:
     stroke = "A stroke is where the gradients of a message were ready, the bar where it was under way."
     words = f"{whose_messages(one)} {stroke}".lstrip()
     if len(one.buckets) > len(shown):
-        words += f" These are the {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
+        words += f" These are the {len(shown)} of {len(one.buckets)} messages with the most exposed time; "
+        words += "for all: --format csv."
     yield element("p", words, class_="note")
 
 

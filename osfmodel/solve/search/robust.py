@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
 PENALTY = 1000.0
 MOST_TRIES = 20_000
-"""Most plans to price before the search stops."""
+"""Maximum number of plans to price before the search stops."""
 
 
 def robust_ends(
@@ -83,7 +83,7 @@ def _descend(
     is_allowed: Callable[[tuple[int, ...]], bool],
     count: int,
 ) -> tuple[int, ...]:
-    """The first improvement, again and again, until there is none."""
+    """The ends after taking the first improvement repeatedly, until there is none."""
     value, tries, improved = value_of(ends), 0, True
     while improved and tries < MOST_TRIES:
         improved = False
