@@ -46,7 +46,7 @@ MANY = (
     ("merged", "overlap"),
     ("mingled", "all"),
 )
-"""Each family of plans, and the rules that it is carried out under, in the longer trainings."""
+"""Each family of plans, and the rules that it is run under, in the longer trainings."""
 
 
 class Small(nn.Module):

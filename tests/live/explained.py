@@ -79,7 +79,7 @@ MENDED = {
     "input-stall+input": replace(CASES["input-stall"], stall=0.0),
     "find-unused+static-graph": replace(CASES["find-unused"], reverse=False),
 }
-"""Cases with a remedy of ``osf explain`` carried out, by the names of both."""
+"""Cases with a remedy of ``osf explain`` applied, by the names of both."""
 TELLING = ("AccumulateGrad", "reducer", "c10d", "Backward")
 """Operations that are kept in stored traces although others contain them."""
 ARGUMENTS = ("Input Dims", "Input type", "name", "labels", "Fwd thread id", "Sequence number", "sort_index")

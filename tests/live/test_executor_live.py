@@ -125,9 +125,9 @@ def test_what_does_not_go_together_is_refused_on_every_rank(healthy):
     one, other = (rank["refusals"] for rank in healthy)
     assert one == other
     for what, words in {
-        "other plans": "PlanError: rank 1 has another plan than rank 0",
-        "other rules": "PlanError: rank 1 has another plan than rank 0",
-        "models": "PlanError: rank 1 has another model than rank 0",
+        "other plans": "PlanError: rank 1 has a plan different from rank 0's",
+        "other rules": "PlanError: rank 1 has a plan different from rank 0's",
+        "models": "PlanError: rank 1 has a model different from rank 0's",
         "unused": "PlanError: rank 1 has another setting of unused than rank 0",
         "wrong on one": "PlanError: rank 1: the plan sends 0 bytes of 'head.bias', whose gradient has 20",
         "short": "PlanError: rank 0: the plan sends 0 bytes of 'head.bias', whose gradient has 20",
@@ -154,7 +154,9 @@ def test_loops_that_go_wrong_are_told(healthy):
             assert told[f"lacking {rule}"].startswith("UsageError: 9 parameters got no gradient in backward, 'stem.0.w")
         for rule in ("overlap", "all"):
             for what in ("twice", "kept"):
-                assert told[f"{what} {rule}"].startswith("UsageError: the gradient of 'head.bias' of the step before")
+                assert told[f"{what} {rule}"].startswith(
+                    "UsageError: the gradient of 'head.bias' from the previous step"
+                )
             for what in ("looked_at", "early", "zeroed", "zeroed_in_place"):
                 assert told[f"{what} {rule}"].startswith("UsageError: gradients are still under way")
             assert told[f"stepped_twice {rule}"].startswith("UsageError: step() was called twice")
@@ -191,7 +193,7 @@ OWN = {
     "hang": "JobError: lost another worker while waiting for the collective of bucket",
     "lack": "UsageError: 9 parameters got no gradient in backward, 'stem.0.weight' the first",
     "zero": "UsageError: gradients are still under way while forward overlaps communication",
-    "twice": "UsageError: the gradient of 'head.bias' of the step before is still in place",
+    "twice": "UsageError: the gradient of 'head.bias' from the previous step was not cleared",
     "stepped": "UsageError: step() was called twice",
 }
 """Messages to rank 1 about its own fault."""

@@ -1,4 +1,4 @@
-"""osf run with plans that the executor carries out, beside DDP, with two ranks on gloo."""
+"""osf run with plans that the executor runs, beside DDP, with two ranks on gloo."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_what_ddp_cannot_form_names_the_executor(tiny, tmp_path):
     for name, wanted in {"cut.json": "2 channels and tensors cut", "backwards.json": "in another order"}.items():
         for one in ranks(["run", "tiny.json", "--plan", name, *SHORT, "-o", "run.json"], 2, tmp_path):
             assert one.code == 1
-            assert "DDP cannot carry out plan" in one.stderr
+            assert "DDP cannot run plan" in one.stderr
             assert wanted in one.stderr
             assert "--executor runtime can" in one.stderr
             assert len(one.stderr.strip().splitlines()) == 1
@@ -122,7 +122,7 @@ def test_what_the_executor_cannot_do_is_said_by_every_rank(tiny, tmp_path):
     osf.save(replace(plain, workload="else"), tmp_path / "else.json")
     words = ["run", "tiny.json", "--executor", "runtime", *SHORT, "--plan", "wfbp", "-o", "run.json"]
     lines = {
-        "credit.json": "the executor cannot carry out plan 'runtime:credit.json': the plan sends by priority",
+        "credit.json": "the executor cannot run plan 'runtime:credit.json': the plan sends by priority",
         "else.json": "else.json: the plan is for workload 'else', not for 'tiny'",
     }
     for name, line in lines.items():

@@ -24,7 +24,7 @@ TWO = (
     "released", "memory", "recomputed", "resumed", "states", "refused", "wrong",
 )  # fmt: skip
 THREE = ("feedback", "conserved", "nonfinite")
-NO_NUMBER = "JobError: the gradient of 'first.weight' on rank 1 is no finite number"
+NO_NUMBER = "JobError: the gradient of 'first.weight' on rank 1 is NaN or infinite"
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +176,8 @@ def test_what_does_not_go_together_is_refused(two):
                 "mirror rate": "UsageError: rank 0: the learning rate of 'head.bias' is 0, and mirror weights divide",
                 "mirror partly": "UsageError: rank 0: 'second.bias' is in none of the optimizer's groups",
                 "mirror type": "UsageError: rank 0: 'head.bias' is bfloat16, too coarse for mirror weights",
-                "recompute name": "PlanError: rank 0: the plan recomputes 'nobody', which is no module",
-                "recompute root": "PlanError: rank 0: the plan recomputes '', which is no module",
+                "recompute name": "PlanError: rank 0: the plan recomputes 'nobody', which is not a module",
+                "recompute root": "PlanError: rank 0: the plan recomputes '', which is not a module",
                 "recompute nested": "PlanError: rank 0: the plan recomputes 'body' and in it 'body.linear1'",
                 "recompute twice": "PlanError: the plan names a segment to recompute twice",
             },

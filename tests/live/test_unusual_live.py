@@ -27,11 +27,12 @@ REFUSED = {
     "meta": "UsageError: rank 0: the buffer 'extra' has no values",
     "sparse": "UsageError: rank 0: the buffer 'extra' is sparse",
     "sizes": (
-        "PlanError: rank 1 has another model than rank 0 (the buffer 'extra', float32 of (3,); on rank 0 the buffer "
-        "'extra', float32 of (2,)): give all ranks the same"
+        "PlanError: rank 1 has a model different from rank 0's (the buffer 'extra', float32 of (3,); on rank 0 the "
+        "buffer 'extra', float32 of (2,)): give all ranks the same"
     ),
     "absent": (
-        "PlanError: rank 1 has another model than rank 0 (the buffer 'extra', float32 of (2,); on rank 0 nothing more)"
+        "PlanError: rank 1 has a model different from rank 0's (the buffer 'extra', float32 of (2,); on rank 0 "
+        "nothing more)"
     ),
     "shared": "UsageError: 'middle.bias' got a second gradient in one backward, as where reentrant checkpoints share",
     "copied": "ValueError: UsageError: the model is copied or saved as a whole while forward overlap puts updates off",

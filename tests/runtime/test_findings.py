@@ -197,7 +197,7 @@ def test_a_cluster_says_what_was_not_measured():
     poor = found(together={}, queues={}, slowdown=None, left_out=["no all_gather: none here"])
     cluster = cluster_of(poor, SURROUNDINGS, "mine")
     assert (cluster.in_flight, cluster.contention, cluster.effects.compute_slowdown) == (2, (), 0)
-    for word in ("as the library says", "slowing of computation was not measured", "no all_gather: none here"):
+    for word in ("as the library says", "compute_slowdown not measured", "no all_gather: none here"):
         assert word in cluster.source.conditions
     other = cluster_of(found(queues={1: (1.0, 2.0)}), SURROUNDINGS, "mine").source.conditions
     assert "1 in flight in one queue, as 1 of 1 sizes show (the library says 2)" in other

@@ -46,7 +46,7 @@ def test_a_place_is_what_the_launcher_says():
         ({"MASTER_PORT": "any"}, "MASTER_PORT is 'any': it must be a whole number"),
         ({"RANK": "4"}, "RANK is 4 and WORLD_SIZE 4: ranks go from 0"),
         ({"RANK": "-1"}, "RANK is -1 and WORLD_SIZE 4: ranks go from 0"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "osf {command} needs 2 ranks or more: there is 1"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "osf {command} needs at least 2 ranks, WORLD_SIZE is 1"),
     ],
 )
 def test_what_a_launcher_cannot_mean(command, changes, message):
@@ -148,7 +148,7 @@ def test_a_torchrun_that_ended_before_the_watch_began_is_missed(ends, monkeypatc
     monkeypatch.setattr(ranks, "PARENT", -1)
     with Watchdog(2, 60) as watch:
         watch._thread.join(10)
-    assert ends == [(2, "torchrun ended without us while starting", 1)]
+    assert ends == [(2, "torchrun exited while starting, so this rank stops: see torchrun's own output", 1)]
 
 
 def test_a_saving_that_fails_changes_nothing_and_is_not_done_twice(ends, monkeypatch):

@@ -98,8 +98,8 @@ def test_a_launcher_that_does_not_tell_of_hosts_has_one_rank_on_each():
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        ([(0, 2), (1, 2), (0, 2)], "rank 0 has LOCAL_RANK 0 and LOCAL_WORLD_SIZE 2 of 3 ranks: Horovod needs hosts"),
-        ([(0, 2), (1, 2), (0, 1), (0, 1)], "rank 2 has LOCAL_RANK 0 and LOCAL_WORLD_SIZE 1 of 4 ranks"),
+        ([(0, 2), (1, 2), (0, 2)], "rank 0 has LOCAL_RANK 0 and LOCAL_WORLD_SIZE 2, WORLD_SIZE 3: Horovod needs"),
+        ([(0, 2), (1, 2), (0, 1), (0, 1)], "rank 2 has LOCAL_RANK 0 and LOCAL_WORLD_SIZE 1, WORLD_SIZE 4"),
         ([(0, 0)], "LOCAL_WORLD_SIZE 0"),
         ([(0, 2), (1, 2), (2, 2), (3, 2)], "rank 2 has LOCAL_RANK 2 and LOCAL_WORLD_SIZE 2: .* that would be 0"),
         ([(0, 2), (0, 2), (1, 2), (1, 2)], "rank 1 has LOCAL_RANK 0 .* host by host, so that would be 1"),

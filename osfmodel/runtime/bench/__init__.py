@@ -24,12 +24,12 @@ FLOAT = 4
 """Bytes of the elements that are sent, float32."""
 WARM_UPS = 2
 LEAST = 5
-"""Least repeats at each size, however long they take."""
+"""Minimum number of repeats at each size, however long they take."""
 POINT_SECONDS = 4.0
 """Seconds of further repeats at each size; a slow network gets fewer repeats."""
 SEVERAL_SECONDS = 2.0
 LEAST_SEVERAL = 3
-"""Least repeats of several at once, which take longer."""
+"""Minimum number of repeats of several at once, which take longer."""
 FLIGHT_EVERY = 4
 """Step through the sizes for more than two collectives at once on as many channels: every fourth is measured."""
 

@@ -17,16 +17,16 @@ from osfmodel.entities.source import NO_GPU, Source
 from osfmodel.runtime.bench.copies import Copies
 
 TRANSFER = 0.5
-"""Least fraction of a time that is transfer for fitting a gain: start-ups say nothing about the network."""
+"""Minimum fraction of a time that is transfer for fitting a gain: start-ups say nothing about the network."""
 PHASES = 2
-"""Least phases of a collective: an all-reduce scatters sums and gathers them, in more steps with more ranks."""
+"""Minimum number of phases of a collective: an all-reduce scatters sums and gathers them; more ranks, more phases."""
 OVERRULED = 0.75
 """Fraction of queues that must agree on a smaller number of collectives in flight to overrule the library's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSize:
-    """Median seconds of the slowest rank, the interquartile range as a part of it, and the number of repeats."""
+    """Median seconds of the slowest rank, the interquartile range as a fraction of it, and the number of repeats."""
 
     time: float
     spread: float
@@ -268,7 +268,7 @@ def _simultaneity(findings: Findings) -> str:
 
 def _slowing(findings: Findings) -> str:
     if findings.slowdown is None:
-        return "the slowing of computation was not measured"
+        return "compute_slowdown not measured"
     return f"compute_slowdown {findings.slowdown:+.1%} measured on {findings.slowed} beside continuous all-reduces"
 
 

@@ -10,7 +10,7 @@ from osfmodel.entities.workload import Workload
 from osfmodel.solve.caps import DDP_LIMITS, bucket_layout
 
 SPACING = 1.25
-"""Least ratio between sizes that are both measured: between closer ones a line is as good."""
+"""Minimum ratio between sizes that are both measured: between closer ones a line is as good."""
 CAPS = tuple(1 << power for power in range(20, 28))
 """Limits on buckets, 1 to 128 MiB, whose bucket sizes are measured for a workload, besides DDP's default."""
 

@@ -1,4 +1,4 @@
-"""Carry out any plan in an ordinary PyTorch training loop. Two lines::
+"""Run any plan in an ordinary PyTorch training loop. Two lines::
 
     plan = osf.load_plan("plan.json")
     executor = execute(model, optimizer, plan)

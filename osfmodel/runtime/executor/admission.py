@@ -1,4 +1,4 @@
-"""Admission to the executor: models and plans that it can carry out, equal on all ranks and not averaged already."""
+"""Admission to the executor: models and plans that it can run, equal on all ranks and not averaged already."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def require_untrained(model: Any, parameters: dict[str, Any]) -> None:
 
     if any(TRAINED.get(id(tensor)) is tensor for tensor in parameters.values()):
         raise UsageError("an executor trains these parameters already: close() it first")
-    gc.collect()  # what is gone but for a cycle is no wrapper any more
+    gc.collect()  # what is gone but for a cycle is not a wrapper any more
     for thing in gc.get_objects():
         if issubclass(type(thing), DistributedDataParallel) and thing.module is model:
             raise UsageError("DistributedDataParallel wraps this model already: execute() takes its place")
@@ -124,11 +124,11 @@ def _agree(plan: Plan, rows: Sequence[str], unused: bool, fault: OsfError | None
         for what, one, other in zip(("plan", "model", "setting of unused"), found[0][1], digests, strict=True):
             if one != other:
                 which = _difference(rows, rank) if what == "model" else ""
-                raise PlanError(f"rank {rank} has another {what} than rank 0{which}: give all ranks the same")
+                raise PlanError(f"rank {rank} has a {what} different from rank 0's{which}: give all ranks the same")
 
 
 def _difference(rows: Sequence[str], rank: int) -> str:
-    """The first row in which a rank differs from rank 0; every rank asks."""
+    """The first row in which a rank differs from rank 0. Collective: every rank must call it."""
     import torch.distributed as dist
 
     found: list[Any] = [None] * dist.get_world_size()
@@ -140,8 +140,8 @@ def _difference(rows: Sequence[str], rank: int) -> str:
 
 
 SHARDED = {
-    "FullyShardedDataParallel": "FSDP (HSDP, where it shards inside nodes only)",
-    "FSDPModule": "FSDP2 (HSDP, where its mesh has two dimensions), made by fully_shard",
+    "FullyShardedDataParallel": "FSDP or HSDP",
+    "FSDPModule": "FSDP2 or HSDP (fully_shard)",
     "DeepSpeedEngine": "DeepSpeed",
 }
 """Classes whose models communicate by themselves, and their names for users."""

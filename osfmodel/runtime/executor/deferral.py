@@ -23,8 +23,8 @@ EARLY = (
     "with set_to_none=True"
 )
 AGAIN = (
-    "the gradient of {} of the step before is still in place: with forward overlap call step() after each backward and "
-    "zero_grad() after each step, or put no_sync() around all but the last backward"
+    "the gradient of {} from the previous step was not cleared: with forward overlap, call step() after each backward "
+    "and zero_grad() after each step, or put no_sync() around all but the last backward"
 )
 STALE = (
     "{} was used in forward before it was updated, by a forward that ran before step(), or where PyTorch does not show "

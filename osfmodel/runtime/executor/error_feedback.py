@@ -2,7 +2,7 @@
 
 Of each tensor the entries of the largest magnitude are sent, each with its place; what is not sent is kept, so that it
 is sent later (error feedback).
-All that is sent of a bucket is one message of bytes: the values, in the type of the gradients, and the places, int32
+All that is sent of a bucket is one message of bytes: the values, in the type of the gradients, and the indices, int32
 unless a tensor has more elements than that counts; the wider of the two first, so that both are aligned.
 """
 
@@ -210,11 +210,11 @@ class Packing:
                     yield rank, number
 
     def _rows(self, whole: Any, number: int) -> list[Any]:
-        """Values and places of a tensor, one row for each rank."""
+        """Values and indices of a tensor, one row for each rank."""
         first, last = self._ends[number] - self.counts[number], self._ends[number]
         return [self._section(whole, kind)[:, first:last] for kind in self._types]
 
     def _section(self, whole: Any, kind: Any) -> Any:
-        """All values, or all places, one row for each rank."""
+        """All values, or all indices, one row for each rank."""
         first, last = self._sections[kind]
         return whole.view(-1, self.bytes)[:, first:last].view(kind)

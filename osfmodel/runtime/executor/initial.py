@@ -55,7 +55,7 @@ def _named(model: Any) -> list[tuple[str, str, Any]]:
 
 
 def _shares(tensor: Any) -> bool:
-    """Whether elements share memory by a stride of 0, or because they are more than the places that they span."""
+    """Whether elements share memory by a stride of 0, or because they are more than the memory cells that they span."""
     places = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return bool(tensor.numel() > min(places, _once(tensor).numel()) and tensor.numel())
 

@@ -1,4 +1,4 @@
-"""Find the places of the entries of largest magnitude, in pieces that caches hold.
+"""Find the indices of the entries of largest magnitude, in pieces that caches hold.
 
 A sample says below which threshold most of a large tensor lies. The rest is gathered piece by piece and
 searched alone, so that the time is in proportion to the elements, several times as short as a search of all, and no
@@ -21,7 +21,7 @@ Magnitudes: TypeAlias = Callable[[slice], Any]
 
 
 def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
-    """Places of the ``count`` largest of ``elements`` elements.
+    """Indices of the ``count`` largest of ``elements`` elements.
 
     NaN counts as infinite, so that it does not stay hidden.
     """
@@ -37,8 +37,8 @@ def largest(magnitudes: Magnitudes, elements: int, count: int) -> Any:
 
 
 def _candidates(magnitudes: Magnitudes, elements: int, count: int) -> tuple[Any, Any]:
-    """Places and magnitudes of ``count`` elements or more, the largest among them; no places if they are all."""
-    step = (elements // SAMPLE) | 1  # odd, so that a sample meets all places of small kernels
+    """Indices and magnitudes of at least ``count`` elements, including the largest; indices None if all come."""
+    step = (elements // SAMPLE) | 1  # odd, so that a sample meets all positions of small kernels
     if step >= LEAST_STEP:
         sample = _numbers(magnitudes(slice(None, None, step)))
         rank = rank_of(count * sample.numel() / elements)
@@ -64,7 +64,7 @@ def _filled(places: Any, found: Any, count: int) -> tuple[Any, Any]:
 
 
 def _gathered(magnitudes: Magnitudes, elements: int, threshold: Any) -> tuple[Any, Any]:
-    """Places and magnitudes of all that reach the threshold, or of more than half of all if most do.
+    """Indices and magnitudes of all that reach the threshold, or of more than half of all if most do.
 
     With a threshold of 0, of all above it, since a sparse gradient (an embedding's) is 0 nearly everywhere.
     """
@@ -87,7 +87,7 @@ def rank_of(expected: float) -> int:
 
 
 def _beyond(magnitudes: Magnitudes, first: int, threshold: Any) -> tuple[Any, Any]:
-    """Places and magnitudes of the elements of one piece that reach the threshold."""
+    """Indices and magnitudes of the elements of one piece that reach the threshold."""
     part = _numbers(magnitudes(slice(first, first + PIECE)))
     places = ((part >= threshold) & (part > 0)).nonzero().view(-1)
     return places + first, part[places]

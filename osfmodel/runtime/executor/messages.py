@@ -239,8 +239,9 @@ class SparseMessage(Message):
         """Add up the entries of all ranks, which have arrived. Raises JobError if one is not a finite number."""
         for rank, number in self.packing.faults(self.buffer):
             raise JobError(
-                f"the gradient of {self.pieces[number].gradient.name!r} on rank {rank} is no finite number, nor is "
-                "what its sparse bucket has not sent: start again from a checkpoint, with a lower learning rate, say"
+                f"the gradient of {self.pieces[number].gradient.name!r} on rank {rank} is NaN or infinite, and so is "
+                "the unsent rest of its sparse bucket: start again from a checkpoint, for example with a lower "
+                "learning rate"
             )
         for number, piece in enumerate(self.pieces):
             piece.gradient.value = self.packing.mean(self.buffer, number, piece.gradient.like)

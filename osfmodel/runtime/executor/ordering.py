@@ -21,7 +21,7 @@ def follow_gradients(
         node.register_hook(telling(partial(ready, gradient))) for node, gradient in zip(nodes, gradients, strict=True)
     ]
     bare = [gradient for gradient in gradients if gradient.released or gradient.unsent is not None]
-    # What stands in for these in backward has no memory that a second gradient could be added to.
+    # The replacement of these in backward has no memory that a second gradient could be added to.
     handles += [gradient.parameter.register_hook(telling(gradient.require_first)) for gradient in bare]
     return nodes, handles
 

@@ -20,7 +20,10 @@ def require_recomputable(model: Any, names: Sequence[str]) -> None:
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in names:
         if not name or name not in modules:
-            raise PlanError(f"the plan recomputes {name!r}, which is no module inside the model")
+            raise PlanError(
+                f"the plan recomputes {name!r}, which is not a module inside the model: name it as "
+                "model.named_modules() does"
+            )
     for number, name in enumerate(names):
         inside = set(modules[name].modules())
         for other in (*names[:number], *names[number + 1 :]):

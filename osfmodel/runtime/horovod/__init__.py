@@ -41,9 +41,9 @@ def require_horovod(command: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HorovodTurns:
-    """Environment of turns: this rank, and its time limits.
+    """Runs tasks under Horovod, each in a fresh process on every rank.
 
-    limit: seconds for each collective of Horovod's over gloo
+    limit: seconds per gloo collective
     """
 
     place: Place
@@ -166,7 +166,7 @@ def error_of(failed: Sequence[tuple[int, Failure]], doing: str) -> OsfError:
 
 
 def require_even(places: Sequence[tuple[int, int]]) -> None:
-    """Raise UsageError unless all hosts have equally many ranks; ``places``: (local rank, ranks on its host).
+    """Raise UsageError unless all hosts have the same number of ranks; ``places``: (local rank, ranks on its host).
 
     With one rank on a host its local rank does not matter: a launcher that does not tell of hosts gives the rank.
     """
@@ -174,7 +174,10 @@ def require_even(places: Sequence[tuple[int, int]]) -> None:
     for rank, (local, per_host) in enumerate(places):
         said = f"rank {rank} has LOCAL_RANK {local} and LOCAL_WORLD_SIZE {per_host}"
         if per_host != usual or per_host < 1 or world % per_host:
-            raise UsageError(f"{said} of {world} ranks: Horovod needs hosts with equally many ranks")
+            raise UsageError(
+                f"{said}, WORLD_SIZE {world}: Horovod needs the same number of ranks on every host; use one "
+                "--nproc-per-node everywhere"
+            )
         if per_host > 1 and local != rank % per_host:
             raise UsageError(
                 f"{said}: Horovod needs ranks to be counted host by host, so that would be {rank % per_host}"

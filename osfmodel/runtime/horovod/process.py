@@ -31,7 +31,7 @@ Tell = Callable[..., None]
 
 
 def main() -> None:
-    """Carry out the first line of the standard input."""
+    """Run the first line of the standard input."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a model prints is not an answer
 

@@ -101,7 +101,7 @@ def _series(asked: RunRequest, settings: TrainingSettings, workload: Workload, l
 def loop_of(name: str, make: Callable[[str], Plan], workload: Workload, pricing: Pricing) -> Loop:
     """The settings for a plan's name: its own (``horovod:64MiB,5ms``), or those of a plan's groups.
 
-    Raises PlanError for a plan that Horovod cannot carry out.
+    Raises PlanError for a plan that Horovod cannot run.
     """
     if CONFIG_TARGETS.get(name) is horovod.TARGET:
         return Loop()

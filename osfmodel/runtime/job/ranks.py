@@ -107,7 +107,10 @@ def place_of(environment: Mapping[str, str], command: str, least: int = 1) -> Pl
     if not 0 <= rank < world:
         raise UsageError(f"RANK is {rank} and WORLD_SIZE {world}: ranks go from 0 to WORLD_SIZE - 1")
     if world < least:
-        raise UsageError(f"osf {command} needs {least} ranks or more: there is {world}, with nobody to talk to")
+        raise UsageError(
+            f"osf {command} needs at least {least} ranks, WORLD_SIZE is {world}: start it with "
+            f"torchrun --nproc-per-node {least}"
+        )
     local = _whole(environment, "LOCAL_RANK") if environment.get("LOCAL_RANK") else rank
     per_host = _whole(environment, "LOCAL_WORLD_SIZE") if environment.get("LOCAL_WORLD_SIZE") else 1
     return Place(rank, world, local, f"{environment['MASTER_ADDR']}:{port}", per_host)
@@ -178,7 +181,8 @@ def require_agreement(what: str) -> None:
     dist.all_gather_object(found, what)
     other = [rank for rank, text in enumerate(found) if text != found[0]]
     if other:
-        raise UsageError(f"rank {other[0]} was asked for something else than rank 0: give all ranks the same arguments")
+        said = f"rank {other[0]} was started with different arguments from rank 0"
+        raise UsageError(f"{said}: give all ranks the same arguments")
 
 
 def explained(error: Exception, doing: str) -> JobError:
@@ -282,7 +286,7 @@ class Watchdog:
             if self.signalled and now - self.signalled[1] > GRACE:
                 self.end(self._stopped(self.signalled[0]), StoppedError.exit_code)
             if self._parent is not None and os.getppid() != self._parent:
-                self.end(f"torchrun ended without us while {self.doing}", 1)
+                self.end(f"torchrun exited while {self.doing}, so this rank stops: see torchrun's own output", 1)
             if now - self.last > self.patience:
                 waited = f"nothing went on for {show_time(self.patience)} while {self.doing}"
                 self.end(str(self.stuck or f"{waited}: another worker or the network is stuck"), 1)

@@ -48,7 +48,7 @@ WORKLOAD, CLUSTER, TUNED, EXECUTED_PLAN, RUNS, PLAN, CONFIG = (
 )  # fmt: skip
 PARTIAL = "cluster.partial.json"
 LITTLE = 0.01
-"""Predicted gain, as a part of the default's time, below which a note says that there is little to gain."""
+"""Predicted gain, as a fraction of the default's time, below which a note says that there is little to gain."""
 KEPT = """\
 # {verdict}
 from torch.nn.parallel import DistributedDataParallel as DDP

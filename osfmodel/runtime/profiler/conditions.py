@@ -105,7 +105,7 @@ def gpu_of(device: Any) -> str:
 
 
 def other_threads(workload: Workload, device: str) -> str:
-    """A sentence if a profile from a CPU was measured with another number of threads than we have on ours."""
+    """A sentence if a profile from a CPU was measured with a number of threads different from this machine's."""
     import torch
 
     found = re.search(r"\bCPU\b.*?, (\d+) threads, torch ", workload.source.conditions)
@@ -156,7 +156,7 @@ def versions() -> str:
 
 
 def _optimizer(finding: Finding) -> str:
-    return f"update by {', '.join(finding.optimizers)}" if finding.optimizers else "no optimizer seen"
+    return f"optimizer: {', '.join(finding.optimizers)}" if finding.optimizers else "no optimizer seen"
 
 
 def _policy(wanted: Wanted, finding: Finding) -> list[str]:
@@ -170,7 +170,7 @@ def _policy(wanted: Wanted, finding: Finding) -> list[str]:
         parts.append(f"stopped before the {wanted.steps} steps that were wanted")
     other = sum(step.hooked for step in finding.steps) - len(total)
     if other:
-        parts.append(f"{other} steps left out that ran or became ready in another order than most")
+        parts.append(f"{other} steps left out, whose order of execution or readiness differs from most")
     micro_batches = max(step.micro_batches for step in finding.counted)
     if micro_batches > 1:
         parts.append(f"gradients accumulated over {micro_batches} micro-batches, times are of the last")

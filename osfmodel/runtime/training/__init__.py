@@ -32,7 +32,7 @@ from osfmodel.runtime.training.replayed_model import hooks_count
 from osfmodel.runtime.training.subjects import TrainingSubject
 
 LEAST_WARM_UPS = 3
-"""Least warm-ups: DDP has its buckets from the second iteration on, with static_graph from the third."""
+"""Minimum number of warm-ups: DDP has its buckets from the second iteration on, with static_graph from the third."""
 USUAL_THREADS = 2
 """gloo's number of worker threads, if torch does not report it."""
 
@@ -104,12 +104,12 @@ def _run(
 
 
 def executed(label: str, plan: Plan, subject: TrainingSubject) -> Carried:
-    """``plan`` for the executor. Raises OsfError, with the plan's name and the reason, if it cannot carry it out."""
+    """``plan`` for the executor. Raises OsfError, with the plan's name and the reason, if it cannot run it."""
     try:
         plan.require_valid(subject.workload)
         require_executable(subject.model, subject.optimizer, subject.given(plan), subject.names)
     except OsfError as error:
-        raise type(error)(f"the executor cannot carry out plan {label!r}: {error}") from None
+        raise type(error)(f"the executor cannot run plan {label!r}: {error}") from None
     return Carried(label, plan, sent=written(plan, subject.workload))
 
 
@@ -131,7 +131,7 @@ def _prepared(
 
 
 def wrapped(model: Any, planned: Carried, settings: TrainingSettings, place: Place) -> tuple[Any, Messages | None]:
-    """The model under DDP with the plan, and the hook that carries it out if one is needed."""
+    """The model under DDP with the plan, and the hook that runs it if one is needed."""
     from torch.nn.parallel import DistributedDataParallel
 
     arguments: dict[str, Any] = {**settings.options, **planned.arguments}
@@ -184,7 +184,7 @@ def loss_difference(
     for planned in plans:
         losses = _losses(subject, planned, settings, place, watch)
         reference = reference or losses
-        each: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose what is no number
+        each: list[Any] = [None] * place.world  # gathered, since a reduction by MAX may lose NaN
         dist.all_gather_object(each, apart(losses, reference))
         found[planned.label] = furthest(each)
     return found

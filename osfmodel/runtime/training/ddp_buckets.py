@@ -23,9 +23,9 @@ from osfmodel.targets.ddp import single_cap
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A plan to carry out: its ``label``; ``arguments`` are DDP's; ``hook``: by a communication hook.
+    """A plan to run: its ``label``; ``arguments`` are DDP's; ``hook``: by a communication hook.
 
-    sent: the plan in one line if the executor carries it out; "" for DDP
+    sent: the plan in one line if the executor runs it; "" for DDP
     """
 
     label: str
@@ -41,7 +41,7 @@ class Carried:
 
     @property
     def by(self) -> str:
-        """The means that carry it out, in words."""
+        """The means that run it, in words."""
         if self.sent:
             return "the executor"
         return "a communication hook" if self.hook else ", ".join(self.arguments) or "the default"
@@ -64,13 +64,17 @@ def carried(label: str, plan: Plan, workload: Workload, hook: bool | None = None
     if cap is not None and not hook:
         return Carried(label, plan, {"bucket_cap_mb": cap / MIB})
     if hook or (hook is None and not has_list()):
-        _require_one_dtype(label, workload)
+        _require_one_dtype(label, workload, asked=bool(hook))
         return Carried(label, plan, {"bucket_cap_mb": 1e-9}, hook=True)
     return Carried(label, plan, {"bucket_cap_mb_list": [limit / MIB for limit in _limits(plan, workload)]})
 
 
 def _limits(plan: Plan, workload: Workload) -> tuple[int, ...]:
-    """A limit per bucket. With several dtypes the k-th serves the k-th bucket of each: the first that form the plan."""
+    """One cap per bucket.
+
+    DDP applies the k-th cap to the k-th bucket of every dtype, so with several dtypes several lists are tried: the
+    first that forms the plan's bucket sizes, else the first.
+    """
     kinds = dict(zip(workload.gradients.names, workload.gradients.dtypes, strict=True))
     rows: dict[str, list[int]] = {}
     for bucket in plan.buckets:
@@ -99,9 +103,15 @@ def _one_dtype(workload: Workload) -> bool:
     return len(set(workload.gradients.dtypes)) < 2
 
 
-def _require_one_dtype(label: str, workload: Workload) -> None:
-    if not _one_dtype(workload):
-        raise PlanError(f"plan {label!r}: several dtypes need bucket_cap_mb_list, which this torch lacks: use 2.13")
+def _require_one_dtype(label: str, workload: Workload, asked: bool) -> None:
+    """Raise PlanError for several dtypes: by hook if that was ``asked`` for, else as DDP has no list of caps."""
+    if _one_dtype(workload):
+        return
+    if asked:
+        why = "the communication hook works with one dtype only: leave --comm-hook out"
+    else:
+        why = "several dtypes need DDP's bucket_cap_mb_list: install PyTorch 2.13 or newer"
+    raise PlanError(f"plan {label!r}: {why}")
 
 
 def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
@@ -115,14 +125,14 @@ def _require_possible(label: str, plan: Plan, workload: Workload) -> None:
     if wants:
         beyond = plan.credit is not None or any(bucket.release_time for bucket in plan.buckets)
         remedy = instead if beyond else anyway
-        raise PlanError(f"DDP cannot carry out plan {label!r}, which wants {' and '.join(wants)}: {remedy}")
+        raise PlanError(f"DDP cannot run plan {label!r}, which wants {' and '.join(wants)}: {remedy}")
     try:
         plan.require_valid(workload)
     except OsfError as error:
-        raise PlanError(f"DDP cannot carry out plan {label!r}: {error}; {instead}") from None
+        raise PlanError(f"DDP cannot run plan {label!r}: {error}; {instead}") from None
     if _one_dtype(workload) and not ddp.TARGET.convert.forms(plan, workload):
-        order = "which sends tensors in another order than that in which they become ready"
-        raise PlanError(f"DDP cannot carry out plan {label!r}, {order}: {anyway}")
+        order = "which sends tensors out of ready order"
+        raise PlanError(f"DDP cannot run plan {label!r}, {order}: {anyway}")
 
 
 class Messages:
@@ -221,6 +231,6 @@ def _why(formed: Formed, workload: Workload) -> str:
     if not _one_dtype(workload):
         return "the gradients have several dtypes, each of which DDP walks by itself with the same limits"
     return (
-        "the gradients became ready in another order or with other sizes than the workload says (torch.compile does "
+        "the gradients became ready in an order or with sizes different from the workload's (torch.compile does "
         "that): profile the model as it is run"
     )

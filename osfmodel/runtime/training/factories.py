@@ -194,7 +194,7 @@ def from_transformers(name: str, sequence: int = SEQUENCE) -> Maker:
 
 
 def _supports(transformers: Any, kind: str, config: Any) -> bool:
-    """Whether a config has such a head. BERT and its like have both kinds of language head; they are no decoders."""
+    """Whether a config has such a head. BERT and its like have both kinds of language head; they are not decoders."""
     mapping = getattr(transformers, f"AutoModelFor{kind}")._model_mapping
     if kind == "CausalLM" and type(config) in transformers.AutoModelForMaskedLM._model_mapping:
         return bool(getattr(config, "is_decoder", False))

@@ -31,7 +31,7 @@ from osfmodel.entities.workload import Layer, Workload
 from osfmodel.runtime.training.pace import SPIN, SleepingPace, SpinningPace, pace_of
 
 NOISE_PLACES, NOISE_STEP = 1 << 16, 7919
-"""Places from which random numbers are taken, and the distance from one to the next."""
+"""Number of starts of slices of random numbers, and the distance between them."""
 
 
 def hooks_count(plan: Plan) -> bool:
@@ -100,12 +100,15 @@ def _parameter(layer: Layer, device: str) -> Any:
     dtype = dtype_of(layer)
     count, rest = divmod(layer.gradient_bytes, torch.empty((), dtype=dtype).element_size())
     if rest:
-        raise DataError(f"layer {layer.name!r} has {layer.gradient_bytes} bytes: no whole number of {layer.dtype}")
+        raise DataError(
+            f"layer {layer.name!r} has {layer.gradient_bytes} gradient bytes, which is not a multiple of "
+            f"{layer.dtype}'s size: correct gradient_bytes or dtype in the profile"
+        )
     return torch.nn.Parameter(torch.zeros(count, dtype=dtype, device=device))
 
 
 class Noise:
-    """Random gradients, each a part of the same numbers, from another place each time."""
+    """Random gradients, each a slice of the same numbers with another start."""
 
     def __init__(self) -> None:
         self._numbers: Any = None

@@ -37,9 +37,9 @@ class TrainingSubject:
     """A model and how to train it.
 
     optimizer: the one that updates it
-    begin:  (plan, optimizer) -> step; restores the model's first state, and step(wrapped model) -> loss is one
-            iteration; plan: when updates are made, None for at the end; optimizer: one of Horovod's instead
-            of this one, which is awaited before the update, or None
+    begin:  (plan, optimizer) -> step. Resets the model; step(wrapped model) runs one iteration and returns its loss.
+            plan: determines when updates run (None: at the end). optimizer: Horovod's, used instead of this one and
+            awaited before the update; None otherwise
     names:  the layer of the workload behind each parameter that has a gradient, in the order of model.parameters()
     real:   whether it is a user's model
     notes:  caveats
@@ -127,7 +127,10 @@ def _share(model: Any) -> None:
         if tensors != found[0]:
             difference = next(pair for pair in zip_longest(tensors, found[0]) if pair[0] != pair[1])
             mine, first = (words or "nothing" for words in difference)
-            raise UsageError(f"rank {rank} has another model than rank 0: {mine} where that has {first}")
+            raise UsageError(
+                f"rank {rank} has a model different from rank 0's: {mine} where rank 0 has {first}; build the same "
+                "model on every rank"
+            )
     for value in model.state_dict().values():
         dist.broadcast(value, 0)
 
@@ -212,7 +215,10 @@ def _workload(factory: str, model: Any, ready: dict[str, float], start: float) -
         kind = str(tensors[name].dtype).removeprefix("torch.")
         layers.append(Layer(name, 0 if position else spent, spent if position else 0, size, kind))
     if not layers:
-        raise UsageError(f"{factory}: no parameter got a gradient from the loss")
+        raise UsageError(
+            f"{factory}: no parameter got a gradient from the loss: check that the loss depends on the "
+            "model's trainable parameters"
+        )
     return Workload(factory, tuple(reversed(layers)))
 
 
