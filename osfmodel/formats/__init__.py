@@ -152,7 +152,7 @@ def import_file(
 ) -> Sequence[Noun]:
     """The nouns in a file of another tool, which may be packed with gzip.
 
-    ``tell`` receives oddities that are no faults, such as a test that was cut off, in one line; else they become a
+    ``tell`` receives oddities that are not faults, such as a test that was cut off, in one line; else they become a
     warning. Raises UsageError for an unknown format, DataError for a bad file.
     """
     tell = tell or _as_warning
@@ -171,7 +171,7 @@ def load_trace(
     """The job shown by the traces of its ranks: files, tars or folders of them, of the format that recognises them.
 
     ``hints`` give a name, else how the names of files begin does, and what traces may lack; ``tell`` hears of files
-    that are left out. Raises DataError for what is no trace of a known format, or of several, and as the format does.
+    that are left out. Raises DataError for anything but traces of one known format, and as the format does.
     """
     chosen = form or _shared_format(paths)
     trace = None if chosen is None else _entry(chosen).trace

@@ -20,7 +20,7 @@ from osfmodel.entities.workload import Workload
 
 LONGEST_QUOTE = 120
 LARGEST_TABLE = 2_000_000
-"""Most cells of a table: each takes some hundred bytes of memory while it is read."""
+"""Maximum number of cells of a table: each takes some hundred bytes of memory while it is read."""
 Noun = Workload | Cluster | Measurement
 """Data that a file may hold."""
 LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
@@ -80,7 +80,7 @@ class Text:
         try:
             yield from self._rows(reader)
         except csv.Error as error:
-            raise self.fault(reader.line_num, str(error), "is no CSV") from None
+            raise self.fault(reader.line_num, str(error), "is not CSV") from None
 
     def _rows(self, reader: CsvReader) -> Iterator[tuple[int, dict[str, str]]]:
         header = [name.strip() for name in next(reader, [])]
@@ -136,7 +136,7 @@ class Text:
 class Files:
     """The files of one job: files, archives and folders of them by path, or texts in memory.
 
-    ``tell`` hears what is no fault, ``progress`` how many bytes of how many have been read.
+    ``tell`` hears what is not a fault, ``progress`` how many bytes of how many have been read.
     """
 
     paths: tuple[Path | Text, ...]
@@ -232,7 +232,7 @@ Kind = TypeVar("Kind")
 
 
 LARGEST_JSON = 8 * 2**20
-"""Most characters of JSON. Parsed, each byte can take some twenty of memory."""
+"""Maximum characters of JSON. Parsed, each byte can take some twenty of memory."""
 
 
 def parse(text: Text) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_one_rank_of_several_in_cycles():
 
 
 def test_ranks_with_other_cycles_are_refused():
-    with pytest.raises(DataError, match="cannot be matched: rank 0 has 2 and rank 1 has 1: give the files of one run"):
+    with pytest.raises(DataError, match="cannot be matched: rank 0 has 2 and rank 1 has 1: name the files of one run"):
         load_trace(FILES[:3])
 
 
@@ -111,7 +111,7 @@ def test_two_runs_are_no_cycles(first, second):
 def test_cycles_of_other_steps_are_refused():
     job = Job(late=(0, 0), clocks=(0, 0))
     files = [cycle(job, 0, 0), cycle(job, 0, 1), cycle(job, 1, 0), cycle(job, 1, 2)]
-    with pytest.raises(DataError, match=r"0-1.json has the steps 15..17, 1-2.json 25..27: give the files of one run"):
+    with pytest.raises(DataError, match=r"0-1.json has the steps 15..17, 1-2.json 25..27: name the files of one run"):
         load_trace(files, Hints("job"))
 
 

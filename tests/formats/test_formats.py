@@ -161,7 +161,7 @@ def test_published_profiles_load_as_bundled(data_folder):
         (samples.JSON_TEXT.replace('"size": 2097152', '"size": "big"'), r"results\[1\]: needs a size"),
         (samples.JSON_TEXT[:-20], "is not valid JSON"),
         (samples.DDP_JSON.replace("8000000", "-1"), "avg_backward_compute_time is -1"),
-        (samples.OSU_TEXT + "9\n", "line 6: is no size with a latency"),
+        (samples.OSU_TEXT + "9\n", "line 6: is not a size with a latency"),
     ],
 )
 def test_a_bad_line_names_file_line_and_text(tmp_path, content, message):

@@ -264,7 +264,7 @@ def test_layers_as_json_take_the_path_of_csv():
         (samples.LAYERS_JSON.replace("1.5", '"fast"'), "entry 1: is not a number: 'fast'"),
         (samples.LAYERS_JSON.replace('"fwd_ms": 0.1', '"fwd": 0.1'), "entry 2: has no column"),
         (samples.LAYERS_JSON.replace("0.2,", "[0.2],"), "is neither text nor a number"),
-        ('[{"name": "a", "bytes": 1, "fwd_ms": 1, "bwd_ms": 1}, 7]', "entry 2: is no object"),
+        ('[{"name": "a", "bytes": 1, "fwd_ms": 1, "bwd_ms": 1}, 7]', "entry 2: is not a JSON object"),
     ):
         assert message in outcome(Text("file.txt", wrong))
     assert outcome(Text("file.txt", "[]"), "json-layers") == "is an empty list"
@@ -331,7 +331,7 @@ FOUND = {
     "workers that nothing has": (
         ["import", "broken.json"],
         {"broken.json": traces.text(traces.Job()).replace('"Group size": 1', f'"Group size": {2**64}').encode()},
-        "'Group size' is 18446744073709551616, which is no count",
+        "'Group size' is 18446744073709551616, which is not a whole number",
     ),
     "profile with a name too long for a file": (
         ["predict", "x" * 3000, "--cluster", "ring:50us,10Gbps", "--workers", "4"],
@@ -497,7 +497,7 @@ FAULTS = {
         type("Long", (DataError,), {"__str__": lambda self: "broken.json" + 1000 * "x"})()
     ),
     "left behind: ['out.json.part']": _written,
-    "what was written is no JSON": _overwritten,
+    "written JSON is invalid": _overwritten,
 }
 
 

@@ -1,4 +1,4 @@
-"""JSON documents <-> nouns. Units stand in the key names; every document carries a schema version.
+"""JSON documents <-> nouns. Units are in the key names; every document carries a schema version.
 
 The form of a document follows from the fields of its noun: a field is written under its own name, or under its name
 in KEYS, and left out if it has its default. So a new field, or a new noun inside a cluster, needs only a line in

@@ -57,7 +57,7 @@ def read(line: str, workload: Workload) -> Plan:
     """The plan that :func:`written` wrote. Raises DataError for any other line, PlanError if it does not fit."""
     found = LINE.fullmatch(line)
     if found is None:
-        raise DataError(f"{line[:60]!r} is no plan in short form, such as '1 channel: 0-4 5'")
+        raise DataError(f"{line[:60]!r} is not a plan in short form, such as '1 channel: 0-4 5'")
     channels, overlap, split, release, mirror, again, messages = found.groups()
     plan = Plan(
         workload.name,
@@ -84,7 +84,7 @@ def _message(message: str, workload: Workload) -> Bucket:
     try:
         return Bucket(_blocks(parts, workload), density=float(density) if at else None)
     except ValueError:
-        raise DataError(f"{message[:60]!r} is no message, such as 0-4 or 0-4@0.01") from None
+        raise DataError(f"{message[:60]!r} is not a message such as 0-4 or 0-4@0.01") from None
 
 
 def _blocks(message: str, workload: Workload) -> tuple[Block, ...]:
@@ -92,7 +92,7 @@ def _blocks(message: str, workload: Workload) -> tuple[Block, ...]:
     for part in message.split("+"):
         found = PART.fullmatch(part)
         if found is None:
-            raise DataError(f"{part[:60]!r} is no part of a message, such as 5, 0-4 or 5[0:4096]")
+            raise DataError(f"{part[:60]!r} is not a part of a message such as 5, 0-4 or 5[0:4096]")
         first, last, start, end = (None if text is None else int(text) for text in found.groups())
         if first is None or max(first, last or 0) >= len(gradients):
             raise PlanError(f"the plan sends gradients {part}, and {workload.name!r} has {len(gradients)}")

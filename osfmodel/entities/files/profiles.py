@@ -22,7 +22,7 @@ SEARCH_PATH = "OSFMODEL_PROFILES"
 HEAD = 65_536
 """Bytes at the start of a file that are searched for signs of its writer."""
 MOST_NEAR = 6
-"""Most profile names that are suggested for an unknown one that they contain."""
+"""Maximum number of profile names that are suggested for an unknown one that they contain."""
 
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:

@@ -119,7 +119,7 @@ def _header(log: Log, number: int, line: str) -> None:
 
 
 def _is_row(run: LoggedTest, line: str) -> bool:
-    """Whether a line is a row of the table: it begins with a digit and is no sentence ("2 processes killed")."""
+    """Whether a line is a row of the table: it begins with a digit and is not a sentence ("2 processes killed")."""
     if not run.names or run.ended or not line.lstrip()[:1].isdigit() or "NCCL" in line:
         return False
     return not line.split(None, 2)[1:2] or not line.split(None, 2)[1].isalpha()

@@ -100,7 +100,7 @@ def _tell_how_it_ended(text: Text, document: dict[str, Any], points: list[Point]
 def _point(place: int, result: Any, workers: int, collective: str) -> Point:
     where = f"results[{place}]"
     if not isinstance(result, dict):
-        raise DataError(f"{where}: is no object")
+        raise DataError(f"{where}: is not a JSON object")
     measured = [_half(result, side).get("time") for side in SIDES]
     times = [time for time in measured if isinstance(time, int | float) and 0 < time < float("inf")]
     size = result.get("size")

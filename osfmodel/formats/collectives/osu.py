@@ -29,7 +29,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
         if not fields or line.lstrip().startswith("#"):
             continue
         if len(fields) < 2:
-            raise text.fault(number, line, "is no size with a latency")
+            raise text.fault(number, line, "is not a size with a latency")
         size, time = text.whole(number, fields[0]), text.number(number, fields[1])
         text.limit(number, 2 * len(points))
         kind = COLLECTIVES[title[1].lower()]

@@ -88,7 +88,7 @@ def autotune(text: Text) -> Autotune:
 def _trial(text: Text, number: int, row: dict[str, str]) -> Trial:
     cycle, threshold, score = (text.number(number, row[text.column(number, row, (name,))]) for name in KNOBS)
     if threshold > 2**40:
-        raise text.fault(number, row["tensor_fusion_threshold"], "is no threshold in MiB")
+        raise text.fault(number, row["tensor_fusion_threshold"], "is too large for a threshold in MiB")
     switches = tuple((name, value.strip() == "1") for name, value in row.items() if name not in KNOBS)
     seconds = float(Decimal(repr(cycle)).scaleb(-3))  # as it is written, to the last digit
     return Trial(int(threshold * MIB), seconds, score * 1e6, switches)

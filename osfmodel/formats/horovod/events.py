@@ -36,7 +36,7 @@ AROUND = ("WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA", "QUEUE", "INIT_FUSION_B
 """Activities of an all-reduce that are not the collective itself."""
 LARGEST = 2**62
 WIDTHS = (512, 65_536)
-"""Most characters of an event, tried in turn: most events fit into the first."""
+"""Maximum characters of an event, tried in turn: most events fit into the first."""
 
 
 @dataclass(slots=True)
@@ -108,12 +108,12 @@ class Cycle:
 def entries(text: Text) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, event), from 1 on, of an array that may not be closed, or be cut off in its last event.
 
-    Raises DataError, with number and text, for what is no array of objects.
+    Raises DataError, with number and text, for anything but an array of objects.
     """
     content = text.content
     place = len(content) - len(content.lstrip())
     if content[place : place + 1] != "[":
-        raise DataError("is no JSON array of events")
+        raise DataError("is not a JSON array of events")
     decoder, number, place = json.JSONDecoder(), 1, place + 1
     while True:
         place = _after(BETWEEN, content, place)
@@ -123,7 +123,7 @@ def entries(text: Text) -> Iterator[tuple[int, dict[str, Any]]]:
         if event is None and _cut_off(content, place):
             break
         if event is None:
-            raise text.fault(number, content[place : place + 200], "is no event {...} in JSON")
+            raise text.fault(number, content[place : place + 200], "is not a JSON object {...}")
         yield number, event
         number, place = number + 1, place + length
     if content[place + 1 :].strip():
@@ -163,7 +163,7 @@ def _cut_off(content: str, place: int) -> bool:
 def element_bytes(text: Text, number: int, dtype: str) -> int:
     """Bytes of one element. Raises DataError with the place for a type that Horovod does not have."""
     if dtype not in ELEMENT_BYTES:
-        raise text.fault(number, dtype, "is no dtype of Horovod")
+        raise text.fault(number, dtype, "is not a dtype of Horovod")
     return ELEMENT_BYTES[dtype]
 
 
@@ -286,5 +286,5 @@ class EventReader:
         numbers = [int(length) for length in (found[1] or "").split(",") if length]
         size = element_bytes(self.text, number, dtype) * math.prod(numbers[:64])
         if size > LARGEST or len(numbers) > 64:
-            raise self.text.fault(number, str(shape), "is the shape of no tensor")
+            raise self.text.fault(number, str(shape), "is too large to be the shape of a tensor")
         return dtype, size

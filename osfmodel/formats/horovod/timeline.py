@@ -301,14 +301,13 @@ def _workload(found: HorovodTimeline, text: Text, hints: Hints, workers: int) ->
     layers, forward, backward = _layers(list(seen.values()))
     gaps = [_median(t.found - t.unseen_since for t, _ in rows if t.unseen_since is not None) for rows in seen.values()]
     late = max((gap for gap in gaps if gap is not None), default=None)
-    if late is None:
-        said = "how late is not known without HOROVOD_TIMELINE_MARK_CYCLES=1"
-    else:
-        said = f"up to {show_time(late)} after it was ready"
+    unknown = "lateness unknown without HOROVOD_TIMELINE_MARK_CYCLES=1"
+    said = unknown if late is None else f"up to {show_time(late)} late"
     if late is None or late > COARSE * backward:
-        remedy = "for finer ones record one worker with HOROVOD_CYCLE_TIME=0.1, or use osf profile"
-        text.tell(f"ready times are when the loop found a tensor, {said}, of {show_time(backward)} backward: {remedy}")
-    note = f"ready when the loop found it, {said}; all before the first gradient, update and input too, as forward"
+        remedy = "for finer times record one worker with HOROVOD_CYCLE_TIME=0.1, or use osf profile"
+        seen_at = f"gradients are dated when Horovod's loop saw them, {said} (backward takes {show_time(backward)})"
+        text.tell(f"{seen_at}: {remedy}")
+    note = f"dated when Horovod's loop saw it, {said}; all before the first gradient, update and input too, as forward"
     source = _source(text, found, workers, f"{note}, {show_time(forward)} spread by bytes")
     return Workload(hints.name, tuple(layers), hints.batch_size, 0.0, source)
 

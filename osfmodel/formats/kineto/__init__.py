@@ -79,7 +79,7 @@ def trace_of(files: Files, hints: Hints) -> Trace:
 
     ``hints`` give a name, and what traces may lack: workers, sizes from
     DDP's log or a model. Other gaps are named in the trace's remarks. Raises DataError, naming the file, for
-    one that is no trace or has no steps.
+    one that is not a trace or has no steps.
     """
     found = _files(files)
     if not found:
@@ -153,7 +153,7 @@ def _file(file: TraceFile, kept: Recorded) -> _File:
 
 
 def _placed(files: Sequence[_File], read: Sequence[RankTrace], writers: Sequence[Writer]) -> list[RankTrace]:
-    """The ranks, numbered by file name or by the place of their process if they do not state a rank."""
+    """The ranks, numbered by file name or by the order of their process if they do not state a rank."""
     if len(files) == 1:
         return [replace(read[0], rank=_rank_number(files[0], None))]
     return [

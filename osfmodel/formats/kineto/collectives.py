@@ -1,6 +1,6 @@
 """The collectives in a trace: their kernels, the host's records of them, and their sizes.
 
-On a GPU a collective is a kernel; its size stands in the kernel's own arguments, or on the host in the
+On a GPU a collective is a kernel; its size is in the kernel's own arguments, or on the host in the
 ``record_param_comms`` or ``nccl:all_reduce`` around its launch (one collective may be on the record up to four times:
 it is counted by its kernel, once). On a CPU it is what the library's thread notes, ``gloo:all_reduce``.
 """
@@ -52,9 +52,9 @@ REDUCED = re.compile(r"sum|prod|max|min|avg", re.IGNORECASE)
 KERNEL_DTYPE = re.compile(r"(?<![a-z0-9])(bf16|f16|f32|f64|__nv_bfloat16|hip_bfloat16|half|float|double)(?![a-z0-9])")
 BEFORE = float("-inf")
 MOST_DIMS, MOST_SIDES = 64, 100_000
-"""Most dimensions of a tensor, and most tensors of a list."""
+"""Maximum dimensions of a tensor, and maximum tensors of a list."""
 LONGEST_LOOK = 8
-"""Most host spans before a launch that are searched for the one that contains it."""
+"""Maximum number of host spans before a launch that are searched for the one that contains it."""
 
 
 class Found(NamedTuple):

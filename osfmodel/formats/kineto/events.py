@@ -42,7 +42,7 @@ METADATA = "M"
 NO_RAW = msgspec.Raw()
 LARGEST = 2.0**62
 MOST_NAMES = 2**16
-"""Most different names to remember; a trace with more has numbered them."""
+"""Maximum number of different names to remember; a trace with more has numbered them."""
 BEGINS = re.compile(r"\A\ufeff?\s*\{")
 EVENTS, PROPERTIES = re.compile(r'"traceEvents"\s*:\s*\['), re.compile(r'"deviceProperties"\s*:')
 SIGNS = re.compile(
@@ -244,18 +244,20 @@ def args_of(entry: RawEvent) -> Args:
 def _untyped(args: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(args)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # a number that no float holds, or bytes that are no text
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a number that no float holds, or bytes that are not text
         try:
             return DECODER.decode(bytes(args).decode("utf-8", "replace"))
         except ValueError:
-            raise DataError("holds a number of more digits than any has") from None
+            raise DataError("holds a number with too many digits") from None
 
 
 def _check_counts(args: Args) -> None:
     for name in COUNTS:
         count = getattr(args, name)
         if count is not None and not 0 <= count <= LARGEST_COUNT:
-            raise DataError(f"{SPELLINGS[name]!r} is {count!r:.60}, which is no count")
+            raise DataError(
+                f"{SPELLINGS[name]!r} is {count!r:.60}, which is not a whole number from 0 to {LARGEST_COUNT}"
+            )
 
 
 def _converted(parsed: Any) -> Args:
@@ -286,7 +288,7 @@ def _whole(name: str, spelling: str, value: Any) -> int | None:
     if number == number // 1 and (0 <= number <= LARGEST_COUNT or name not in COUNTS):
         return value if isinstance(value, int) else int(number)
     if name in COUNTS:
-        raise DataError(f"{spelling!r} is {value!r:.60}, which is no count")
+        raise DataError(f"{spelling!r} is {value!r:.60}, which is not a whole number from 0 to {LARGEST_COUNT}")
     return None
 
 

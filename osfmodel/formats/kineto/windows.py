@@ -123,7 +123,7 @@ def windows_of(kept: Recorded, device: DeviceActivity) -> tuple[list[Window], st
 def _by_updates(windows: list[Window], updates: Sequence[HostSpan]) -> tuple[list[Window], str]:
     """Steps from windows that are micro-batches, most without an optimizer step: each ends with such a step.
 
-    Windows after the last one are no whole step; nor is the first if it has fewer than most.
+    Windows after the last one are not whole steps; nor is the first if it has fewer than most.
     """
     groups: list[list[Window]] = [[]]
     for window in windows:

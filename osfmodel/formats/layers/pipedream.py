@@ -3,7 +3,7 @@
     node4 -- Embedding(32320, 1024) -- forward_compute_time=0.073, backward_compute_time=6.949,
     activation_size=6291456.0, parameter_size=132382720.000        (one line)
 
-Input nodes, which hold the loading of data, are left out; layers stand in the order of the file.
+Input nodes, which hold the loading of data, are left out; layers are in the order of the file.
 """
 
 from __future__ import annotations

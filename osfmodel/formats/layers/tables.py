@@ -79,7 +79,7 @@ def read_json(text: Text, hints: Hints) -> list[Workload]:
 def _rows(text: Text, entries: list[Any]) -> Iterator[tuple[int, dict[str, str]]]:
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
-            raise text.fault(number, repr(entry), "is no object")
+            raise text.fault(number, repr(entry), "is not a JSON object")
         yield number, {key: _cell(text, number, value) for key, value in entry.items()}
 
 

@@ -12,7 +12,7 @@ MAGIC = b"\x1f\x8b"
 GZIP = 31
 """zlib's number for a gzip header with the largest window."""
 PIECE = 2**16
-"""Most bytes to unpack at once."""
+"""Maximum bytes to unpack at once."""
 STEP = 2**14
 """Packed bytes to take at once: the rest that does not fit into a piece is copied for the next."""
 

@@ -1,7 +1,7 @@
 """A JSON object with one long array, read element by element from a stream of bytes in bounded memory.
 
 Elements are decoded many at a time: the stream is cut behind what may be the end of one, ``}`` before ``, {``, and what
-lies before it is decoded as a whole. If the cut is inside of a text or of a nested object, that is no JSON, so a cut
+lies before it is decoded as a whole. If the cut is inside of a text or of a nested object, that is not JSON, so a cut
 that decodes is a right one. What does not decode is parsed value by value, which finds the end of each exactly, mends
 what writers are known to get wrong (no value at all, ``nan``, ``inf``, text that is not UTF-8, which becomes U+FFFD)
 and says where the fault is.
@@ -22,9 +22,9 @@ Item = TypeVar("Item")
 CHUNK = 2**16
 """Bytes to decode at once, unless an element is longer: few enough for a processor's cache."""
 LONGEST = 2**22
-"""Most characters of an element, or of a value beside the array; parsed, each can take some fifty bytes."""
+"""Maximum characters of an element, or of a value beside the array; parsed, each can take some fifty bytes."""
 MOST_BESIDE = 2 * LONGEST
-"""Most characters before and after the array."""
+"""Maximum characters before and after the array."""
 CUT = re.compile(rb"\}\s*,\s*(?=\{)")
 TAIL = 2**13
 """Bytes at the end of a chunk that are searched for a place to cut it."""
@@ -32,9 +32,9 @@ SPACE = re.compile(r"[ \t\r\n]*")
 NO_NUMBER = re.compile(r"-?(?:nan|inf(?:inity)?)(?=[\s,}\]])", re.IGNORECASE)
 TRIES = 2
 MOST_MENDED = 64
-"""Most values to repair in one element; with more, the file counts as damaged."""
+"""Maximum number of values to repair in one element; with more, the file counts as damaged."""
 SHORT = 12
-"""Most characters of a number or a word that was cut off."""
+"""Maximum characters of a number or a word that was cut off."""
 CUT_OFF = "what wrote it did not end; take the trace again"
 DECODER = json.JSONDecoder(parse_constant=lambda _: None, strict=False)
 
@@ -90,7 +90,7 @@ class Cursor:
             except RecursionError:
                 raise DataError(f"{what}: is nested too deeply") from None
             except ValueError:
-                raise DataError(f"{what}: holds a number of more digits than any has") from None
+                raise DataError(f"{what}: holds a number with too many digits") from None
             else:
                 return self._taken(what, value, end)
 
@@ -167,11 +167,11 @@ class Cursor:
         rest = self.text[error.pos :].strip()
         if len(self.text) - self.place > LONGEST:
             return DataError(
-                f"{what}: is longer than {LONGEST >> 20} MiB or no JSON: {error.msg.lower()}: {rest[:40]!r}"
+                f"{what}: is longer than {LONGEST >> 20} MiB or not JSON: {error.msg.lower()}: {rest[:40]!r}"
             )
         if error.msg.startswith("Unterminated string") or (len(rest) < SHORT and not set("{}[],:") & set(rest)):
             return DataError(f"was cut off in {what}: {CUT_OFF}")
-        return DataError(f"{what}: is no JSON: {error.msg.lower()}: {rest[:40]!r}")
+        return DataError(f"{what}: is not JSON: {error.msg.lower()}: {rest[:40]!r}")
 
 
 def _whole(content: bytes) -> int:
@@ -208,7 +208,7 @@ class ArrayStream(Generic[Item]):
     def batches(self) -> Iterator[tuple[int, list[Item]]]:
         """(number of the first, elements) as they come, from 1 on; at first no elements, when the header is there.
 
-        Raises DataError, which names the element, for what is no such object or was cut off.
+        Raises DataError, which names the element, for anything but such an object, and if it was cut off.
         """
         cursor, beside, found = self._cursor, 0, False
         self._begin()
@@ -224,7 +224,9 @@ class ArrayStream(Generic[Item]):
                 self.header[name] = cursor.value(f"{name[:40]!r}")
                 beside += cursor.passed_here - start
             if beside > MOST_BESIDE:
-                raise DataError(f"has more than {MOST_BESIDE >> 20} MiB beside {self._member!r}, which none has")
+                raise DataError(
+                    f"has more than {MOST_BESIDE >> 20} MiB beside {self._member!r}, more than any trace has"
+                )
             cursor.over("}", f"{name[:40]!r}")
         self._end(found)
 
@@ -233,7 +235,7 @@ class ArrayStream(Generic[Item]):
         if cursor.peek() == "\ufeff":
             cursor.place += 1
         if cursor.peek() != "{":
-            raise DataError("is no JSON object {...}" if cursor.peek() else "is empty")
+            raise DataError("is not a JSON object {...}" if cursor.peek() else "is empty")
         cursor.place += 1
 
     def _name(self) -> str:
@@ -241,7 +243,7 @@ class ArrayStream(Generic[Item]):
         if not isinstance(name, str) or self._cursor.peek() != ":":
             if not self._cursor.peek():
                 raise DataError(f"was cut off in {name!r:.60}: {CUT_OFF}")
-            raise DataError(f"{name!r:.60}: is no name with a value")
+            raise DataError(f"{name!r:.60}: is not a name with a value")
         self._cursor.place += 1
         return name
 

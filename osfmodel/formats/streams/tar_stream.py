@@ -21,12 +21,13 @@ SPECIAL = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4":
 SPARSE = "GNU.sparse"
 """Prefix of the keys of sparse files, which are not supported."""
 OUTSIDE = "its name leads out of the archive"
+SIZELESS = "is a damaged tar archive: the size of a file is not a number: pack it again"
 """Reason for skipping a file whose name is absolute or has ``..``, as ``tar -P`` keeps them."""
 LARGEST_HEADER = 2**16
-"""Most bytes of a file's extended header."""
+"""Maximum bytes of a file's extended header."""
 MOST_ENTRIES = 20_000
 LONGEST_NAME = 200
-"""Most characters of a name to show."""
+"""Maximum characters of a name to show."""
 
 
 def is_tar(start: bytes) -> bool:
@@ -178,13 +179,13 @@ def _number(text: bytes) -> int:
     except ValueError:
         size = -1
     if size < 0:
-        raise DataError("is a damaged tar archive: the size of a file is no number")
+        raise DataError(SIZELESS)
     return size
 
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise DataError("is a damaged tar archive: the size of a file is no number")
+        raise DataError(SIZELESS)
     return int(text)
 
 

@@ -15,12 +15,12 @@ from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
 
 HEAD = 65_536
 LARGEST_TRACE = 2**35
-"""Most bytes of a file, unpacked."""
+"""Maximum bytes of a file, unpacked."""
 TOO_LARGE = "which no trace is"
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 MOST_FILES = 20_000
 MOST_TOLD = 5
-"""Most skipped files to report by name; only the number of the others is reported."""
+"""Maximum number of skipped files to report by name; only the number of the others is reported."""
 
 Pieces = Iterator[bytes]
 Opened = Iterator[tuple[str, Pieces]]
@@ -151,7 +151,7 @@ def _if_known(name: str, pieces: Pieces, sifting: Filter) -> Opened:
     if sifting.known(_text(content)):
         yield name, limited(pieces, LARGEST_TRACE, TOO_LARGE)
     else:
-        sifting.tell(f"{name}: left out: it is no trace")
+        sifting.tell(f"{name}: left out: it is not a trace")
 
 
 def _text(content: bytes) -> str:

@@ -53,7 +53,7 @@ def _filling(there: Sequence[GradientReady], size: int | None) -> list[GradientR
 
 
 def _by_size(step: Step) -> list[list[GradientReady]] | None:
-    """Gradients in order, as many as fill each all-reduce."""
+    """Gradients of each all-reduce, taken in order until its size is reached; None if they run out."""
     found, place = [], 0
     for one in step.reductions:
         mine: list[GradientReady] = []
@@ -80,7 +80,7 @@ def filled(one: Collective, gradients: Sequence[GradientReady], host_computes: b
 
 
 def exposed_others(step: Step) -> float:
-    """Seconds of the step in which collectives other than gradients' all-reduces ran without computation."""
+    """Exposed seconds of collectives other than gradient all-reduces."""
     gradients = {id(one) for one in step.reductions}
     others = [one.interval for one in step.collectives if id(one) not in gradients]
     return length(without(common(others, [(step.start, step.end)]), step.compute))

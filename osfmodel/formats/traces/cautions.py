@@ -108,7 +108,7 @@ def cautions(trace: Trace) -> tuple[str, ...]:
 
 
 def doubts(trace: Trace) -> tuple[str, ...]:
-    """A sentence if the parts give another step time than the measured median, else none."""
+    """A sentence if the parts give a step time different from the measured median, else none."""
     again = own_step(trace)
     measured = 0.0 if again is None else measurement_of(trace).iteration_time
     if again is None or not measured or abs(again / measured - 1) <= OFF:
@@ -126,6 +126,6 @@ def _others(trace: Trace) -> tuple[str, ...]:
     if other < OTHERS * step.time:
         return ()
     return (
-        f"{show_time(other)} of a step are spent in collectives that are no all-reduces of gradients, beside no "
-        "computation: the workload has them as such, whatever the network and the number of workers",
+        f"{show_time(other)} of a step are exposed in collectives other than all-reduces of gradients: the workload "
+        "keeps that time, whatever the network and the number of workers",
     )

@@ -14,7 +14,7 @@ from itertools import pairwise
 from osfmodel.entities.errors import DataError
 from osfmodel.entities.trace import RankTrace, Step
 
-REMEDY = "give the files of one run by their names, of each rank as many: a folder may hold several jobs"
+REMEDY = "name the files of one run, the same number for each rank: a folder may hold several jobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,10 +246,10 @@ def cluster_of(trace: Trace) -> Cluster:
     """The network time of collectives, by bytes: means over the steps.
 
     It is the time for which all ranks were in one, shared evenly with others in flight; from one rank of several the
-    time that it was in it, waits for others included. All-reduces of what is no gradient are left out. No message takes
-    longer than a larger one (:func:`formats.traces.network.rising_means`). All-reduces of about one size are no table:
-    they become a line through them and through nothing, which its conditions say. Raises DataError where no size is
-    known.
+    time that it was in it, waits for others included. All-reduces of anything but gradients are left out. No message
+    takes longer than a larger one (:func:`formats.traces.network.rising_means`). All-reduces of about one size do not
+    make a table: they become a line through them and through the origin, which its conditions say. Raises DataError
+    where no size is known.
     """
     times = sorted(wire_times_by_size(trace).items())
     tables = [

@@ -60,7 +60,7 @@ def rising_means(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def arrivals_known(rank: RankTrace) -> bool:
-    """Whether it is known of any of its collectives when the last rank joined it."""
+    """Whether the trace shows, for any collective, when its last rank joined."""
     return any(one.arrival is not None for step in rank.steps for one in step.collectives)
 
 

@@ -1,4 +1,4 @@
-"""The steps of a trace that are used, and the usual ones, which stand for its job in every command.
+"""The steps of a trace that are used, and the usual ones, which represent its job in every command.
 
 The latter are those in which the rank that sets the pace sent what it did in most, and of these the third in the middle
 by time, in the mean over the ranks.
@@ -96,7 +96,7 @@ def _shape(step: Step) -> tuple[object, ...]:
 
 
 def unsteady(trace: Trace) -> tuple[str, ...]:
-    """A sentence if the usual steps do not stand for all, or differ from each other; else none."""
+    """A sentence if the usual steps do not represent all, or differ from each other; else none."""
     times = step_times(trace)
     every = [times[step.number] for step in trace.pace.steps]
     usual = [times[step.number] for step in usual_steps(trace)]
@@ -107,5 +107,5 @@ def unsteady(trace: Trace) -> tuple[str, ...]:
         return (f"steps differ: {said}{show_time(times[worst])}; --steps looks at some",)
     if most - least > UNSTEADY * time:
         said = f"those in the middle take from {show_time(least)} to {show_time(most)}"
-        return (f"steps differ: {said}, so that no one time stands for them; --steps looks at some",)
+        return (f"steps differ: {said}, so no single step time represents them; --steps chooses some",)
     return ()
