@@ -185,7 +185,7 @@ def main() -> None:
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--format and -o, the same on every command."""
-    command = OUTPUT.option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all.")(command)
+    command = OUTPUT.option("-o", "--output", metavar="FILE", help="Write to FILE, atomically.")(command)
     command = OUTPUT.option("--json", "as_json", is_flag=True, help="Short for --format json.")(command)
     return OUTPUT.option(
         "-f",
@@ -264,7 +264,7 @@ def line(text: str) -> None:
 
 
 def emit(style: str | None, as_json: bool, output: str | None, result: Result) -> None:
-    """Write the result to stdout or, whole or not at all, to a file; then warnings to stderr."""
+    """Write the result to stdout or, atomically, to a file; then warnings to stderr."""
     if as_json and style not in (None, "json"):
         raise UsageError(f"--json contradicts --format {style}")
     to_stdout = output in (None, "-")

@@ -29,32 +29,38 @@ from osfmodel.show.documents.results import summary
 
 MEASURING = {name: row.run for name, row in EXECUTORS.items() if row.run is not None and row.run.bench}
 """Executors that measure through collectives of their own instead of torch's."""
-MEASURED = OptionGroup("What is measured")
+MEASURED = OptionGroup("Measurement")
 
 
 @click.command(name="bench", cls=GroupedCommand)
-@OUTPUT.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), whole or not at all.")
+@OUTPUT.option("-o", "--output", metavar="FILE", help="Write the cluster to FILE (.json), atomically.")
 @OUTPUT.option(
     "--merge",
     metavar="FILE",
-    help="Add this worker count to the cluster in FILE, which is written where -o is not given.",
+    help="Add this worker count to the cluster in FILE, which is overwritten without -o.",
 )
 @click.option(
     "--executor", type=OneOf([DDP.name, *MEASURING]), default=DDP.name, show_default=True,
-    help="Whose collectives: torch's, or Horovod's, with what its loop takes.",
+    help="Executor whose collectives are measured: torch's (ddp), or Horovod's with the cost of its loop.",
 )  # fmt: skip
-@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with GPUs, else gloo.")
-@MEASURED.option("--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="At the sizes that its plans send.")
+@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Backend; default: nccl with GPUs, else gloo.")
+@MEASURED.option(
+    "--for", "workload", type=WORKLOAD, metavar="WORKLOAD", help="Measure at the sizes that this workload's plans send."
+)
 @MEASURED.option("--min-size", "smallest", default="1KiB", show_default=True, metavar="SIZE", help="Smallest size.")
 @MEASURED.option("--max-size", "largest", default="64MiB", show_default=True, metavar="SIZE", help="Largest size.")
-@MEASURED.option("--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="How many at once.")
-@MEASURED.option("--collective", "collectives", multiple=True, type=OneOf(COLLECTIVES), help="Default: all three.")
-@MEASURED.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Most samples at each size.")
+@MEASURED.option(
+    "--in-flight", default="1,2,4", show_default=True, metavar="K,K...", help="Concurrent collectives to try."
+)
+@MEASURED.option(
+    "--collective", "collectives", multiple=True, type=OneOf(COLLECTIVES), help="Collectives to measure. Default: all."
+)
+@MEASURED.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Maximum repeats per size.")
 @MEASURED.option(
     "--compute", type=OneOf(["busy", "sleep", "none"]), default="busy", show_default=True,
-    help="What is slowed by collectives: matrix products, sleeps (as in a replay), or do not measure.",
+    help="Computation whose slowdown is measured: matrix products, sleeps (as in a replay), or none.",
 )  # fmt: skip
-@OUTPUT.option("--network", metavar="WORDS", help="What the network is, for the file; default: its interface.")
+@OUTPUT.option("--network", metavar="WORDS", help="Network description for the file; default: its interface.")
 @OUTPUT.option("--name", help="Name of the cluster; default: the file's.")
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="Longest wait for another rank.")
 def bench_command(

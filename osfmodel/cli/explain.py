@@ -27,7 +27,7 @@ PAGE = ".html"
     "cluster_name",
     metavar="CLUSTER",
     type=CLUSTER,
-    help="What the network could do: bundled name, JSON file, or words. Default: the best that the trace shows.",
+    help="Network to compare with: bundled name, JSON file, or words. Default: the best that the trace shows.",
 )
 @trace_options
 @output_options

@@ -38,7 +38,7 @@ from osfmodel.formats.traces.cautions import found_in
 from osfmodel.show.documents.results import summary
 
 LONGEST_NAME = 200
-"""Most bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""
+"""Maximum bytes of a noun's name: its file name stays below 255 with ending and the suffix of a temporary file."""
 TYPES: dict[str, type[Noun]] = {"workload": Workload, "cluster": Cluster, "measurements": Measurement}
 
 UNSAID = OptionGroup("If the file does not say it")
@@ -50,7 +50,7 @@ UNSAID = OptionGroup("If the file does not say it")
     "-o",
     "--output",
     metavar="FILE",
-    help="Where to write it (.json); a folder such as job/ for several: workload, cluster and measurements.",
+    help="Output file (.json); a folder such as job/ for several: workload, cluster and measurements.",
 )
 @click.option("--as", "form", type=OneOf(IMPORT_FORMATS), metavar="FORMAT", help="Do not guess the format.")
 @click.option(
@@ -60,12 +60,12 @@ UNSAID = OptionGroup("If the file does not say it")
     metavar="MODEL",
     help="Fit this cost model to the tables instead of storing them ('osf list cost-models').",
 )
-@OUTPUT.option("--kind", type=OneOf(TYPES), help="Only this, where a file holds several.")
+@OUTPUT.option("--kind", type=OneOf(TYPES), help="Import only this if a file holds several.")
 @OUTPUT.option("--name", help="Name of what is read; default: the file's.")
 @UNSAID.option("--workers", type=click.IntRange(2), metavar="N", help="Workers, where the file does not say.")
 @UNSAID.option("--gpus-per-node", type=click.IntRange(1), metavar="G", help="GPUs in a node, where hosts do not say.")
 @UNSAID.option("--batch-size", type=click.IntRange(1), metavar="B", help="Samples per worker and iteration.")
-@UNSAID.option("--collective", type=OneOf(COLLECTIVES), help="What nccl-tests ran, where its output is in doubt.")
+@UNSAID.option("--collective", type=OneOf(COLLECTIVES), help="Collective that nccl-tests ran, if in doubt.")
 @trace_options
 def import_command(
     files: tuple[str, ...],

@@ -30,11 +30,11 @@ from osfmodel.targets.named_plans import make_plan, named_plan
 @click.option(
     "--keeper",
     type=OneOf(KEEPERS),
-    help="Who keeps gradients. Default: ddp for plans that it can carry out, else runtime.",
+    help="Executor whose gradient storage is assumed. Default: ddp for plans that it can run, else runtime.",
 )
-@click.option("--optimizer", type=OneOf(OPTIMIZERS), help="If not that of the profile.")
+@click.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's.")
 @click.option("--batch-size", type=int, metavar="B", help="Samples per worker. Default: that of the profile.")
-@click.option("--communicator", metavar="SIZE", help="What the library keeps for each communicator: one per channel.")
+@click.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel).")
 @click.option("--also", metavar="FILE", help="A profile of the same model at another batch size.")
 @output_options
 def memory_command(

@@ -51,12 +51,12 @@ WHOLE = OptionGroup("Training as a whole")
 @OUTPUT.option("--buckets", is_flag=True, help="Also list the sizes of each plan's buckets, as they are sent.")
 @WHOLE.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
 @WHOLE.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
-@BATCH.option("--batch-size", type=int, metavar="B", help="What if each worker took B samples at a time.")
+@BATCH.option("--batch-size", type=int, metavar="B", help="Predict for B samples per worker.")
 @BATCH.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
 @BATCH.option(
     "--scaling",
     type=OneOf(["weak", "strong"]),
-    help="What more workers bring where each keeps its batch (weak), or all share one (strong).",
+    help="Add workers with the same batch for each (weak), or one batch shared by all (strong).",
 )
 @BATCH.option("--global-batch", type=int, metavar="B", help="Strong scaling: samples of all workers together.")
 @output_options

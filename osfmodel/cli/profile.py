@@ -39,12 +39,12 @@ MODEL = OptionGroup("Model")
 @MODEL.option("--sequence", type=click.IntRange(1), metavar="N", help=f"Tokens for --transformers; default {SEQUENCE}.")
 @click.option("--batch-size", "sizes", metavar="A[,B,C]", help="Samples per iteration; one profile each, and a fit.")
 @click.option("--steps", type=click.IntRange(1), default=20, metavar="N", help="Steps with hooks (20), and without.")
-@click.option("--warm-up", type=click.IntRange(0), default=WARM_UP, metavar="N", help=f"Steps before ({WARM_UP}).")
-@MODEL.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Of parameters, inputs and gradients.")
+@click.option("--warm-up", type=click.IntRange(0), default=WARM_UP, metavar="N", help=f"Warm-up steps ({WARM_UP}).")
+@MODEL.option("--dtype", type=click.Choice(DTYPES), default="float32", help="Type of parameters, inputs and gradients.")
 @MODEL.option("--autocast", is_flag=True, help="Only compute in --dtype; parameters and gradients stay as they are.")
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... Default: cuda where there is a GPU, else cpu.")
 @OUTPUT.option("--name", help="Name of the workload; default: the model's.")
-@OUTPUT.option("-o", "--output", metavar="FILE|FOLDER", help="Where to write it (.json); a folder for several sizes.")
+@OUTPUT.option("-o", "--output", metavar="FILE|FOLDER", help="Output file (.json); a folder for several batch sizes.")
 def profile_command(
     factory: str | None,
     torchvision: str | None,
@@ -61,7 +61,7 @@ def profile_command(
 ) -> None:
     """Measure a PyTorch model: forward time by layer, when each gradient is ready, the update.
 
-    FACTORY() returns (model, batch, loss), and an optimizer if SGD is not to stand in. A batch
+    FACTORY() returns (model, batch, loss), and an optimizer to use instead of SGD. A batch
     that is a tensor or a dict is the model's input, and the loss is loss(output); a pair is inputs and targets, and
     the loss is loss(output, targets). Given the parameter batch_size, FACTORY makes the batch; else its batch is
     repeated or cut. Your own training loop is profiled with osfmodel.profile. Steps run by turns with hooks and

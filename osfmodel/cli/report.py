@@ -59,7 +59,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
 @click.command(name="report", cls=GroupedCommand)
 @subject_options()
 @click.option(
-    "--workers", required=True, metavar="N[,N...|A..B]", help="Of several, the iteration is that of the last."
+    "--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; the iteration is drawn for the last."
 )
 @plan_option(
     "Named plan or plan file to stand beside the default and the tuned one; repeatable. Default: the stock plans."
@@ -142,7 +142,7 @@ def report_command(
 
 
 def _warn_of_another_job(trace: Trace, workload: Workload, workers: int) -> None:
-    """Warn if the trace is of another job than the workload: its times are then not comparable with the prediction."""
+    """Warn if the trace is of another job: its times are then not comparable with the prediction."""
     if trace.workers not in (None, workers):
         warn(f"the trace {trace.name} is of {trace.workers} workers, what is predicted of {workers}")
     try:

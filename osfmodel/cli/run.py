@@ -37,7 +37,7 @@ RUNNING: dict[str, RunSupport] = {name: row.run for name, row in EXECUTORS.items
 """Executors that train under torchrun."""
 UNDER_HOROVOD = OptionGroup("With --executor horovod")
 MODEL = OptionGroup("Model")
-MEASURED = OptionGroup("What is measured")
+MEASURED = OptionGroup("Measurement")
 OF_DDP = OptionGroup("With --executor ddp")
 
 
@@ -49,25 +49,34 @@ OF_DDP = OptionGroup("With --executor ddp")
 )  # fmt: skip
 @click.option(
     "--executor", type=OneOf(RUNNING), default=DDP.name, show_default=True,
-    help="What carries the plans out: PyTorch DDP; runtime, which carries out any plan; Horovod, over gloo.",
+    help="Executor that runs the plans: PyTorch DDP; runtime, which runs any plan; Horovod, over gloo.",
 )  # fmt: skip
-@UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Of gradients.")
-@UNDER_HOROVOD.option("--timeline", metavar="FOLDER", help="Keep its timeline of each plan, from a turn of its own.")
+@UNDER_HOROVOD.option("--compression", type=OneOf([NONE, FP16]), help="Gradient compression.")
+@UNDER_HOROVOD.option("--timeline", metavar="FOLDER", help="Record Horovod's timeline of each plan in an extra turn.")
 @click.option("--cluster", metavar="FILE", type=CLUSTER, help="Prices for the plans that need some (osf bench).")
 @MODEL.option("--workload", metavar="FILE", help="The profile of the model of FACTORY (osf profile).")
 @MODEL.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow.")
 @MODEL.option("--batch-size", type=click.IntRange(1), metavar="B", help="Replay B samples per worker, in proportion.")
-@MEASURED.option("--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Measured.")
+@MEASURED.option(
+    "--iterations", type=click.IntRange(1), default=20, show_default=True, metavar="N",
+    help="Measured iterations per turn.",
+)  # fmt: skip
 @MEASURED.option("--repeat", type=click.IntRange(1), default=3, show_default=True, metavar="R", help="Turns per plan.")
-@MEASURED.option("--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W", help="Not measured.")
-@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl where there is a GPU, else gloo.")
-@click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="For meeting and each collective.")
+@MEASURED.option(
+    "--warm-up", type=click.IntRange(3), default=3, show_default=True, metavar="W",
+    help="Warm-up iterations per turn, not measured.",
+)  # fmt: skip
+@click.option("--backend", type=OneOf(["gloo", "nccl"]), help="Backend; default: nccl with a GPU, else gloo.")
+@click.option(
+    "--timeout", default="60s", show_default=True, metavar="TIME",
+    help="Time limit for start-up and for each collective.",
+)  # fmt: skip
 @MEASURED.option("--verify", is_flag=True, help="Also compare the losses of each plan with the default's (FACTORY).")
-@OF_DDP.option("--find-unused-parameters", is_flag=True, help="As DDP's argument.")
-@OF_DDP.option("--static-graph", is_flag=True, help="As DDP's argument.")
-@OF_DDP.option("--gradient-as-bucket-view", is_flag=True, help="As DDP's argument.")
-@OF_DDP.option("--comm-hook", is_flag=True, help="Carry plans out by a communication hook, as on an older torch.")
-@click.option("-o", "--output", required=True, metavar="FILE", help="Measurements; whole or not at all.")
+@OF_DDP.option("--find-unused-parameters", is_flag=True, help="Set find_unused_parameters of DDP.")
+@OF_DDP.option("--static-graph", is_flag=True, help="Set static_graph of DDP.")
+@OF_DDP.option("--gradient-as-bucket-view", is_flag=True, help="Set gradient_as_bucket_view of DDP.")
+@OF_DDP.option("--comm-hook", is_flag=True, help="Run plans through a communication hook, as on older PyTorch.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="File for the measurements; written atomically.")
 def run_command(
     subject: str,
     plans: tuple[str, ...],
@@ -92,10 +101,10 @@ def run_command(
 ) -> int:
     """Train for real under each plan, with PyTorch DDP, Horovod or our executor, started by torchrun, and measure it.
 
-    WORKLOAD is replayed: sleeping (spinning, on a GPU) stands in for computation, while gradients, hooks, buckets and
+    WORKLOAD is replayed: sleeping (spinning, on a GPU) replaces computation, while gradients, hooks, buckets and
     collectives are real. FACTORY returns (model, batch, loss), as for osf profile. Plans take turns. FILE is
     written after every turn; `osf check FILE` compares it with the prediction. `--plan ddp --plan runtime:PLAN`
-    measures DDP and the executor side by side; with --executor runtime it carries out all plans.
+    measures DDP and the executor side by side; with --executor runtime the executor runs all plans.
 
     \b
     Example:
@@ -144,8 +153,7 @@ def _require_possible(row: ExecutorRow, asked: RunRequest, backend: str | None, 
     support = RUNNING[row.name]
     if any(map(is_executed, asked.plans)) and not support.in_turn:
         raise UsageError(
-            f"plans for our executor are given, and {row.called} carries the plans out: drop the prefix "
-            f"{RUNTIME.prefix}"
+            f"plans for our executor are given, and {row.called} runs the plans: drop the prefix {RUNTIME.prefix}"
         )
     for other in RUNNING.values():
         if given & other.options - support.options:

@@ -31,12 +31,14 @@ from osfmodel.targets import CONFIG_TARGETS
 @click.option("--workers", metavar="N[,N...|A..B]", help="Several counts: one configuration for all of them.")
 @target_option("Framework, or runtime: any plan.")
 @LIMITS.option("--max-bucket", metavar="SIZE", help="Largest bucket, for example 64MiB.")
-@LIMITS.option("--max-buckets", type=int, metavar="K", help="Most buckets.")
+@LIMITS.option("--max-buckets", type=int, metavar="K", help="Largest number of buckets.")
 @RULES.option("--channels", type=click.IntRange(1, 64), default=1, metavar="K", help="Collectives in flight (runtime).")
 @RULES.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only (runtime).")
 @RULES.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward (runtime).")
 @RULES.option(
-    "--host-lead", metavar="F|F..G", help="How many times as fast as the device the host submits work (horovod)."
+    "--host-lead",
+    metavar="F|F..G",
+    help="Speed at which the host submits work, relative to the device (horovod).",
 )
 @memory_options
 @live_options
@@ -47,7 +49,7 @@ from osfmodel.targets import CONFIG_TARGETS
 )
 @output_options
 def tune_command(subject: Subject, **asked: Any) -> None:
-    """Find the settings that make a framework carry out the best plan, and print the lines to paste.
+    """Find the settings that make a framework run the best plan, and print the lines to paste.
 
     Needs --cluster and --workers, but for --live. -o ddp.py, horovod.env or deepspeed.json writes the settings; -o
     plan.json, .yaml or .csv writes the plan and its times. --format decides between the two.

@@ -40,10 +40,18 @@ LIVE = OptionGroup(
 def live_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --live and its options."""
     for option in (
-        LIVE.option("--timeout", default="60s", metavar="TIME", help="For meeting and each collective (60s)."),
-        LIVE.option("--backend", type=OneOf(["gloo", "nccl"]), help="Default: nccl with a GPU, else gloo."),
+        LIVE.option(
+            "--timeout", default="60s", metavar="TIME", help="Time limit for start-up and for each collective (60s)."
+        ),
+        LIVE.option(
+            "--backend",
+            type=OneOf(["gloo", "nccl"]),
+            help="Backend; default: nccl with a GPU, else gloo.",
+        ),
         LIVE.option("--repeat", type=click.IntRange(1), default=3, metavar="R", help="Turns per plan (3)."),
-        LIVE.option("--iterations", type=click.IntRange(1), default=20, metavar="N", help="In each turn (20)."),
+        LIVE.option(
+            "--iterations", type=click.IntRange(1), default=20, metavar="N", help="Measured iterations per turn (20)."
+        ),
         LIVE.option("--scale", type=float, default=1.0, metavar="X", help="Replay computation X times as slow."),
         LIVE.option(
             "--workload", "known_workload", metavar="FILE", help="The profile of the model of FACTORY, if known."

@@ -18,7 +18,7 @@ from osfmodel.entities.units import parse_part, parse_room
 from osfmodel.targets import CONFIG_TARGETS
 
 DENSITY = "1%"
-"""Default for --density: the smallest part of a layer's entries that is sent."""
+"""Default for --density: the smallest fraction of a layer's entries that is sent."""
 MEMORY = OptionGroup(
     "Within a memory budget",
     switch="--memory SIZE",
@@ -40,12 +40,12 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="Keep unsent updates in a second copy of the weights instead of a residual (SGD).",
         ),
-        SPARSE.option("--density", metavar="PART", help="The least part that --sparse sends of a layer (1%)."),
+        SPARSE.option("--density", metavar="FRACTION", help="Smallest fraction of a layer to send (1%)."),
         MEMORY.option("--sparse", is_flag=True, help="Layers may send their largest entries only; changes training."),
         MEMORY.option("--no-release", is_flag=True, help="Keep gradients until the update, for clipping."),
-        MEMORY.option("--communicator", metavar="SIZE", help="What the library keeps for each communicator."),
+        MEMORY.option("--communicator", metavar="SIZE", help="Buffer size per communicator (one per channel)."),
         MEMORY.option("--also", metavar="FILE", help="A profile of the same model at another batch size."),
-        MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="If not that of the profile."),
+        MEMORY.option("--optimizer", type=OneOf(OPTIMIZERS), help="Optimizer; default: the profile's."),
         MEMORY.option("--batch-size", type=int, metavar="B", help="Samples per worker; default: the fastest."),
         MEMORY.option("--memory", metavar="SIZE", help="Batch size and plan that train fastest within SIZE (16GiB)."),
     ):
@@ -54,7 +54,7 @@ def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_executor(ctx: click.Context) -> None:
-    """Raise UsageError if --for names another framework than the executor."""
+    """Raise UsageError if --for names a framework instead of the executor."""
     if is_given(ctx, "target") and not CONFIG_TARGETS[ctx.params["target"]].executes:
         raise UsageError(
             f"--for {ctx.params['target']} does not work with --memory: only osf.execute (--for {RUNTIME.name}) "
@@ -91,4 +91,4 @@ def parse_density(text: str) -> float:
     try:
         return parse_part(text)
     except ValueError:
-        raise UsageError(f"--density {text!r}: write a part of the entries, such as 1% or 0.01") from None
+        raise UsageError(f"--density {text!r}: write a fraction of the entries, such as 1% or 0.01") from None
