@@ -388,7 +388,7 @@ def fault_of_output(before: Files) -> str:
             except OsfError as error:
                 return f"what was written cannot be read: {str(error).partition(': ')[2]}"[:120]
         elif not finite(document):
-            return "what was written is no JSON: NaN or Infinity in it"
+            return "written JSON is invalid: NaN or Infinity in it"
     return ""
 
 
@@ -410,7 +410,7 @@ def fault_of_words(said: Sequence[io.TextIOWrapper]) -> str:
         if line and not (line.startswith("osf: ") and line.isprintable()):
             return f"a line on stderr: {line[:60]!r}"
     if out and not finite(json.loads(out, parse_constant=lambda word: word)):
-        return "stdout is no JSON: NaN or Infinity in it"
+        return "stdout is not JSON: NaN or Infinity in it"
     return ""
 
 

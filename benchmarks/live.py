@@ -5,7 +5,7 @@
     python benchmarks/live.py FOLDER --keep     # put what FOLDER holds among the project's profiles
     python benchmarks/live.py FOLDER --models   # train small real models instead, through all four commands
     python benchmarks/live.py FOLDER --tune     # have osf tune --live measure, tune and choose instead
-    python benchmarks/live.py FOLDER --executor # the first two with plans that the executor carries out, beside DDP
+    python benchmarks/live.py FOLDER --executor # the first two with plans that the executor runs, beside DDP
 
 Needs root, iproute2 and torch. For each number of ranks and each rate the network is measured once with ``osf bench``;
 then each workload is replayed with ``osf run`` under all plans, by turns, and ``osf check`` holds what was predicted
@@ -57,7 +57,7 @@ ORIGIN = "measured with benchmarks/live.py"
 UNSTATED = "a machine that the runs do not state"
 VIEW, COPIES, SWEEP, EXECUTOR = "", "-copies", "-sweep", "-runtime"
 """Ends of file names: gradients live in buckets; DDP's default, which copies them; the first with a sweep of caps, and
-with plans that the executor carries out."""
+with plans that the executor runs."""
 SETS = {SWEEP: "sweep of caps", EXECUTOR: "executor"}
 """Names of the last two in kept runs."""
 OWN, PUBLISHED, CHANNELS = "planned", ("us-byte", "byte-scheduler", "asc-wfbp"), (1, 2, 4)
@@ -121,7 +121,7 @@ def executed_settings() -> Iterator[Setting]:
 def made_plans(setting: Setting, cluster_file: Path) -> Iterator[tuple[str, Plan]]:
     """Plans for the executor, by name: our own, on 1 to 4 channels, and DDP's default on as many as DDP has.
 
-    The best that the planner finds for k channels is carried out on all k, also where it would use fewer.
+    The best that the planner finds for k channels is run on all k, also where it would use fewer.
     """
     workload = load_workload(setting.workload).scaled(SCALES[setting.workload])
     cluster = load_cluster(cluster_file)

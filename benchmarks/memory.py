@@ -77,7 +77,7 @@ may be too low."""
 
 
 class Option(NamedTuple):
-    """How a step is carried out: a plan by name, or an ordinary loop; every how manyth segment is computed again."""
+    """How a step is run: a plan by name, or an ordinary loop; every how manyth segment is computed again."""
 
     name: str
     plan: str = CAP

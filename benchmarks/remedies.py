@@ -3,7 +3,7 @@
     python benchmarks/remedies.py [--repeats 5]
 
 Needs root, iproute2 and PyTorch. Each job with a fault was traced (tests/formats/data/explained). ``osf explain`` has
-its remedies from that trace alone, and the job is run again between emulated hosts with the remedy carried out, all in
+its remedies from that trace alone, and the job is run again between emulated hosts with the remedy applied, all in
 turn, so many times: medians, and the error against each. Some 20 seconds a turn.
 """
 

@@ -130,7 +130,7 @@ SHARED = """\
 * **Data go to stdout**, warnings, errors and progress to stderr, each on one line.
 * **`--format`** is `table`, `json`, `yaml` or `csv`; `--json` is short for `--format json`. Keys name their units
   (`iteration_time_s`, `gradient_bytes`). [What is in them](../reference/files.md#what-the-commands-print).
-* **`-o FILE`** writes a file whole or not at all; its suffix gives the format where `--format` does not.
+* **`-o FILE`** writes a file atomically; its suffix gives the format where `--format` does not.
 * **Exit status**: 0 fine. 2: the command line is wrong (unknown option, name or unit, options that contradict each
   other or the workload or cluster, a place that `-o` cannot write to). 130: interrupted. 1: all else, such as a file
   that is missing or wrong, or a check or a job that failed.

@@ -12,7 +12,7 @@ MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Job:
-    """A model, what carries it out, and what is wrong with it. Seconds and bytes.
+    """A model, what runs it, and what is wrong with it. Seconds and bytes.
 
     gradients: bytes of each gradient in the order in which they become ready, each after ``backward`` seconds
     buckets:   the gradients of each, in the order in which they are sent

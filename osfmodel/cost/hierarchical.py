@@ -2,7 +2,7 @@
 
 T(M) = T_rs(g, M) + T_ar(n, M / g) + T_ag(g, M) with rings at both levels, g GPUs in a node and n nodes; what
 Horovod's and NCCL's hierarchical paths do. The g rings between nodes run at once: with k NICs in a node, g / k of them
-share one and get that part of its bandwidth each (where g <= k each has its own). Workers spread evenly over as few
+share one and get that fraction of its bandwidth each (where g <= k each has its own). Workers spread evenly over as few
 nodes as hold them; where they do not divide, the fullest node paces the phases inside and the emptiest sends the
 largest parts between nodes.
 """

@@ -276,7 +276,7 @@ def rates(cluster: Cluster) -> str:
 
 
 DOUBTFUL = 2.0
-"""Least multiple of the usual network of a GPU that is questioned."""
+"""Minimum multiple of the usual network of a GPU that is questioned."""
 
 
 def has_network(cluster: Cluster) -> bool:

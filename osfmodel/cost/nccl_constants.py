@@ -6,7 +6,7 @@ Sources, named at each constant:
 * TOPO: NCCL, src/graph/topo.h (link speeds in NCCL's own accounting, below the data sheet's).
 * TORCH: PyTorch 2.13, torch/_inductor/comm_analysis.py, which mirrors TUNING and adds channel counts.
 
-Nothing here was fitted; learned values stand in osfmodel.cost.nccl. No measurement of a collective is used.
+Nothing here was fitted; fitted values are in osfmodel.cost.nccl. No measurement of a collective is used.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ NVLS_EFFICIENCY: Mapping[str, float] = {"hopper": 0.85, "blackwell": 0.74}
 LL_SHARE, LL128_SHARE = 1 / 2, 120 / 128
 """TUNING: payload of the ring's LL (half of it flags) and LL128 lines."""
 TREE_SHARE, TREE_LL_SHARE, TREE_LL128_SHARE_ONE_NODE = 0.92, 1 / 3.8, 7 / 9
-"""TUNING: the part of the bus that trees reach; LL's and LL128's part of that (LL128_SHARE between nodes)."""
+"""TUNING: the fraction of the bus that trees reach; LL's and LL128's fraction of that (LL128_SHARE between nodes)."""
 
 TREE_CORRECTION: Mapping[str, tuple[float, ...]] = {
     "LL": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),

@@ -41,7 +41,7 @@ class Pricing:
     effects: of a real run, without those that are in the costs
     uncertainty: relative error of this model's prices on tables held out; 0 if they are measured or stated
     in_flight: collectives that the library runs at once for each channel of a plan
-    blocking: whether the thread that launches a collective carries it out, as over gloo and MPI
+    blocking: whether the thread that launches a collective runs it, as over gloo and MPI
     per_host: ranks on a host
     startups: collective -> seconds of start-up of a message, if measured
     assumed: collectives without prices of their own, taken to be half an all-reduce
@@ -90,7 +90,7 @@ class Pricing:
         return self if objective.plain else self.under(RUNTIME.conditions)
 
     def for_plan(self, plan: Plan) -> Pricing:
-        """Prices for a plan whose executor is not given: a framework's or, if none can carry it out, osf.execute's."""
+        """Prices for a plan whose executor is not given: a framework's or, if none can run it, osf.execute's."""
         return self if plan.plain else self.under(RUNTIME.conditions)
 
     def under(self, conditions: Mapping[str, str]) -> Pricing:
@@ -121,14 +121,14 @@ class Pricing:
         return self.splitter(collective)(size)
 
     def splitter(self, collective: str) -> Callable[[int], tuple[float, float]]:
-        """:meth:`split` of one collective, for many sizes."""
+        """A function size -> :meth:`split` for this collective; faster for many sizes."""
         cost = self.cost(collective)
         if collective in self.startups:
             return _measured(cost, self.startups[collective])
         return _lines(cost) if isinstance(cost, AffineCost) else _table(cost)
 
     def share(self, flows: int) -> float:
-        """Speed of each of ``flows`` transfers, as a part of that of one alone: X(n) / n."""
+        """Speed of each of ``flows`` transfers, as a fraction of that of one alone: X(n) / n."""
         return self.together(flows) / flows if flows > 1 else 1
 
     def together(self, flows: int) -> float:

@@ -109,7 +109,7 @@ def _seen(trace: Trace) -> Steps:
 
 
 def _startup_share(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[StartupShare, tuple[str, ...]]:
-    """Start-up as a part of a message's time, by its size, and remarks.
+    """Start-up as a fraction of a message's time, by its size, and remarks.
 
     It comes from the cluster. Without one, from the line through the trace's messages; it is 0 if all have the same
     size, since start-up cannot then be told from transfer.
@@ -135,7 +135,7 @@ def _startup_share(seen: Steps, pricing: Pricing | None, workers: int) -> tuple[
 
 
 def _stated_share(pricing: Pricing) -> StartupShare:
-    """Start-up as a part of a message's time by the prices; for a table at most that of the line through it."""
+    """Start-up as a fraction of a message's time by the prices; for a table at most that of the line through it."""
     cost, split = pricing.cost(), pricing.splitter("all_reduce")
     most = inf
     if isinstance(cost, TableCost):

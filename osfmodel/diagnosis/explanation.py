@@ -121,7 +121,7 @@ class Explanation:
         return max(0.0, self.replayed - plain_sum(self.gains.values()))
 
     def part(self, cause: str) -> float:
-        """Cost of a cause as a part of the step."""
+        """Cost of a cause as a fraction of the step."""
         return self.gains[cause] / self.step_time if self.step_time else 0.0
 
 

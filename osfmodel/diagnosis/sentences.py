@@ -49,7 +49,7 @@ def negotiation(one: Explanation, seconds: float) -> str:
 
 
 def find_unused(one: Explanation, seconds: float) -> str:
-    """A sentence on buckets in another order than their gradients."""
+    """A sentence on buckets sent out of the order of their gradients."""
     cost = what_it_costs(one, seconds)
     mapped = any(used_map(row.kind, row.dtype) for row in one.buckets)
     why = " (a map of used parameters is sent: find_unused_parameters=True without static_graph)" if mapped else ""

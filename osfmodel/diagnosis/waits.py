@@ -32,7 +32,7 @@ class Sent:
               may have waited for the network
     wire:     seconds of network time: its transfer, shared evenly with others in flight
     gradient: whether it carries gradients, unlike a map of used parameters, a broadcast of buffers and the like
-    pieces:   (ready time, its part of the bytes) of each gradient; if the trace does not say, evenly spread
+    pieces:   (ready time, its fraction of the bytes) of each gradient; if the trace does not say, evenly spread
               between the bucket before and this one
     """
 

@@ -3,7 +3,7 @@
 One thread of each rank wakes every cycle, a cycle time after it last began or at once if that is past. It takes what
 was submitted by then, agrees with the other ranks on what all of them have (negotiation), packs that greedily into
 batches of one dtype up to the fusion threshold, and launches one after the other. Over gloo and MPI the thread itself
-carries the collective out, once all of the batch is computed, so that what is submitted meanwhile waits for the next
+runs the collective, once all of the batch is computed, so that what is submitted meanwhile waits for the next
 cycle. Over NCCL it goes on at once: the stream waits until the batch is computed (where the host runs ahead of the
 device), and the loop does only while a timeline is written.
 
@@ -40,7 +40,7 @@ ATOMIC_UNIT = 64 * 8
 PADDING = 16
 """Bytes to a multiple of which each tensor in a batch is padded on a GPU (BATCHED_D2D_PADDING)."""
 SIMULATED = 24
-"""Most iterations to simulate; if none repeats, the first third is ignored."""
+"""Maximum number of iterations to simulate; if none repeats, the first third is ignored."""
 SAME = 1e-9
 """Relative difference of clocks below which two iterations are the same."""
 
@@ -49,7 +49,7 @@ SAME = 1e-9
 class Loop:
     """Horovod's settings.
 
-    threshold:      most bytes of a batch (a larger tensor goes alone); 0 fuses nothing
+    threshold:      maximum bytes of a batch (a larger tensor goes alone); 0 fuses nothing
     cycle:          seconds from the start of one cycle to that of the next
     groups:         names of tensors that are submitted together, and never with others; all tensors, or none
     use_groups:     whether the groups are in force, or only on offer
@@ -57,7 +57,7 @@ class Loop:
     cache_capacity: tensors whose negotiation is remembered; one more takes the place of that used longest ago
     waits:          whether over NCCL, too, the loop waits until a batch is computed before it launches it, as it does
                     while a timeline is written, and did in older versions
-    hierarchical:   whether all-reduces go over nodes by themselves, carried out in the loop
+    hierarchical:   whether all-reduces go over nodes by themselves, run in the loop
     """
 
     threshold: int = DEFAULT_THRESHOLD
@@ -168,14 +168,14 @@ def _padded(size: int, padding: int) -> int:
 
 
 class _Cache:
-    """The response cache: each gradient's place ("bit") by its position, the least recently used first."""
+    """The response cache: each gradient's slot ("bit") by its position, the least recently used first."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.places: dict[int, int] = {}
 
     def use(self, gradients: Iterable[int]) -> None:
-        """Mark gradients as agreed on, one after the other; a new one takes the next place, or the oldest one's."""
+        """Mark gradients as agreed on, one after the other; a new one takes the next slot, or the oldest one's."""
         for i in gradients if self.capacity else ():
             oldest = next(iter(self.places), i) if len(self.places) == self.capacity else i
             place = self.places.pop(i if i in self.places else oldest, len(self.places))
@@ -212,7 +212,7 @@ class _Run:
 
     @property
     def crowd(self) -> list[tuple[int, int]]:
-        """The content of the cache if it cannot hold all gradients, so that it keeps changing; else empty."""
+        """Entries of the response cache if it is too small for all gradients and so keeps changing; else empty."""
         crowded = len(self.workload.gradients) > self.loop.cache_capacity
         return list(self.cache.places.items()) if crowded else []
 

@@ -15,7 +15,7 @@ from osfmodel.entities.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Most bytes in memory by owner from ``start`` to ``end`` (seconds after the start of the iteration).
+    """Maximum bytes in memory by owner from ``start`` to ``end`` (seconds after the start of the iteration).
 
     during: the moment: ``forward LAYER``, ``backward LAYER``, ``hook LAYER`` (its gradient is packed or selected),
             ``means LAYER`` (those of its sparse bucket are made), ``update LAYER`` (its bucket is released) or

@@ -46,13 +46,13 @@ def memory_of(
     communicator: bytes that the library keeps for each communicator, of which each channel of the plan is one
 
     Raises DataError for a workload that does not say what it keeps, UsageError for an unknown keeper or optimizer, and
-    for one that cannot carry out the plan.
+    for one that cannot run the plan.
     """
     require_known(workload)
     require_count(workers, "the number of workers", least=1)
     storage = require(keeper, KEEPERS, "keeper")
     if not EXECUTORS[keeper].carries(plan.plain):
-        raise UsageError(f"{EXECUTORS[keeper].called} cannot carry out this plan: only {RUNTIME.called} can")
+        raise UsageError(f"{EXECUTORS[keeper].called} cannot run this plan: only {RUNTIME.called} can")
     require_count(communicator, "bytes of a communicator")
     require_mirrorable(plan.mirror, optimizer)
     bare = lower(workload, plan, Pricing.of(FREE, workers=workers))

@@ -11,7 +11,7 @@ is full, at the latest at the first tick of the cycle clock from its first tenso
 channel is free, and holds all that is ready by then (idle flush); the other natural rule is the plan ``optimal``.
 
 A rule of fusion makes a plan whose release times are c_k + t_neg (none where a free channel is all that a batch waits
-for), and that plan is carried out by ``engine.recursion``, which is this very recursion. The model leaves out
+for), and that plan is run by ``engine.recursion``, which is this very recursion. The model leaves out
 effects, several collectives in flight, forward overlap.
 """
 

@@ -1,12 +1,12 @@
 """A program: the operations of one step, whatever the framework and the strategy.
 
-Operations stand in the order in which they are issued, each on a stream. A stream works first in, first out; it has as
+Operations are in the order in which they are issued, each on a stream. A stream works first in, first out; it has as
 many operations in flight as it is wide. An operation begins when it is its turn and all that it waits for has ended. It
 first takes its start-up, in which no link is used (for a computation, all of it), then its transfer, in which it shares
 its link with the other transfers there.
 
 The memory of a step belongs to the program too: :class:`Hold` says from when to when bytes are there. Holds are
-added by ``osfmodel.engine.strategies.holdings``, as they depend on who carries the plan out.
+added by ``osfmodel.engine.strategies.holdings``, as they depend on who runs the plan.
 
 A step goes from forward to update. If the next forward overlaps communication, it goes from the start of one
 backward to the start of the next, and times count from there.
@@ -32,9 +32,9 @@ class Stream:
     """Rules by which the operations of a stream share it.
 
     width:   operations in flight at once
-    credit:  None for first in, first out. Else by priority: of the operations that are ready the first of the program
-             is handed over, while fewer than so many bytes are outstanding
-    between: whether it runs on the device that computes, in the gaps after operations that yield, and after the last
+    credit:  None: first in, first out. Else the ready operation that is earliest in the program goes next, while fewer
+             than this many bytes are outstanding
+    between: whether it uses the compute device, in gaps after operations that yield and after the last one
     link:    what its transfers share with those of all streams of that link
     """
 

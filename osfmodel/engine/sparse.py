@@ -17,7 +17,7 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.entities.workload import Workload, element_bytes
 
 INDEX_BYTES = 4
-"""Bytes of an index: the place of an entry in its tensor."""
+"""Bytes of the index of an entry in its tensor."""
 WIDE = 1 << 31
 """Elements of a tensor from which indices take twice as many bytes."""
 ALIGNMENT = 8

@@ -72,7 +72,7 @@ def _number(what: str, text: str, kind: Callable[[str], Any]) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise DataError(f"the {what} {text!r} is no number") from None
+        raise DataError(f"the {what} {text!r} is not a number") from None
 
 
 def _mapped(workload: Workload, other: Workload, batch_size: int, value: Callable[[float, float], float]) -> Workload:
@@ -119,7 +119,7 @@ def _require_alike(workload: Workload, other: Workload) -> None:
 
 
 MOST = 10**6
-"""Most micro-batches; a larger number is taken for a typing error."""
+"""Maximum number of micro-batches; a larger number is taken for a typing error."""
 
 
 def accumulating(workload: Workload, micro_batches: int) -> Workload:
@@ -154,7 +154,7 @@ def require_micro_batches(value: int, what: str) -> None:
 
 
 COMPUTING = 0.9
-"""Part of a workload's time below which a remark says that the device was partly idle."""
+"""Fraction of a workload's time below which a remark says that the device was partly idle."""
 
 
 def idle(workload: Workload) -> str:

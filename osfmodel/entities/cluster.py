@@ -14,7 +14,7 @@ from osfmodel.entities.source import Source
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 GPU_GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 LIBRARIES = ("", "nccl", "ccl", "mpi", "gloo")
-"""Libraries that carry collectives out; "" if not stated."""
+"""Libraries that run collectives; "" if not stated."""
 BLOCKING = ("ccl", "mpi", "gloo")
 """Libraries whose collectives block the calling thread when Horovod calls them."""
 FABRICS = ("nvswitch", "nvlink-mesh", "pcie")
@@ -269,7 +269,7 @@ class Cluster:
 
     @property
     def capacity(self) -> int | None:
-        """Most workers that fit, or None without a limit."""
+        """Maximum number of workers that fit, or None without a limit."""
         return None if self.nodes is None else self.nodes * self.gpus_per_node
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 LONGEST_REPR = 120
-"""Most characters of the repr of a noun."""
+"""Maximum characters of the repr of a noun."""
 
 
 def show_bytes(size: float) -> str:

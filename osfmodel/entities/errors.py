@@ -6,7 +6,7 @@
     ├── UsageError   an argument is wrong: unknown name, bad unit, impossible count
     ├── DataError    a file or a figure in it is wrong (says which file, where, and what)
     │   └── ForeignFileError   a file that osfmodel did not write, where one of its own is needed
-    ├── PlanError    a plan does not fit its workload, or an engine or target cannot carry it out
+    ├── PlanError    a plan does not fit its workload, or an engine or target cannot run it
     ├── CostError    a cluster cannot price a collective (a worker count that was not measured, say)
     ├── JobError     a job of several workers failed: they did not meet, one died, the model raised something
     └── StoppedError somebody stopped it
@@ -14,7 +14,7 @@
 Every message is one line and says what to do next where there is something to do. The command line ends with 2 where
 its own words are wrong (UsageError, and what click finds): an unknown option, name or unit, options that contradict
 each other or do not go with this workload or cluster, a place that ``-o`` cannot write to. It ends with 1 for all
-else: a file that is missing or wrong, figures that are not there, a plan that cannot be carried out, a job that
+else: a file that is missing or wrong, figures that are not there, a plan that cannot be run, a job that
 failed. So a script that gets 2 must change its words, and one that gets 1 its data.
 """
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LONGEST = 900
-"""Most characters of a message; the middle of a longer one, which quotes some file, is left out."""
+"""Maximum characters of a message; the middle of a longer one, which quotes some file, is left out."""
 
 
 class OsfError(Exception):
@@ -62,7 +62,7 @@ class ForeignFileError(DataError):
 
 
 class PlanError(OsfError):
-    """A plan does not belong to its workload, or cannot be carried out as asked."""
+    """A plan does not belong to its workload, or cannot be run as asked."""
 
 
 class CostError(OsfError):

@@ -1,4 +1,4 @@
-"""Executors: the programs that carry out a plan, with their effects, their memory and the limits of their runs.
+"""Executors: the programs that run a plan, with their effects, their memory and the limits of their runs.
 
 To add one: a module in ``runtime/`` and one row here. No other module compares with an executor's name; the tests in
 tests/conformance/test_executors.py run over the table.
@@ -55,10 +55,10 @@ class ExecutorRow(NamedTuple):
     conditions: that its runs state
     effects:    (effects, conditions of a run) -> the effects that apply to this run
     storage:    of gradients; None if not known
-    any_plan:   whether it carries out any plan; else only all-reduces on one channel with a barrier
+    any_plan:   whether it runs any plan; else only all-reduces on one channel with a barrier
     in_flight:  collectives at once for each channel of a plan; None for the library's own number
     states_plan: whether its runs must state the plan (condition ``sent``)
-    prefix:     of plans that it carries out by turns with those of the run's executor; "" if it does not
+    prefix:     of plans that it runs by turns with those of the run's executor; "" if it does not
     run:        None if ``osf run --executor`` does not offer it
     """
 
@@ -79,7 +79,7 @@ class ExecutorRow(NamedTuple):
         return self.summary.partition(":")[0]
 
     def carries(self, plain: bool) -> bool:
-        """Whether it can carry out a plan that is ``plain`` (``Plan.plain``) or not."""
+        """Whether it can run a plan that is ``plain`` (``Plan.plain``) or not."""
         return self.any_plan or plain
 
 
@@ -125,7 +125,7 @@ def _of_horovod(effects: Effects, conditions: Mapping[str, str]) -> Effects:
 _WITH_TORCH = RunSupport(
     "osfmodel.runtime.training.run",
     frozenset({"find_unused_parameters", "static_graph", "gradient_as_bucket_view", "comm_hook"}),
-    "options of DDP are given, and {executor} carries the plans out: leave them out",
+    "options of DDP are given, and {executor} runs the plans: leave them out",
     in_turn=True,
 )
 LOCAL = ExecutorRow(

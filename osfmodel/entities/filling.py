@@ -9,11 +9,11 @@ from osfmodel.entities.workload import Gradients
 
 
 class Closes(NamedTuple):
-    """Rules that close a bucket; one that is None never does.
+    """Rules that close a bucket; a rule that is None never closes one.
 
     full:  (held, number of buckets before) -> whether a bucket with ``held`` bytes closes
     over:  (held with the next gradient, bucket, its position) -> whether the bucket closes before that gradient
-    start: (held) -> where the next gradient begins in a bucket with ``held`` bytes; right at their end if None
+    start: (held) -> offset of the next gradient after ``held`` bytes; ``held`` itself if None
     """
 
     full: Callable[[int, int], bool] | None = None
@@ -44,7 +44,7 @@ def fill_by_dtype(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """The buckets of each dtype: those that close, in that order, and those left open, one per dtype.
 
-    Open buckets stand in the order in which their dtypes first appear.
+    Open buckets are in the order in which their dtypes first appear.
     """
     filled = [found for chain in gradients.chains for found in fill(chain, sizes, closes)]
     closed = sorted((place, bucket) for place, bucket in filled if place is not None)

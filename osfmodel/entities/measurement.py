@@ -32,7 +32,7 @@ class Measurement:
     warm_ups:   iterations before them that do not count
     conditions: (name, value) pairs: hardware, versions, settings; two runs are alike if these are equal
     deviation:  standard deviation of the samples in seconds, if it was published beside their mean
-    peak_bytes: most bytes alive at once in an iteration, if measured
+    peak_bytes: maximum bytes alive at once in an iteration, if measured
     """
 
     workload: str

@@ -15,7 +15,7 @@ from osfmodel.entities.workload import Workload, element_bytes
 REPLICATED, SPLIT = "replicated", "split"
 """The strategies that planners know, of those in ``engine.strategies.STRATEGIES``."""
 MOST_CHANNELS = 10**6 - 1
-"""Most channels of a plan; no network carries as many collectives at once."""
+"""Maximum number of channels of a plan; no network carries as many collectives at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Bucket:
 
     release_time: earliest start, in seconds after the start of the iteration; a framework's own clock,
                   such as Horovod's cycle, enters a plan so
-    density:      the part of each block's elements that is sent, those of the largest magnitude, each with its place;
+    density:      the fraction of each block's elements that is sent: the largest in magnitude, with their indices;
                   None for all of them, summed on the way as an all-reduce does
     """
 
@@ -156,7 +156,7 @@ class Plan:
 
     @property
     def objective(self) -> Objective:
-        """The rules under which the plan is carried out."""
+        """The rules under which the plan is run."""
         return Objective(self.channels, self.forward_overlap, self.strategy)
 
     @property
@@ -166,7 +166,7 @@ class Plan:
 
     @property
     def sparse(self) -> bool:
-        """Whether some buckets send only a part of their elements, which changes what training computes."""
+        """Whether some buckets send only a fraction of their elements, which changes what training computes."""
         return any(bucket.density is not None for bucket in self.buckets)
 
     @property
@@ -293,7 +293,7 @@ class Plan:
 
 
 def top_k(elements: int, density: float) -> int:
-    """Number of ``elements`` that a sparse bucket sends: the density's part of them, rounded up."""
+    """Number of ``elements`` that a sparse bucket sends: the density times their number, rounded up."""
     return min(elements, math.ceil(density * elements))
 
 

@@ -76,7 +76,7 @@ class Timeline:
 
     @property
     def overlap_ratio(self) -> float:
-        """The part of communication that is hidden behind computation, 0 to 1; 1 without communication."""
+        """The fraction of communication that is hidden behind computation, 0 to 1; 1 without communication."""
         total = self.communication_time
         return max(0.0, 1 - self.exposed_communication / total) if total else 1.0
 

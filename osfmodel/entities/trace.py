@@ -19,7 +19,7 @@ POINT_TO_POINT = ("send", "recv", "send_recv")
 
 
 def places(keys: Iterable[Hashable]) -> list[int]:
-    """Number of equal keys before each key, such as the place of a collective within its group."""
+    """Number of equal keys before each key, such as the index of a collective within its group."""
     seen: Counter[Hashable] = Counter()
     found = []
     for key in keys:
@@ -232,7 +232,7 @@ class Trace:
 
     @property
     def pace(self) -> RankTrace:
-        """The rank that waited least for others, whose steps stand for the job's; the first if waits are not known."""
+        """The rank that waited least for others, whose steps represent the job's; the first if waits are not known."""
         return min(
             self.ranks, key=lambda rank: plain_sum(one.waiting or 0 for step in rank.steps for one in step.collectives)
         )

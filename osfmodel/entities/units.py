@@ -16,7 +16,7 @@ from osfmodel.entities.errors import UsageError
 from osfmodel.entities.lookup import did_you_mean, nearest
 
 MOST_LISTED = 40
-"""Most sizes that are listed one by one."""
+"""Maximum number of sizes that are listed one by one."""
 
 MIB = 2**20
 BYTE_UNITS: Mapping[str, int] = {
@@ -81,7 +81,7 @@ def _near(unit: str, units: Iterable[str]) -> list[str]:
 
 
 def parse_bytes(text: str) -> int:
-    """``"25MiB"`` -> 26214400 bytes. Raises UsageError for a bare number, an unknown unit or a part of a byte."""
+    """``"25MiB"`` -> 26214400 bytes. Raises UsageError for a bare number, an unknown unit or a fraction of a byte."""
     size = _parse(text, BYTE_UNITS, "size", "25MiB")
     if size.denominator != 1:
         raise UsageError(f"{text!r} is not a whole number of bytes")
@@ -89,7 +89,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_room(text: str) -> int:
-    """Bytes of a limit, with a part of a byte rounded down: ``"15.9GiB"``."""
+    """Bytes of a limit, with a fraction of a byte rounded down: ``"15.9GiB"``."""
     return int(_parse(text, BYTE_UNITS, "size", "16GiB"))
 
 

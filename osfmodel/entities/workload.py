@@ -30,7 +30,7 @@ def holds_gradients(dtype: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One parameter tensor, or one layer if the profile is no finer.
+    """One parameter tensor, or one layer if the profile is not finer.
 
     forward_time:     seconds of forward computation
     backward_time:    seconds of backward computation, after which its gradient is ready
@@ -39,7 +39,7 @@ class Layer:
     activation_bytes: bytes kept from forward to backward, if known
     enqueue_time:     seconds after the start of the iteration at which the *host* submits the gradient, if
                       the host runs ahead of the device; unknown means together with the gradient
-    peak_bytes:       most bytes of activations, inputs and scratch of all layers alive at once during its backward;
+    peak_bytes:       maximum bytes of activations, inputs and scratch of all layers alive at once during its backward;
                       parameters, gradients, buffers and optimizer state are not among them; if known
     steady_bytes:     of peak_bytes, those that do not depend on the batch, such as gradients that are not ready yet
     held_bytes:       size of the gradient in memory, if gradient_bytes is its compressed size
@@ -150,7 +150,7 @@ class Gradients:
 class Workload:
     """The computation of one worker: layers from the input to the output, then an update of all parameters.
 
-    Backward visits the layers in reverse, so ``layers`` stand in the reverse of the order in which their
+    Backward visits the layers in reverse, so ``layers`` are in the reverse of the order in which their
     gradients become ready. ``update_time`` is seconds of optimizer step per iteration; ``batch_size`` is
     samples per worker and iteration, if known.
 
@@ -160,7 +160,7 @@ class Workload:
     fixed_bytes:  of parameters that are not trained and of buffers, such as BatchNorm's, if known
     sent_as:      the compression of its gradients, such as "fp16" or "powersgd:4"; "" without
     grain:        kind of its layers if their names are made up: "gradient" or "bucket" of a trace, of GRAINS
-    computing:    part of its time in which the device really computed, above 0 to 1; None if not known
+    computing:    fraction of its time in which the device really computed, above 0 to 1; None if not known
 
     Raises DataError without layers, and for duplicate names and impossible times or sizes.
     """
@@ -195,9 +195,9 @@ class Workload:
         if self.grain not in GRAINS:
             raise DataError(f"the grain of workload {self.name!r} is {self.grain!r}: it must be one of {GRAINS[1:]}")
         if self.computing is not None:
-            require_positive(self.computing, f"the computing part of workload {self.name!r}")
+            require_positive(self.computing, f"the computing fraction of workload {self.name!r}")
             if self.computing > 1:
-                raise DataError(f"the computing part of workload {self.name!r} is {self.computing!r}: 1 at most")
+                raise DataError(f"the computing fraction of workload {self.name!r} is {self.computing!r}: 1 at most")
         _require_unique([layer.name for layer in self.layers], self.name)
         _require_segments(self.segments, self.layers, self.name)
         forward_time = plain_sum(layer.forward_time for layer in self.layers)

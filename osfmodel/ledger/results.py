@@ -22,7 +22,7 @@ class Row(NamedTuple):
     label:     the run's name for people
     measured:  seconds per iteration, a ratio of two such times, or bytes
     predicted: the same from the model; None if it is not predicted, and ``note`` gives the reason
-    fitted:    whether a parameter was fitted on it, so that its error is no prediction error
+    fitted:    whether a parameter was fitted on it, so that its error is not a prediction error
     regime:    how much is communicated over which kind of network; None if the row is not a time
     steady:    whether the measurement repeats well enough to judge by; if not, ``note`` says so
     own:       whether workload and cluster were imported from the same file as the run: its error is of

@@ -26,11 +26,12 @@ def effect_caveats(effects: Effects) -> tuple[str, ...]:
         return ()
     named = ", ".join(f"{name}={value:g}" for name, value in effects.active.items())
     unseen = any(effects.apart_from_cost.active)
-    proof = "; the bound holds without them, and `optimal` is the best found with them" if unseen else ""
+    left_out = "the bound does not count these effects, and `optimal` is the best plan found with them, not proven"
+    proof = f"; {left_out}" if unseen else ""
     copies = [name for name in effects.active if "copy" in name]
-    said = f"; {' and '.join(copies)}, of one framework only, charged to every plan that is not of another"
-    alike = said if copies else ""
-    return (f"with the effects {named}{alike}{proof}",)
+    verb = "are" if len(copies) > 1 else "is"
+    alike = f"; {' and '.join(copies)} {verb} specific to one framework but charged to every plan not tied to another"
+    return (f"effects applied: {named}{alike if copies else ''}{proof}",)
 
 
 def flight_caveats(cluster: Cluster) -> tuple[str, ...]:

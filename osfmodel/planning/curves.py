@@ -26,7 +26,7 @@ CAPS = 96
 CLOCKED_CAPS = 32
 """Number of bucket sizes for a framework with a clock, whose loop is simulated for each."""
 SMALLEST_PART = 1 / 4096
-"""Least bucket size in a sweep, as a part of all gradients, unless the largest tensor is smaller still."""
+"""Minimum bucket size in a sweep, as a fraction of all gradients, unless the largest tensor is smaller still."""
 
 
 def counts_around(cluster: Cluster, workers: int) -> tuple[int, ...]:

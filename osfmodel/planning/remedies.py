@@ -242,7 +242,7 @@ def remedies(
         )
     if job.others >= SMALL * found.step_time:
         waits = show_time(job.others)
-        said.append(f"remedies by the model leave collectives that are no all-reduces as they are ({waits} exposed)")
+        said.append(f"remedies by the model leave collectives other than all-reduces as they are ({waits} exposed)")
     said += [
         f"remedies by the model leave {cause.stays} as they are"
         for name, cause in CAUSES.items()
@@ -311,7 +311,7 @@ def _priced(found: Explanation, job: TracedJob) -> Iterator[Remedy]:
             continue
         what = measure.what(job)
         if measure.network and job.others >= SMALL * found.step_time:
-            waits = f"{show_time(job.others)} are exposed in collectives that are no all-reduces"
+            waits = f"{show_time(job.others)} are exposed in collectives other than all-reduces"
             yield Remedy(name, what, None, None, MODEL, f"not priced: {waits}, which the model does not have")
             continue
         try:

@@ -89,7 +89,7 @@ class Prediction:
 
     @cached_property
     def runs_on(self) -> tuple[str, ...]:
-        """The stock frameworks that can carry out the plan; empty if it needs an executor."""
+        """The stock frameworks that can run the plan; empty if it needs an executor."""
         return () if self.formed_by is None else self.formed_by(self.plan, self.bound.question.workload)
 
     @property
@@ -169,7 +169,7 @@ PROVEN = 0.0005
 class Outcome:
     """The recommended configuration at one worker count. Times in seconds.
 
-    tuned_time:   with the configuration, as the framework really carries it out
+    tuned_time:   with the configuration, as the framework really runs it
     default_time: with the framework's defaults
     band:         error band of such predictions
     optimal_time: of the best plan of whole tensors in ready order, even if the framework cannot form it
@@ -193,7 +193,7 @@ class Outcome:
 
     @property
     def left(self) -> float:
-        """Largest part of the tuned iteration time that any other schedule could save."""
+        """Largest fraction of the tuned iteration time that any other schedule could save."""
         return 1 - self.lower_bound / self.tuned_time
 
     @property

@@ -160,7 +160,7 @@ def _choose(
     found = [searched, *_candidates(task, optima, ceilings)]
     candidates = [knobs for knobs in found if knobs is not None and task.keeps_limits(knobs)]
     if not candidates:
-        raise PlanError("no settings of this framework keep the limits for this workload: raise them")
+        raise PlanError(task.limits.unmet("settings of this framework"))
     # The target's own search wins unless another candidate is much better; then, for one count, the robust plan.
     values = [penalised(task.judged(knobs), best, ceilings if several else ()) for knobs in candidates]
     close = 0 if several else NEGLIGIBLE
@@ -252,10 +252,10 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
     apart = (
         f"up to {show_predicted_time(worst)} ({show_share(worst / times - 1, '+')})"
         if worst > times
-        else "no more than that"
+        else "the step takes no longer"
     )
-    lead = f"{max(task.leads):g} times"
-    return [f"times assume that the CPU does not run ahead of the GPU; if it does (up to {lead}), {apart}"]
+    ahead = f"submitting up to {max(task.leads):g} times as fast as the GPU computes"
+    return [f"times assume that the CPU does not run ahead of the GPU; if it does ({ahead}), {apart}"]
 
 
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:

@@ -56,7 +56,7 @@ class TuningProblem:
         return self.stock if executor is None else tuple(one.under(executor.conditions) for one in self.stock)
 
     def _paid(self, knobs: Any) -> tuple[Pricing, ...]:
-        """Prices for ``knobs``; an executor's defaults are priced as the stock framework that they stand for."""
+        """Prices for ``knobs``; an executor's defaults are priced as the stock framework that they represent."""
         return self.stock if self.target.executes and knobs == self.target.convert.default_knobs() else self.pricings
 
     @cached_property

@@ -90,7 +90,7 @@ class WhatIf:
         return accumulating(compressed(faster_device(workload, self.compute), self.compression), self.accumulate)
 
     def share(self, workers: int) -> int | None:
-        """Samples per worker and micro-batch; None for the profile's. Raises UsageError if it is no whole number."""
+        """Samples per worker and micro-batch; None for the profile's. Raises UsageError if it is not a whole number."""
         if self.global_batch is None:
             return self.batch_size
         parts = workers * self.accumulate

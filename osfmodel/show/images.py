@@ -33,9 +33,9 @@ WIRE = "#f0b133"
 WIDTH, LANE, TALL = 10.0, 0.36, 3.6
 """Inches: of the figure, of a lane, and of the row of curves."""
 NUMBERED = 0.03
-"""Least width of a bar that carries its number, as a part of the picture."""
+"""Minimum width of a bar that carries its number, as a fraction of the picture."""
 EDGED = 0.01
-"""Least width of a bar with a white edge, which would cover a narrower one."""
+"""Minimum width of a bar with a white edge, which would cover a narrower one."""
 SUFFIXES = (".png", ".svg")
 
 
@@ -96,8 +96,8 @@ def _patches(gantts: Sequence[Gantt]) -> list[Any]:
 def plot_check(checked: Iterable[Checked], path: str) -> None:
     """Plot predicted against measured iteration time of every run that was not fitted on, one colour per source.
 
-    Runs predicted from their own figures are hollow, since they are no predictions.
-    Raises UsageError for another suffix than .png or .svg, or where matplotlib is missing.
+    Runs predicted from their own figures are hollow, since they are not predictions.
+    Raises UsageError for a suffix other than .png or .svg, or where matplotlib is missing.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"--plot {path!r}: the name must end in {' or '.join(SUFFIXES)}")

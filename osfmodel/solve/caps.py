@@ -33,7 +33,7 @@ MOST_PAIR_CELLS = 20_000_000
 MOST_CAPS = 400_000
 """Caps up to which all are tried (about 900 tensors of unequal sizes); above, they are thinned out evenly."""
 MOST_MIXED_CAPS = 150
-"""Most caps to try if each is laid out by itself: with several dtypes, or with limits."""
+"""Maximum number of caps to try if each is laid out by itself: with several dtypes, or with limits."""
 HALVINGS = 12
 """Halvings of all bytes down to which :func:`capped_plans` tries single caps."""
 CHUNK_CELLS = 2_000_000
@@ -59,7 +59,7 @@ def bucket_layout(gradients: Gradients, limits: Sequence[int]) -> list[list[int]
     """Buckets, as positions in ready order, that each close as soon as they hold at least their limit.
 
     Limits are in the unit of the sizes, and the last repeats; each dtype is walked by itself with the same limits.
-    Buckets stand in the order of closing, those still open at the end behind them. DDP's rule, exactly, but that torch
+    Buckets are in the order of closing, those still open at the end behind them. DDP's rule, exactly, but that torch
     leaves the order of the latter open.
     """
     last = len(limits) - 1

@@ -38,6 +38,16 @@ class Limits:
             if value is not None and value < 1:
                 raise UsageError(f"the limit on the {name} is {value}: it must be 1 or more")
 
+    def unmet(self, settings: str) -> str:
+        """A message that no ``settings`` satisfy the limits that are given."""
+        given = [
+            option
+            for option, value in (("--max-bucket", self.max_bucket_bytes), ("--max-buckets", self.max_buckets))
+            if value is not None
+        ]
+        remedy = "raise them" if len(given) > 1 else "raise it"
+        return f"no {settings} can satisfy {' and '.join(given)} for this workload: {remedy}"
+
     def allow(self, plan: Plan) -> bool:
         """Whether ``plan`` keeps them."""
         most = self.max_bucket_bytes
@@ -169,12 +179,12 @@ class PlanRule(NamedTuple):
     caveats:    assumptions of a prediction under its plan
     objective:  the rules that it was made for, unless others are asked for
     serves:     (objective) -> whether it plans under these rules; by default all with a strategy that is searched
-    searches:   whether its name stands for the best that can be found rather than for this very rule. Its plan is then
+    searches:   whether its name means the best that can be found rather than this very rule. Its plan is then
                 only a candidate: under effects it is asked again, and there and with several collectives in flight
-                plans of other searches compete with its own. Left out, its plan is carried out as it is
+                plans of other searches compete with its own. Left out, its plan is run as it is
     chooses:    whether its plan may use less than the rules permit
     on_request: whether it is shown only if asked for
-    executor:   the one that carries it out, on which prices depend; None if not given
+    executor:   the one that runs it, on which prices depend; None if not given
     unpriced:   whether its plan needs no prices
     """
 
@@ -207,7 +217,7 @@ def answer(
 
 
 def planner_of(make: Callable[[Workload, Pricing], Plan]) -> Planner:
-    """A planner of one plan for any rules; it is carried out under those of the question."""
+    """A planner of one plan for any rules; it is run under those of the question."""
     return lambda question: answer(question, make(question.workload, question.pricing).under(question.objective))
 
 

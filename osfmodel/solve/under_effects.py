@@ -23,7 +23,7 @@ from osfmodel.solve.exact import merge, pareto
 from osfmodel.solve.solution import Limits, Planner, Question, Solution, Status
 
 ROUNDS = 3
-"""Most rounds; plans settle after two or three."""
+"""Maximum number of rounds; plans settle after two or three."""
 
 
 def plan_under_effects(question: Question, planner: Planner, limited: bool = False) -> Solution:

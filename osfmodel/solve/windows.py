@@ -60,7 +60,7 @@ class Windows:
 
 
 class _WindowState(NamedTuple):
-    """Least of A, least of B, the number added to both, and the state before."""
+    """Minima of A and of B, the number added to both, and the state before."""
 
     start: int
     end: int

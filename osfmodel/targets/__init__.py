@@ -37,5 +37,5 @@ def stock_targets() -> dict[str, Target]:
 
 
 def runs_on(plan: Plan, workload: Workload) -> tuple[str, ...]:
-    """The stock frameworks that can be set to carry out exactly this plan; empty if it needs an executor."""
+    """The stock frameworks that can be set to run exactly this plan; empty if it needs an executor."""
     return tuple(name for name, target in stock_targets().items() if target.convert.forms(plan, workload))

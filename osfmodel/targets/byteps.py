@@ -44,7 +44,7 @@ FEWEST_PIECES = 4096
 
 @dataclass(frozen=True, slots=True)
 class BytePsKnobs:
-    """Most bytes of a piece, before it is rounded up, and most partitions under way by priority."""
+    """Maximum bytes of a piece, before rounding up, and maximum number of partitions in flight by priority."""
 
     partition: int = DEFAULT_PARTITION
     credit: int | None = None

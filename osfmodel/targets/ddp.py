@@ -222,14 +222,14 @@ def hook_beside(workload: Workload) -> str:
 def _whole(fallback: CapSearch | None) -> str:
     """Words on the best single whole number for all buckets, for a launcher that takes only that."""
     if fallback is None or fallback.whole_mib is None:
-        return "none keeps the limits asked for"
+        return "none satisfies the limits given"
     return f"the best is  --ddp_bucket_cap_mb {fallback.whole_mib}"
 
 
 def _older(fallback: CapSearch | None) -> str:
     """The branches for a torch without the list."""
     if fallback is None:
-        return "else:  # older: no cap for all buckets keeps the limits asked for; DDP's defaults\n    ddp_kwargs = {}"
+        return "else:  # older: no single cap satisfies the limits given; DDP's defaults\n    ddp_kwargs = {}"
     first, cap = fallback.pair
     tried = "" if fallback.pair_exhaustive else " (of those tried)"
     return OLDER.format(single_mib=fallback.cap / MIB, first=first, pair_cap=cap / MIB, tried=tried)

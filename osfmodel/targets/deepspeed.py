@@ -37,7 +37,7 @@ DEFAULT_ELEMENTS = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedKnobs:
-    """Most elements in a bucket, and whether buckets are sent during backward."""
+    """Maximum elements in a bucket, and whether buckets are sent during backward."""
 
     elements: int = DEFAULT_ELEMENTS
     overlap: bool = False
@@ -83,11 +83,11 @@ def _after(groups: Sequence[Sequence[int]], workload: Workload) -> list[DeepSpee
 
 
 def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) -> DeepSpeedKnobs:
-    """The bound with the earliest end of communication. Raises PlanError if the plan needs an executor."""
+    """The reduce_bucket_size whose communication ends first. Raises PlanError if the plan needs an executor."""
     require_plain(plan, workload, "DeepSpeed")
     cap = best_cap_elements(workload, pricing.cost(), AT_MOST, limits)
     if cap is None:
-        raise PlanError("no reduce_bucket_size keeps the limits for this workload: raise them")
+        raise PlanError(limits.unmet("reduce_bucket_size"))
     return DeepSpeedKnobs(cap, overlap=True)
 
 

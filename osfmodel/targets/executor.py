@@ -1,4 +1,4 @@
-"""An executor that carries out any plan: its knobs are the plan itself, and its configuration is a plan file.
+"""An executor that runs any plan: its knobs are the plan itself, and its configuration is a plan file.
 
 Its default is PyTorch DDP's default buckets, so that its gains are gains over stock DDP.
 """

@@ -29,9 +29,9 @@ from osfmodel.targets.target import PLACEHOLDER_PRICES, Conversion, SettingsText
 RULES = Objective(forward_overlap=True, strategy=SPLIT)
 """The rules of every FSDP2 plan, whatever is grouped."""
 MOST_GROUPS = 32
-"""Most groups of the even groupings that are tried."""
+"""Maximum number of groups of the even groupings that are tried."""
 PLACES, MOST_TRIED = 60, 60_000
-"""Most places to try for the end of a group, and the number of groupings tried, times modules, that ends the search."""
+"""Maximum positions to try for the end of a group, and the groupings tried, times modules, at which the search ends."""
 
 NEGLIGIBLE = 1e-4
 """Relative gain below which a further group is not worth adding."""

@@ -58,13 +58,13 @@ def from_plan(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits =
     """The buckets of the plan as groups, and the cycle time of GROUP_CYCLES that is best for them.
 
     Groups list parameters by name; for a trace without names, settings alone are searched. Raises PlanError for a plan
-    that Horovod cannot carry out, and if no settings keep the limits.
+    that Horovod cannot run, and if no settings keep the limits.
     """
     require_plain(plan, workload, "Horovod")
     if workload.grain:
         found, _ = search([Case(workload, pricing, workload.compute_time)], limits)
         if found is None:
-            raise PlanError("no settings of Horovod keep the limits for this workload: raise them")
+            raise PlanError(limits.unmet("settings of Horovod"))
         return found
     loop = _grouped(plan)
     if not loop.groups:

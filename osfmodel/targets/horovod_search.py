@@ -24,7 +24,7 @@ CYCLES = (0.0005, DEFAULT_CYCLE, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1)
 NARROWINGS = 6
 """Steps of golden section around the best of the grid."""
 WALKED = 400
-"""Most thresholds to try, about, with one case, and fewer with several: if there are more, those that are
+"""Maximum number of thresholds to try, roughly, with one case; fewer with several. If there are more, those that are
 close together are skipped."""
 LEAST_WALKED = 60
 SIMULATED = 8

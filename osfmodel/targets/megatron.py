@@ -31,7 +31,7 @@ MOST_BUCKETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class MegatronKnobs:
-    """Least parameters in a bucket, None for Megatron's own; and whether buckets are sent during backward."""
+    """Minimum parameters in a bucket, None for Megatron's default, and whether buckets are sent during backward."""
 
     bucket_elements: int | None = None
     overlap: bool = True
@@ -63,7 +63,7 @@ def nearest(plan: Plan, workload: Workload, pricing: Pricing, limits: Limits) ->
     require_plain(plan, workload, "Megatron")
     cap = best_cap_elements(workload, pricing.cost(), AT_LEAST, limits)
     if cap is None:
-        raise PlanError("no --ddp-bucket-size keeps the limits for this workload: raise them")
+        raise PlanError(limits.unmet("--ddp-bucket-size"))
     return MegatronKnobs(cap)
 
 

@@ -80,7 +80,7 @@ def _with_settings(name: str) -> PlanRule:
     find, said, streams = horovod.settings_of(name)
 
     def solve(question: Question) -> Solution:
-        """Horovod's plan; with fewer channels than streams if the loop itself carries collectives out."""
+        """Horovod's plan; with fewer channels than streams if the loop itself runs collectives."""
         settings = find(question.workload, question.pricing)
         plan = horovod.to_plan(settings, question.workload, question.pricing)
         kept = streams > 1 and question.objective.permits(plan.objective)
@@ -121,7 +121,7 @@ class SparseName(NamedTuple):
 
 
 def sparse_name(name: str) -> SparseName | None:
-    """The parts of a name with that prefix; None for any other. Raises UsageError, or PlanError for a bad density."""
+    """The parts of a ``sparse:`` name; None for other names. Raises UsageError, or PlanError for a bad density."""
     if not name.startswith(SPARSE):
         return None
     first, *rest = (part.strip() for part in name.removeprefix(SPARSE).split(","))
@@ -134,7 +134,7 @@ def sparse_name(name: str) -> SparseName | None:
     try:
         density = parse_part(first)
     except ValueError:
-        raise UsageError(f"plan {name!r}: {first!r} is no density such as 1% or 0.01: {form}") from None
+        raise UsageError(f"plan {name!r}: {first!r} is not a density such as 1% or 0.01: {form}") from None
     require_density(density)
     if not rest or len(set(options)) < len(options):
         raise UsageError(f"plan {name!r}: {form}")
@@ -170,7 +170,11 @@ def _changes_training(workload: Workload) -> tuple[str, ...]:
 
 
 class Family(NamedTuple):
-    """Plans whose names have parameters: ``read`` (name) -> rule raises UsageError; ``examples`` of names."""
+    """Plans whose names have parameters, such as ``cap:25MiB``.
+
+    read:     (name) -> rule; raises UsageError for a malformed name
+    examples: sample names
+    """
 
     read: Callable[[str], PlanRule]
     examples: tuple[str, ...]

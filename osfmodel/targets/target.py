@@ -145,7 +145,7 @@ class Target:
     launch:     start of a script with them
     search:     for knobs that no plan determines, if the framework has such
     size:       the setting that limits all buckets, if there is one
-    executor:   the one that carries out its plans, or whose prices it pays; None for a stock framework without a row
+    executor:   the one that runs its plans, or whose prices it pays; None for a stock framework without a row
     objective:  the rules under which the framework works; an executor works under any
     executes:   whether it is an executor, which also knows several channels, cut tensors and no barrier
     live:       whether ``osf tune --live`` trains under it

@@ -29,7 +29,7 @@ def run(*arguments, **environment):
         ((), {**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
         ((), {**RANK, "LOCAL_WORLD_SIZE": "few"}, "LOCAL_WORLD_SIZE is 'few'"),
         ((), {**RANK, "RANK": "2"}, "RANK is 2 and WORLD_SIZE 2: ranks go from 0"),
-        ((), {**RANK, "WORLD_SIZE": "1"}, "needs 2 ranks or more: there is 1"),
+        ((), {**RANK, "WORLD_SIZE": "1"}, "needs at least 2 ranks, WORLD_SIZE is 1"),
         (("-o", "cluster.yaml"), RANK, "name it .json"),
         (("--min-size", "1MiB", "--max-size", "1KiB"), RANK, "the smaller one first"),
         (("--max-size", "64"), RANK, "has no unit"),

@@ -81,7 +81,7 @@ def test_plans_that_it_does_not_carry_out_are_refused(row):
     assert row.carries(SMALL_PLAN.plain)
     assert row.carries(plan.plain) == row.any_plan
     if not row.any_plan:
-        with pytest.raises(UsageError, match=f"{row.called} cannot carry out this plan"):
+        with pytest.raises(UsageError, match=f"{row.called} cannot run this plan"):
             memory_of(SMALL, plan, timeline, 2, row.name)
 
 

@@ -32,7 +32,7 @@ RULES = {
     "replicated": [{}, {"channels": 2}, {"forward_overlap": True}, {"credit": 300}, {"release": True}],
     "split": [{}, {"forward_overlap": True}, {"channels": 2}],
 }
-"""Further rules of plans that each strategy carries out; plans without any where a strategy has no line here."""
+"""Further rules of plans that each strategy runs; plans without any where a strategy has no line here."""
 
 
 CASES = [

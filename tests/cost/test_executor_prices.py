@@ -1,4 +1,4 @@
-"""Plans for the executor: what they pay, and that tuning gives none that it cannot carry out."""
+"""Plans for the executor: what they pay, and that tuning gives none that it cannot run."""
 
 from __future__ import annotations
 

@@ -617,7 +617,7 @@ def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
     for name in ("network-2", "network-10", "workers-1"):
         assert without[name].step_time is not None
         assert other[name].step_time is None
-        assert "are exposed in collectives that are no all-reduces" in other[name].note
+        assert "are exposed in collectives other than all-reduces" in other[name].note
     assert other["half"].step_time is not None
     (line,) = [words for words in others(tuple(other.values())) if "not priced" in words]
     assert line.startswith(

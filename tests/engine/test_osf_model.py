@@ -310,6 +310,6 @@ def test_numbers_that_cannot_be_are_refused(wrong):
 
 
 def test_with_free_channel_and_negotiation_adaptive_needs_no_clock(small_workload):
-    """A framework without a clock can carry it out; with negotiation a batch starts later than it could."""
+    """A framework without a clock can run it; with negotiation a batch starts later than it could."""
     assert not any(bucket.release_time for bucket in idle_flush(small_workload, LINE).buckets)
     assert all(bucket.release_time for bucket in idle_flush(small_workload, LINE, 1.0).buckets)

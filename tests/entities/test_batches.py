@@ -36,7 +36,7 @@ def test_the_batch_of_a_real_model_changes_nothing():
 
 @pytest.mark.parametrize("stated", [{"scale": "fast"}, {"scale": "1", "batch_size": "many"}])
 def test_bad_numbers_in_conditions_are_named(stated):
-    with pytest.raises(DataError, match="is no number"):
+    with pytest.raises(DataError, match="is not a number"):
         variation_of(stated)
 
 

@@ -306,7 +306,7 @@ def test_only_what_was_run_alike_is_compared(tmp_path, live_workload):
 
 def test_a_scale_that_is_no_number_is_told(tmp_path, live_workload):
     (one,) = check([str(live_file(tmp_path, live_workload, {"ddp": [0.1]}, scale="fast"))])
-    assert "the scale 'fast' is no number" in one.rows[0].note
+    assert "the scale 'fast' is not a number" in one.rows[0].note
 
 
 def imported_job(tmp_path):

@@ -144,7 +144,7 @@ def test_what_needs_a_folder_says_so(capsys, option):
 def test_buckets_that_are_no_runs_of_tensors_are_refused():
     run = RUNS[0]
     conditions = tuple((name, "3 5" if name == "buckets" else value) for name, value in run.conditions)
-    with pytest.raises(DataError, match="no runs of the tensors"):
+    with pytest.raises(DataError, match="do not hold consecutive tensors"):
         emulated_ddp.formed(replace(run, conditions=conditions), profiles.load_workload(run.workload))
 
 

@@ -265,7 +265,10 @@ def test_osf_memory_names_the_owners_of_the_peak(profile):
         (("tune", "--workers", "8", "--memory", "2GiB", "--channels", "2"), "--channels does not work with --memory"),
         (("tune", "--workers", "4,8", "--memory", "2GiB"), "--memory plans for one worker count"),
         (("tune", "--workers", "8", "--memory", "lots"), "lots"),
-        (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "few"), "write a part of the entries"),
+        (
+            ("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "few"),
+            "write a fraction of the entries",
+        ),
         (("tune", "--workers", "8", "--memory", "2GiB", "--sparse", "--density", "0"), "nothing would be sent"),
         (("tune", "--workers", "8", "--memory", "2GiB", "--mirror"), "--mirror works only with --sparse"),
         (("memory", "--workers", "4,8"), "give one count"),

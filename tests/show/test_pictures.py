@@ -232,8 +232,8 @@ def test_collectives_that_a_workload_has_as_computation_are_told():
     ]
     for seen, told in ((job, False), (replace(job, ranks=tuple(alltoalls)), True)):
         request = ReportRequest(many(4), osf.load_cluster("ring:50us,10Gbps"), 4, plans=(), traces=(seen,))
-        notes = [note for note, about in gather(request).notes if "no all-reduces of gradients" in note]
-        assert [note[:30] for note in notes] == ["40.00 ms of a step are spent i"] * told
+        notes = [note for note, about in gather(request).notes if "other than all-reduces of gradients" in note]
+        assert [note[:30] for note in notes] == ["40.00 ms of a step are exposed"] * told
 
 
 def _last_all_to_all(step):

@@ -112,7 +112,7 @@ def test_a_page_is_below_a_megabyte(workload, asked):
     every = sum(len(gantt.collectives) for gantt in shown.predicted)
     assert every > 700
     joined = len(bars) < every
-    assert joined == ("So many collectives do not fit a page" in text)
+    assert joined == ("Too many collectives for a page" in text)
     assert "of a measured step" not in text
     assert joined == ("\N{MULTIPLICATION SIGN}" in text)
 

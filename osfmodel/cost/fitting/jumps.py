@@ -15,7 +15,7 @@ import numpy as np
 from osfmodel.entities.display import show_bytes, show_time
 
 LEAST_STEP = 0.10
-"""Least relative step of a jump: in one row of ten, out-of-place and in-place times of nccl-tests differ by so much."""
+"""Minimum relative step of a jump: in one row of ten, out-of-place and in-place times of nccl-tests differ as much."""
 DEVIATIONS = 4.0
 """Standard deviations of the table's own noise that a step must exceed. With 3 or 5, 20 or 17 of the 61 tables of
 docs/reference/fits.md have jumps instead of 18 (tests/cost/test_fits.py)."""

@@ -27,7 +27,7 @@ STRATEGIES: LateTable[Strategy] = LateTable(
 
 
 def strategy_of(plan: Plan) -> Strategy:
-    """The entry of STRATEGIES that carries out ``plan``. Raises UsageError for an unknown name."""
+    """The entry of STRATEGIES that runs ``plan``. Raises UsageError for an unknown name."""
     return require(plan.strategy, STRATEGIES, "strategy")
 
 

@@ -153,7 +153,7 @@ class Holdings:
             yield Hold(ACTIVATIONS, alive[place] - there, (Instant(backward, ended=False),), done)
 
     def _again(self) -> dict[int, tuple[int, int]]:
-        """First and last layer of the recomputed segment, by the place of each of its layers but the last."""
+        """First and last layer of the recomputed segment, by the index of each of its layers but the last."""
         spans = [self.workload.span(name) for name in self.plan.recompute]
         return {
             place: (span.start, span.stop - 1) for span in spans for place in range(span.start, span.stop - 1)
@@ -203,5 +203,5 @@ class Holdings:
 
 
 def _sparse(bucket: Bucket) -> bool:
-    """Whether the bucket sends only a part of its elements."""
+    """Whether the bucket sends only a fraction of its elements."""
     return bucket.density is not None

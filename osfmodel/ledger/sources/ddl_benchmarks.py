@@ -49,7 +49,7 @@ LEAST = 4 * 8192
 """The merge rule takes the next gradient in any case while a message is below 8192 elements."""
 RULES = {"ddl-benchmarks-10gbe": "mg-wfbp-rule-10gbe", "ddl-benchmarks-100gib": "mg-wfbp-rule-56gib"}
 NODE = 4
-"""GPUs in a node: with so many there is no network."""
+"""GPUs in a node: a run on no more of them has no network."""
 FITTED_PLANS = ("single", "wfbp")
 
 Setting = tuple[str, str, int]

@@ -65,4 +65,4 @@ def formed(run: Measurement, workload: Workload) -> Plan:
             workload, [reached[end] for end in accumulate(map(int, run.condition("buckets").split()))]
         )
     except (KeyError, ValueError):
-        raise DataError(f"the buckets of {run.plan!r} are no runs of the tensors of {workload.name!r}") from None
+        raise DataError(f"the buckets of {run.plan!r} do not hold consecutive tensors of {workload.name!r}") from None

@@ -24,8 +24,8 @@ class MemoryBudget:
 
     limit:      bytes that a step may keep
     optimizer:  a key of ``OPTIMIZERS``, instead of the profiled one
-    density:    the least part of a layer's elements to send; None to send all, which leaves the results of training
-                unchanged
+    density:    the smallest fraction of a layer's elements to send; None to send all, which leaves the results of
+                training unchanged
     batch_size: None for the fastest
     release:    whether layers may be updated as soon as their gradients have arrived, which rules out clipping and
                 whatever else needs all gradients before the update

@@ -39,11 +39,11 @@ FINE = 0.01
 LARGEST_BATCH = 1 << 20
 """Largest batch size tried; memory that does not grow with the batch sets no other limit."""
 ROUNDS = 6
-"""Most rounds of solving the programme again with less room."""
+"""Maximum number of rounds of solving the programme again with less room."""
 ALIKE = 0.002
 """Relative difference of throughput below which the plan that changes less is preferred."""
 LIMIT_HALVINGS = 6
-"""Most halvings of the largest bucket if released buckets need too much memory at once."""
+"""Maximum number of halvings of the largest bucket if released buckets need too much memory at once."""
 
 
 def tune_memory(

@@ -83,7 +83,7 @@ def scaling_plot(curve_: Scaling) -> Markup:
 def scaling_key(curve_: Scaling) -> Markup:
     """The legend of the plot."""
     words = {TUNED: f"{TUNED} for {curve_.chosen} workers, the same at every count"}
-    best = {BEST: f"{BEST}, another plan at each count"}
+    best = {BEST: f"{BEST}, a different plan at each count"}
     entries = [
         (f"s{number}", SHAPES[number % 4], (words | best).get(line.name, line.name))
         for number, line in enumerate(curve_.lines)

@@ -25,11 +25,11 @@ FEW = 100
 MANY = 8
 """Number of sources from which the legend is small, so that it stays beside the points."""
 LONGEST = 70
-"""Most characters in a line of the legend."""
+"""Maximum characters in a line of the legend."""
 DECADES = 100
 """Ratio of the ends of an axis from which it has numbers at whole decades only."""
 MOST_POINTS = 250
-"""Most points of a source that a page draws, taken evenly out of their order: more would hide each other."""
+"""Maximum points of a source on a page, taken evenly out of their order: more would hide each other."""
 
 
 def show_scatter(console: Any, picture: Scatter) -> None:
@@ -79,7 +79,7 @@ def show_in_axes(axes: Any, picture: Scatter, inside: bool = True) -> None:
 
 
 def _style(cloud: Cloud, colour: str) -> dict[str, Any]:
-    """Style of a cloud's marks; hollow if the runs are no predictions."""
+    """Style of a cloud's marks; hollow if the runs are not predictions."""
     if cloud.own:
         return {"facecolors": "none", "edgecolors": colour, "linewidths": 1}
     if len(cloud.points) < FEW:

@@ -112,7 +112,7 @@ class Lines(NamedTuple):
 
 
 class Tuned:
-    """The result of ``osf tune``, and the ``lines`` that carry it out."""
+    """The result of ``osf tune``, and the ``lines`` that run it."""
 
     def __init__(self, tuning: Tuning, lines: Lines) -> None:
         self.tuning, self.lines = tuning, lines

@@ -15,14 +15,14 @@ from osfmodel.show.pictures.ticks import decade_ticks, even_ticks
 HEIGHT, TOP, BOTTOM = 240, 12, 44
 """Pixels: of a plot's height, above it, and below it for its axis."""
 ACROSS, UP = 6, 5
-"""Most ticks across, and up."""
+"""Maximum number of ticks on the horizontal and on the vertical axis."""
 SHAPES = ("circle", "square", "diamond", "triangle")
 """Shapes of markers, so that lines differ by more than colour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis: ``place`` maps a value to a part between 0 and 1."""
+    """An axis: ``place`` maps a value to a fraction between 0 and 1."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A scale, the places and texts of its numbers, and its title."""
+    """A scale, the positions and texts of its numbers, and its title."""
 
     scale: Scale
     ticks: Sequence[float]
@@ -122,5 +122,5 @@ def level(value: float, up: Axis, style: str) -> Markup:
 
 
 def down(part: float) -> float:
-    """The pixel at a part of the height, counted from the bottom."""
+    """The pixel at a fraction of the height, counted from the bottom."""
     return TOP + HEIGHT * (1 - part)

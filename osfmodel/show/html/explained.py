@@ -41,9 +41,9 @@ FILLS = {
 }
 """CSS classes of each part of a step, drawn one on top of the other."""
 ROWED = 64
-"""Most ranks that are drawn; the table lists all."""
+"""Maximum number of ranks that are drawn; the table lists all."""
 MOST = 500
-"""Most messages that are listed, so that a page stays below 1 MB."""
+"""Maximum number of messages that are listed, so that a page stays below 1 MB."""
 LANE, BAR = 26, 18
 """Pixels: from one bar to the next, and of a bar."""
 

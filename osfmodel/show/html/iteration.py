@@ -13,11 +13,11 @@ from osfmodel.show.pictures.ticks import even_ticks, time_unit
 LANE, GAP, TOP = 30, 10, 6
 """Pixels: of a lane, between two lanes, and above the first."""
 LEAST = 1
-"""Least height of a bar, in pixels."""
+"""Minimum height of a bar, in pixels."""
 AXIS = 30
 """Height of the axis, in pixels."""
 NUMBERED = 0.06
-"""Least width of a bar that carries its number, as a part of the page."""
+"""Minimum width of a bar that carries its number, as a fraction of the page."""
 TICKS = 5
 """Ticks on the time axis before zooming."""
 

@@ -15,7 +15,7 @@ from osfmodel.show.tables.plans import PLANS, band_text, plan_rows
 NONE = "none"
 """Text on a page for a cell that a terminal leaves empty."""
 LONGEST = 13
-"""Most characters of a plan's name beside its bar; the table has the whole name."""
+"""Maximum characters of a plan's name beside its bar; the table has the whole name."""
 PLANS_LANE = 26
 """Height of a plan's bar in the comparison of plans, in pixels."""
 

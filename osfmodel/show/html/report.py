@@ -23,7 +23,7 @@ LARGEST = 1_000_000
 CELLS = (None, 3200, 1600, 800, 400, 200, 100)
 """Parts of an iteration for merging bars (:func:`osfmodel.show.pictures.coarse.coarse`), the finest first."""
 IDLE = 0.1
-"""Part of a step without computation or communication from which the page points it out."""
+"""Fraction of a step without computation or communication from which the page points it out."""
 FEW = 100
 """Number of collectives in a plan up to which each is drawn by itself, however large the page."""
 
@@ -161,16 +161,19 @@ def _coarse(gantt: Gantt, cells: int | None) -> Gantt:
 
 
 def _joined(gantts: Sequence[Gantt], cells: int | None) -> Iterable[Markup]:
-    """Notes on bars that stand for several operations."""
+    """Notes on bars that represent several operations."""
     bars = [(gantt, bar) for gantt in gantts for lane in gantt.lanes for bar in lane.bars]
     if any(gantt.measured and not bar.sends and bar.busy is not None for gantt, bar in bars):
-        words = "is one bar, as high as the part of its time in which the device is really busy."
-        yield element("p", f"What is less than 1/{KERNELS} of a measured step apart {words}", class_="note")
+        words = (
+            f"Neighbouring operations of one kind shorter than 1/{KERNELS} of a measured step are merged into one bar; "
+            "its height is the fraction of its time in which the device is busy."
+        )
+        yield element("p", words, class_="note")
     if any(bar.sends and bar.parts > 1 for _, bar in bars):
         words = (
-            f"So many collectives do not fit a page: of those shorter than 1/{cells} of the iteration, neighbours are "
-            "one row and one bar, as high as the part of its time in which one is under way. Each of them: "
-            "-o iteration.json.gz, for Perfetto."
+            f"Too many collectives for a page: neighbours shorter than 1/{cells} of the iteration are merged into one "
+            "row and one bar; its height is the fraction of its time in which a collective runs. "
+            "To see each of them in Perfetto: -o iteration.json.gz."
         )
         yield element("p", words, class_="note")
 

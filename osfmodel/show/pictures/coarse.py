@@ -10,7 +10,7 @@ from osfmodel.entities.rounding import plain_sum
 from osfmodel.show.pictures.gantt import Bar, Gantt
 
 TOUCHING = 1e-9
-"""Part of the iteration below which two bars have no gap between them."""
+"""Fraction of the iteration below which two bars have no gap between them."""
 KERNELS = 1000
 """Parts into which a measured step is cut to merge short bars of computation."""
 ADJOINING = 0.25

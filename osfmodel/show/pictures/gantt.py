@@ -63,7 +63,7 @@ class Bar:
 
     @property
     def look(self) -> str:
-        """The entry of KINDS for a bar that is no collective."""
+        """The entry of KINDS for a bar that is not a collective."""
         return self.kind if self.kind in KINDS else "other"
 
     @property
@@ -125,7 +125,7 @@ class Gantt:
 
     @property
     def computing(self) -> float:
-        """The part of the iteration during which the compute stream is busy."""
+        """The fraction of the iteration during which the compute stream is busy."""
         bars = [bar for lane in self.lanes if lane.name == COMPUTE for bar in lane.bars]
         return length((bar.start, bar.end) for bar in bars) / self.end if self.end else 0.0
 

@@ -51,9 +51,9 @@ class Scatter:
 
 
 def scatter(checked: Iterable[Checked]) -> Scatter:
-    """Clouds of the runs of the ledger or of a file. Ratios (rows without a regime) are left out: they are no times.
+    """Clouds of the runs of the ledger or of a file. Ratios (rows without a regime) are left out: they are not times.
 
-    Runs predicted from their own figures, which are no predictions, are a separate cloud.
+    Runs predicted from their own figures, which are not predictions, are a separate cloud.
     """
     clouds = [Cloud(one.source, _points(one, own), own) for one in checked for own in (False, True)]
     return Scatter(tuple(sorted((cloud for cloud in clouds if cloud.points), key=lambda cloud: -len(cloud.points))))

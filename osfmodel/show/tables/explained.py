@@ -15,7 +15,7 @@ from osfmodel.show.tables import Column, column, percent
 HELPS = 0.005
 """Smallest gain for which a remedy is listed as one."""
 SMALL = 0.001
-"""Part of a step below which a cause is not listed."""
+"""Fraction of a step below which a cause is not listed."""
 WORDS = {
     "compute": "computation",
     "transfer": "exposed transfer",

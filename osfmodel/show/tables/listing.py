@@ -9,7 +9,7 @@ from osfmodel.cost import network_rates, worker_counts
 from osfmodel.show.tables import Column, column
 
 SHORT = 44
-"""Most characters of a source in a listing; ``osf list KIND NAME`` shows all of it."""
+"""Maximum characters of a source in a listing; ``osf list KIND NAME`` shows all of it."""
 
 
 class Entry(NamedTuple):

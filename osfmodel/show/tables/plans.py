@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from osfmodel.planning.economics import Economics
 
 EXECUTOR = "executor"
-"""Name of whatever runs a plan that no stock framework can carry out."""
+"""Name of whatever runs a plan that no stock framework can run."""
 
 
 class PlanRow(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 LEAST, MOST = 12, 160
-"""Least and most columns of a chart."""
+"""Minimum and maximum columns of a chart."""
 HEIGHT = 9
 """Rows of a curve."""
 

@@ -37,7 +37,7 @@ def show_check(
     console.print(table)
     if len(checked) > 1:
         middle, high = overall
-        console.print(f"Medians over the sources: median {_known(middle)}, p90 {_known(high)}.")
+        console.print(f"Over all sources (median of each column): median error {_known(middle)}, p90 {_known(high)}.")
     for one in checked:
         if one.n:
             said = "self-consistency, no prediction; fitted" if one.self_consistency else "fitted"

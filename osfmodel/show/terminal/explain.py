@@ -29,7 +29,7 @@ LEFT_OUT = ("hidden", "start", "ready", "end", "size")
 """Columns to leave out on a narrow terminal, the first one first."""
 ANY_WIDTH = 1000
 LISTED = 24
-"""Most buckets that are listed; other formats list all."""
+"""Maximum number of buckets that are listed; other formats list all."""
 
 
 def bar(part: float, whole: float, width: int = WIDTH) -> str:

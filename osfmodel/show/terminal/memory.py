@@ -19,7 +19,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 64
 """Characters of a row of bars."""
 LISTED = 8
-"""Most names that are listed; the plan file lists all."""
+"""Maximum number of names that are listed; the plan file lists all."""
 
 
 def bars(memory: Memory, top: int, until: float, width: int = WIDTH) -> str:

@@ -19,7 +19,7 @@ PATIENCE = 1.0
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """A function (bytes read, bytes in all) that draws a bar on stderr once reading takes longer than a second.
 
-    Yields None, and draws nothing, if stderr is no terminal. The bar is removed at the end.
+    Yields None, and draws nothing, if stderr is not a terminal. The bar is removed at the end.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None

@@ -19,9 +19,9 @@ from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, ba
 from osfmodel.show.terminal.tables import empty_table, show_title, table_of
 
 MOST_COLUMNS = 4
-"""Most plans for which a sweep has a column each."""
+"""Maximum number of plans for which a sweep has a column each."""
 ROOMY = 100
-"""Least width in characters for showing samples per second even if nothing is compared with them."""
+"""Minimum width in characters for showing samples per second even if nothing is compared with them."""
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
@@ -62,7 +62,7 @@ def _bounds(bounds: Sequence[Bound]) -> str:
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
-    """Print which plans no stock framework carries out, and under which rules."""
+    """Print which plans no stock framework runs, and under which rules."""
     needing = [prediction for prediction in predictions if not prediction.runs_on]
     rules: dict[str, list[str]] = {}
     for prediction in needing:
@@ -205,8 +205,8 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
     if len(plans) > 1:
         found = ", ".join(f"{escape(plan)} {turn or 'beyond these counts'}" for plan, turn in knees.items())
         console.print(
-            f"Sweet spot: {found}. Beyond it, the next step raises GPU hours by a larger part than it cuts the time "
-            "(for a doubling: less than 1.5 times as fast)."
+            f"Sweet spot: {found}. Beyond it, the next step raises GPU hours by a larger percentage than it cuts the "
+            "time (for a doubling: less than 1.5 times as fast)."
         )
 
 

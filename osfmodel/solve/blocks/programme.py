@@ -160,7 +160,7 @@ def parameters(figures: Figures, scale: float) -> tuple[Array, Array, Array]:
     """Slopes, offsets and bounds, in units of ``scale`` seconds and of the total bytes."""
     total = figures.total
     slope, latency = figures.slope * (total / scale), figures.latency / scale
-    # The last collective ends at the end of the tape, which is no unknown.
+    # The last collective ends at the end of the tape, which is not an unknown.
     ends = np.zeros(len(figures.least))
     ends[-1] = 1
     constant = latency + slope * ends[list(figures.bucket)]

@@ -22,7 +22,7 @@ from osfmodel.solve.bounds import COLLECTIVES
 from osfmodel.solve.solution import Status
 
 ROUNDS = 8
-"""Most linear programmes per sequence; a single line needs one."""
+"""Maximum number of linear programmes per sequence; a single line needs one."""
 PROGRESS = 1e-9
 """Relative gain below which a change is rounding error."""
 
@@ -113,7 +113,7 @@ def resized(problem: SizingProblem, tape: Tape, cuts: Sequence[Cut]) -> Sized:
     work = operations(problem, tape, cuts)
     best = Sized(tape, tuple(cuts), time_of(problem, tape, cuts, work))
     lines: tuple[CostPiece, ...] = ()
-    # A sequence that breaks the limit is no value to keep.
+    # A sequence that breaks the limit is not a value to keep.
     allowed = max(sizes_of(tape, cuts)) <= problem.largest
     for _ in range(ROUNDS if cuts else 0):
         lines = _lines(problem, sizes_of(tape, best.cuts), work, lines)

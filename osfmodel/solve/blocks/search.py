@@ -28,11 +28,11 @@ from osfmodel.solve.exact import merge, optimal
 from osfmodel.solve.solution import Limits, PlanRule, Question, Solution, Status, answer
 
 PROGRAMMES = 24
-"""Most linear programmes that the search over places solves per sequence."""
+"""Maximum number of linear programmes that the search over cuts solves per sequence."""
 SIZED, SEARCHED = 8, 2
 """Seeds, the fastest first, that get their sizes by a linear programme; and how many of these are searched from."""
 PARTS = 16
-"""Most collectives by priority, after those in ready order, in the seeds."""
+"""Maximum number of collectives by priority, after those in ready order, in the seeds."""
 TURNS = 24
 """Number of turns from ready order to priority that the seeds try, before those beside the best of them."""
 
@@ -61,7 +61,7 @@ def solve(question: Question) -> Solution:
 
 
 def improved(question: Question, seed: Plan) -> Solution:
-    """The order of bytes of ``seed``, a plan under the rules of the question, cut at better places; never slower."""
+    """The order of bytes of ``seed``, a plan under the rules of the question, cut at better positions; never slower."""
     static = seed.credit is None and not any(bucket.release_time for bucket in seed.buckets)
     if not linear(question.pricing, seed.objective) or not static:
         return answer(question, seed, Status.NOT_LINEAR)

@@ -147,7 +147,7 @@ def lines_of(cost: Cost, total: int) -> tuple[CostPiece, ...]:
 
 
 def line_at(lines: Sequence[CostPiece], size: float, last: CostPiece | None = None) -> CostPiece:
-    """The cheapest line that holds at ``size``; of a table, where two stretches meet, not the ``last`` one."""
+    """The cheapest line valid at ``size``. Where two stretches of a table meet, ``last`` is skipped."""
     if len(lines) == 1:
         return lines[0]
     slack = 1e-9 * lines[-1].most

@@ -34,7 +34,7 @@ NEVER = float("inf")
 NARROW = 192
 """Number of choices up to which pricing all is faster than ruling some out."""
 TIDY_CELLS = 256
-"""Most candidate boundaries times buckets in the search for early buckets. The optimum does not depend on it."""
+"""Maximum product of candidate boundaries and buckets in the search for early buckets; it does not move the optimum."""
 
 
 def solve(question: Question) -> Solution:

@@ -22,7 +22,7 @@ PUBLISHED_GAIN = 1.5
 
 
 def solve(question: Question) -> Solution:
-    """The published rule, carried out under the rules of the question."""
+    """The published rule, run under the rules of the question."""
     return answer(question, plan(question.workload, question.pricing).under(question.objective))
 
 

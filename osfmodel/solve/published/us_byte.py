@@ -141,7 +141,7 @@ def _target(problem: UsByteProblem, layer: int, sends: Sequence[tuple[int, int]]
 
 
 def promoted(priority: Sequence[int], layer: int, target: int) -> list[int]:
-    """The priorities with ``layer`` at the place of ``target``; that one and those between them one lower."""
+    """The priorities with ``layer`` at the position of ``target``; that one and those between them one lower."""
     moved = list(priority)
     moved[layer] = priority[target]
     for other in range(target, layer):

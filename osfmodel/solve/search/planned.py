@@ -35,7 +35,7 @@ SAME = 1e-9
 SETTLED = 1e-6
 """Relative distance to the bound below which a plan is good enough: the rest is rounding to whole elements."""
 WORK = 67_000
-"""Most buckets that local search times from one plan on one channel; a fifth of that on several, which take longer."""
+"""Maximum buckets that local search times from one plan on one channel; a fifth on several, which take longer."""
 SEVERAL = 5
 STARTS = 4
 """Plans other than caps from which local search starts: a cap may be faster and yet improve less."""
@@ -44,9 +44,9 @@ TRIES = 4
 SMALLEST = byte_scheduler.PARTITION
 """Base partition in bytes at which ``us_byte`` is tried: that of ByteScheduler."""
 FEW = 24
-"""Most gradients for which the Pareto recursion is affordable with more than two channels."""
+"""Maximum number of gradients for which the Pareto recursion is affordable with more than two channels."""
 LINES = 8
-"""Most lines of a price to try; of a long table, lines evenly spread over its hull."""
+"""Maximum number of lines of a price to try; of a long table, lines evenly spread over its hull."""
 
 
 def solve(question: Question) -> Solution:

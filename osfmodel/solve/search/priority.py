@@ -40,7 +40,7 @@ from osfmodel.solve.windows import minorants
 HALVINGS = 24
 """Bisections of the interval of a suffix value, to a 16-millionth, before steps take over."""
 KEPT = 2048
-"""Most gradients for which the prices of all runs are kept (16 MB)."""
+"""Maximum number of gradients for which the prices of all runs are kept (16 MB)."""
 
 
 def plan(workload: Workload, jobs: Jobs, pricing: Pricing, tries: int | None = None) -> Plan:

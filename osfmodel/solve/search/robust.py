@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 STEPS = (1, -1, 2, -2, 4, -4, 8, -8, 16, -16)
 PENALTY = 1000.0
 MOST_TRIES = 20_000
-"""Most plans to price before the search stops."""
+"""Maximum number of plans to price before the search stops."""
 
 
 def robust_ends(
