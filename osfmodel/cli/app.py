@@ -236,7 +236,7 @@ def _range(first: int, last: int, cluster: Cluster) -> list[int]:
 
 
 def parse_limit(text: str) -> float:
-    """``--timeout`` in seconds. Raises UsageError below one."""
+    """``--timeout`` in seconds. Raises UsageError below 1 s."""
     seconds = parse_time(text)
     if not seconds >= 1:
         raise UsageError(f"--timeout {text}: give a second or more")

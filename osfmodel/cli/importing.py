@@ -195,7 +195,7 @@ def import_one(file: str, hints: Hints, form: str | None) -> Sequence[Noun]:
     content = sys.stdin.buffer.read(LARGEST_FILE + 1) if sys.stdin is not None else b""
     try:
         if len(content) > LARGEST_FILE:
-            raise DataError(f"is larger than {LARGEST_FILE >> 20} MiB, which no log or profile is")
+            raise DataError(f"is larger than {LARGEST_FILE >> 20} MiB, the maximum for a log or a profile")
         return import_content(content, "standard input", hints, form, tell)
     except OsfError as error:
         raise DataError(f"standard input: {error}") from None

@@ -49,8 +49,8 @@ WHOLE = OptionGroup("Training as a whole")
 @RULES.option("--forward-overlap", is_flag=True, help="A layer's forward waits for its own gradient only.")
 @RULES.option("--split", is_flag=True, help="Reduce-scatter in backward, all-gather before the forward.")
 @OUTPUT.option("--buckets", is_flag=True, help="Also list the sizes of each plan's buckets, as they are sent.")
-@WHOLE.option("--samples", metavar="N", help="Also say how long training on N samples takes (115e6, 1.28M).")
-@WHOLE.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also say what that costs.")
+@WHOLE.option("--samples", metavar="N", help="Also show the time for training on N samples (115e6, 1.28M).")
+@WHOLE.option("--price-per-gpu-hour", type=float, metavar="PRICE", help="Also show the cost of that training.")
 @BATCH.option("--batch-size", type=int, metavar="B", help="Predict for B samples per worker.")
 @BATCH.option("--also", metavar="FILE", help="A profile of the same model at another batch size, to go by both.")
 @BATCH.option(
@@ -118,7 +118,7 @@ def predict_command(
 
 def _require_scaling(scaling: str | None, global_batch: int | None) -> None:
     if scaling == "strong" and global_batch is None:
-        raise UsageError("--scaling strong needs --global-batch: how many samples do all workers share?")
+        raise UsageError("--scaling strong needs --global-batch: give the samples that all workers share")
     if scaling == "weak" and global_batch is not None:
         raise UsageError("--scaling weak keeps the batch of each worker: it contradicts --global-batch")
 
@@ -135,7 +135,7 @@ def _costs(comparisons: Sequence[Comparison], samples: str | None, price: float 
     """Cost of the whole training with each plan of each comparison; None without --samples."""
     if samples is None:
         if price is not None:
-            raise UsageError("--price-per-gpu-hour needs --samples: how much training is to be paid?")
+            raise UsageError("--price-per-gpu-hour needs --samples: give the length of the training")
         return None
     if price is not None and not 0 < price < 1e9:
         raise UsageError(f"--price-per-gpu-hour {price}: it must be above 0 and below a billion")

@@ -194,8 +194,8 @@ def _write(workload: Workload, output: str | None) -> Path:
 def _interruptible() -> Iterator[Callable[[], None]]:
     """A context in which SIGTERM, as batch systems send it, acts as Ctrl-C, so that finished steps are kept.
 
-    Signals that were ignored stay ignored. Yields a function that raises KeyboardInterrupt again if one came before:
-    inside the callback of a weak reference to a tensor, for one, the interpreter only prints the exception.
+    Signals that were ignored stay ignored. Yields a function that raises KeyboardInterrupt if one was lost: inside
+    some callbacks, such as of a weak reference to a tensor, the interpreter only prints it.
     """
     came = False
 

@@ -62,7 +62,7 @@ FORMS: Mapping[str, Callable[[Pictures, str], None]] = {
     "--workers", required=True, metavar="N[,N...|A..B]", help="Worker counts; the iteration is drawn for the last."
 )
 @plan_option(
-    "Named plan or plan file to stand beside the default and the tuned one; repeatable. Default: the stock plans."
+    "Named plan or plan file to compare with the default and the tuned one; repeatable. Default: the stock plans."
 )
 @target_option("Framework whose default and tuned plans are compared.")
 @TRACES.option(
@@ -144,7 +144,7 @@ def report_command(
 def _warn_of_another_job(trace: Trace, workload: Workload, workers: int) -> None:
     """Warn if the trace is of another job: its times are then not comparable with the prediction."""
     if trace.workers not in (None, workers):
-        warn(f"the trace {trace.name} is of {trace.workers} workers, what is predicted of {workers}")
+        warn(f"the trace {trace.name} is of {trace.workers} workers, the prediction of {workers}")
     try:
         sent = workload_of(trace).gradient_bytes
     except DataError:  # it does not say
@@ -152,7 +152,8 @@ def _warn_of_another_job(trace: Trace, workload: Workload, workers: int) -> None
     if sent and abs(sent / max(1, workload.gradient_bytes) - 1) > ANOTHER_JOB:
         ours = show_bytes(workload.gradient_bytes)
         warn(
-            f"the trace {trace.name} has gradients of {show_bytes(sent)}, the workload of {ours}: are they of one job?"
+            f"the trace {trace.name} has gradients of {show_bytes(sent)}, the workload of {ours}: check that both are "
+            "of one job"
         )
 
 

@@ -191,7 +191,7 @@ def _ll_bandwidth(generation: str, place: Placement) -> float:
 
 
 def _concave(values: Array) -> Array:
-    """The least concave function on GRID that is nowhere below ``values``."""
+    """The smallest concave function on GRID that is nowhere below ``values``."""
     hull: list[int] = []
     for i in range(len(GRID)):
         while len(hull) > 1 and _bends_up(values, hull[-2], hull[-1], i):

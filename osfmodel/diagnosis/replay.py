@@ -171,7 +171,7 @@ def flowing(rank: SeenStep, times: Mapping[Key, float], left_out: Sequence[Inter
 
 
 StartupShare = Callable[[int], float]
-"""Part of a message's time that is start-up, from 0 to 1, by its bytes.
+"""Fraction of a message's time that is start-up, from 0 to 1, by its bytes.
 
 It is a part and not a time, since messages of one size differ: extra time of one of them, after a retransmission
 or on a busy host, does not depend on bytes.

@@ -137,8 +137,8 @@ def fuse(
     """Horovod's FuseResponses over the tensors that one cycle found, in order.
 
     A tensor of the batch's dtype that does not fit ends the batch (no hole is filled behind it); one of another dtype
-    is passed over as long as the batch and all that was passed over stay within the threshold. ``refused`` hears of
-    each threshold that would have let something more be fused or passed over.
+    is passed over as long as the batch and all that was passed over stay within the threshold. ``refused`` is
+    called with each threshold at which more would have been fused or passed over.
     """
     rest = list(found)
     while rest:
@@ -317,7 +317,7 @@ def _units(loop: Loop, workload: Workload) -> list[tuple[int, ...]]:
     told = [name for group in loop.groups for name in group]
     if sorted(told) != sorted(names) or not all(loop.groups):
         strange = next((name for name in told if name not in position), None)
-        what = f"{strange!r} is none of its tensors" if strange else "each tensor belongs into one group"
+        what = f"{strange!r} is not one of its tensors" if strange else "each tensor must be in exactly one group"
         raise PlanError(f"the groups do not fit the workload {workload.name!r}: {what}")
     return [tuple(position[name] for name in group) for group in loop.groups]
 

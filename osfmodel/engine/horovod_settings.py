@@ -75,7 +75,7 @@ def _further(text: str) -> dict[str, Any]:
             return {field: True}
         if known and word == known and not _switch(field) and value.isdecimal():
             return {field: int(value)}
-    raise UsageError(f"{text!r} is none of them")
+    raise UsageError(f"{text!r} is not one of them")
 
 
 def environment(loop: Loop) -> dict[str, str]:

@@ -4,7 +4,7 @@ With ready times r_k (of the last gradient in bucket k) and message sizes s_k, i
 
     start_k = max(end_{k-1}, r_k),   end_k = start_k + T(s_k),   t_iter = max(t_f + t_b, end_K) + t_u
 
-MG-WFBP (TPDS'21), Eq. 6-8, with buckets in the place of layers. Only +, max and the cost itself touch a time, and
+MG-WFBP (TPDS'21), Eq. 6-8, with buckets instead of layers. Only +, max and the cost itself touch a time, and
 clocks start at the integer 0, so rational input gives rational output.
 
 Effects (``entities.effects``) change when a gradient is ready and what a message costs, not the recursion: hooks and

@@ -86,7 +86,7 @@ COMPRESSIONS: Mapping[str, Compression] = {
     ),
     "powersgd": Compression(
         power_sgd,
-        "two thin matrices in the place of each gradient, at a rank: powersgd:4",
+        "two thin matrices instead of each gradient, at a rank: powersgd:4",
         ranked=True,
         caveat="PowerSGD is at its best here: the profile does not know shapes, so the bytes are the fewest that this "
         "rank can send, those of square matrices; its own computation and its second collective are left out",

@@ -32,7 +32,7 @@ class Effects:
                          compute stream to choose what a sparse bucket sends and to keep the rest, before it can be sent
     spread, spread_received, spread_time: seconds per byte of a gradient, per byte received from all ranks, and per
                          tensor, of the compute stream to make means of the entries of a sparse bucket that has arrived
-    mirror:              seconds per byte of the compute stream by which a mirror of the weights, in the place of a
+    mirror:              seconds per byte of the compute stream by which a mirror of the weights, instead of a
                          residual, lengthens the update
     fusion_copy:         seconds per byte of the communication stream, both ways, in collectives of several tensors
     negotiation:         seconds of each cycle of Horovod's loop in which the ranks agree on the tensors that all have

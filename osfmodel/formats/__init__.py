@@ -170,8 +170,8 @@ def load_trace(
 ) -> Trace:
     """The job shown by the traces of its ranks: files, tars or folders of them, of the format that recognises them.
 
-    ``hints`` give a name, else how the names of files begin does, and what traces may lack; ``tell`` hears of files
-    that are left out. Raises DataError for anything but traces of one known format, and as the format does.
+    ``hints`` give a name (else the common beginning of the file names) and what traces may lack; ``tell`` receives a
+    sentence on each file left out. Raises DataError for anything but traces of one known format, and as that does.
     """
     chosen = form or _shared_format(paths)
     trace = None if chosen is None else _entry(chosen).trace
@@ -191,10 +191,10 @@ def _no_trace(path: Path | Text) -> str:
         return f"is not a profiler trace that osfmodel reads ({', '.join(_sniffs())}), nor a file for osf import"
     if name == "osfmodel":
         return (
-            "is a file of osfmodel, no trace of a profiler: osf predict, osf tune and osf report take a workload, and "
+            "is a file of osfmodel, not a profiler trace: osf predict, osf tune and osf report take a workload, and "
             "a cluster after --cluster"
         )
-    return f"is {name} ({IMPORT_FORMATS[name].summary}), no trace of a profiler: osf import reads it"
+    return f"is {name} ({IMPORT_FORMATS[name].summary}), not a profiler trace: convert it with osf import"
 
 
 def holds_traces(paths: Sequence[Path], form: str | None = None) -> bool:
@@ -210,7 +210,7 @@ def _shared_format(paths: Sequence[Path | Text]) -> str | None:
     found = [_known_of(path, _sniffs()) for path in paths]
     other = next((path for path, name in zip(paths, found, strict=True) if name != found[0]), None)
     if other is not None:
-        raise DataError(f"{paths[0]} and {other} are not of one format: import them apart")
+        raise DataError(f"{paths[0]} and {other} are not of one format: import each by itself")
     return found[0]
 
 

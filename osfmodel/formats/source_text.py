@@ -105,7 +105,7 @@ class Text:
     def limit(self, line: int, cells: int) -> None:
         """Raise DataError if a table has more cells than any real one."""
         if cells > LARGEST_TABLE:
-            raise DataError(f"{self.unit} {line}: the table has more than {LARGEST_TABLE:,} cells, which none has")
+            raise DataError(f"{self.unit} {line}: the table has more than {LARGEST_TABLE:,} cells, the maximum")
 
     def column(self, line: int, row: Mapping[str, str], names: Sequence[str]) -> str:
         """The first of ``names`` that is a column of ``row``. Raises DataError if none is."""
@@ -136,7 +136,7 @@ class Text:
 class Files:
     """The files of one job: files, archives and folders of them by path, or texts in memory.
 
-    ``tell`` hears what is not a fault, ``progress`` how many bytes of how many have been read.
+    ``tell`` receives remarks that are not errors; ``progress`` is called with the bytes read and the bytes in all.
     """
 
     paths: tuple[Path | Text, ...]
@@ -251,7 +251,7 @@ def parse_list(text: Text) -> list[Any]:
 def content(text: Text) -> bytes:
     """``text`` as bytes. Raises DataError if it is too large to be parsed."""
     if len(text.content) > LARGEST_JSON:
-        raise DataError(f"has more than {LARGEST_JSON >> 20} MiB of JSON, which no log or profile has")
+        raise DataError(f"has more than {LARGEST_JSON >> 20} MiB of JSON, the maximum for a log or a profile")
     return text.content.encode()
 
 

@@ -37,7 +37,7 @@ OFF = 0.1
 UNLIKE = 2.0
 """Largest factor by which times of messages may differ and still count as alike."""
 SMALL = 0.01
-"""Part of the step below which a cause gets no remedy of its own."""
+"""Fraction of the step below which a cause gets no remedy of its own."""
 POWER_SGD_RANK = 4
 BEYOND = "priced beyond the largest message measured"
 ONE_SIZE = (
@@ -208,7 +208,7 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
         ),
     }
 )
-"""Remedies that the model prices, by name; those that the replay prices stand with their causes."""
+"""Remedies that the model prices, by name; those that the replay prices are with their causes."""
 
 
 def remedies(
@@ -231,20 +231,20 @@ def remedies(
     slowness = 1.0 if cluster is None else _slowness(trace, found.workers, cluster)
     if not 1 / UNLIKE <= slowness <= UNLIKE:
         said.append(
-            f"all-reduces took {slowness:.2g} times as long as the cluster says: its start-ups and its bytes are taken "
-            "to cost that many times as much alike"
+            f"all-reduces took {slowness:.2g} times as long as the cluster says: its start-ups and transfers are both "
+            "multiplied by that"
         )
     said += _large_start_ups(job)
     if abs(job.now / found.step_time - 1) > OFF:
         said.append(
-            f"the model has the step of this job at {job.now / found.step_time - 1:+.0%} of what was measured; of "
-            "remedies by the model, take differences"
+            f"the model's step of this job is off by {job.now / found.step_time - 1:+.0%}: for remedies by the model, "
+            "trust the differences only"
         )
     if job.others >= SMALL * found.step_time:
         waits = show_time(job.others)
-        said.append(f"remedies by the model leave collectives other than all-reduces as they are ({waits} exposed)")
+        said.append(f"remedies by the model do not change collectives other than all-reduces ({waits} exposed)")
     said += [
-        f"remedies by the model leave {cause.stays} as they are"
+        f"remedies by the model do not change {cause.stays}"
         for name, cause in CAUSES.items()
         if cause.stays and found.part(name) >= SMALL
     ]

@@ -198,7 +198,7 @@ class Outcome:
 
     @property
     def gain(self) -> float:
-        """Part of the default iteration time that the configuration saves."""
+        """Fraction of the default iteration time that the configuration saves."""
         return 1 - self.tuned_time / self.default_time
 
 

@@ -39,7 +39,9 @@ class ModelProfiler:
 
         self.stop()
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            raise UsageError("several workers train, and communication would be in the times: profile with one")
+            raise UsageError(
+                "several workers are training, so times would include communication: profile with one worker"
+            )
         self.profile = profile(model, **self.options).__enter__()
         self.entered = True
         atexit.register(self.stop)

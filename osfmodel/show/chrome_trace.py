@@ -78,7 +78,7 @@ def _event(bar: Bar, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """The least number of microseconds that is not rounded down: Perfetto cuts off fractions of a nanosecond."""
+    """The smallest number of microseconds that is not rounded down: Perfetto cuts off fractions of a nanosecond."""
     found = nanoseconds / 1000
     return found if found * 1000 >= nanoseconds else math.nextafter(found, math.inf)
 

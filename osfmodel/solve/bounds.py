@@ -153,7 +153,7 @@ def _serial(cost: Cost) -> Callable[[int], float]:
 
 
 def _startup(cost: Cost) -> float:
-    """The least start-up of any message."""
+    """Minimum start-up of any message."""
     return min(piece[0] for piece in cost.pieces) if isinstance(cost, AffineCost) else min(cost.times)
 
 

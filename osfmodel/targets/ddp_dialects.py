@@ -29,7 +29,7 @@ handler = DistributedDataParallelKwargs()  # other arguments as usual
 others = handler.to_kwargs()
 handler.to_kwargs = lambda: {**others, **ddp_kwargs}  # it has no field for a list; what this returns is given to DDP
 accelerator = Accelerator(kwargs_handlers=[handler])
-# Hugging Face Trainer, in the place of the line above, before trainer.train():
+# Hugging Face Trainer, instead of the line above, before trainer.train():
 #     trainer.accelerator.ddp_handler = handler
 """
 

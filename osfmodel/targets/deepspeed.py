@@ -149,7 +149,7 @@ TARGET = Target(
     text=SettingsText(config=config, render=render, ending=".hjson", files={".json": plain}, caveats=caveats),
     launch=Launch(
         arguments=lambda knobs: "--deepspeed --deepspeed_config deepspeed.json",
-        script="deepspeed.json is yours, with what this command writes without --lines (-o settings.json) merged in",
+        script="deepspeed.json: your file, merged with what this command writes without --lines (-o settings.json)",
     ),
     size=SizeKnob(
         "reduce_bucket_size",

@@ -253,16 +253,16 @@ def test_a_report_beside_the_trace_of_another_job_says_so(tmp_path):
     words = ["report", "resnet50-v100", "--cluster", "v100-10gbe", "--workers", "4", "-o", str(tmp_path / "x.json")]
     result = CliRunner().invoke(main, [*words, *(f"--trace={path}" for path in paths_of("slow-link"))])
     assert result.exit_code == 0
-    assert "is of 2 workers, what is predicted of 4" in result.output
-    assert "has gradients of 2.000 MiB, the workload of 97.49 MiB: are they of one job?" in result.output
+    assert "is of 2 workers, the prediction of 4" in result.output
+    assert "has gradients of 2.000 MiB, the workload of 97.49 MiB: check that both are of one job" in result.output
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("w.json", osf.load_workload("resnet50-v100"), "is a file of osfmodel, no trace of a profiler: osf predict,"),
+        ("w.json", osf.load_workload("resnet50-v100"), "is a file of osfmodel, not a profiler trace: osf predict,"),
         ("l.csv", "name,bytes,forward_ms,backward_ms\na,4,1,1\n", "is csv-layers (CSV of layers: "),
-        ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "no trace of a profiler: osf import reads it"),
+        ("t.csv", "n_gpus,bytes,time_us\n2,8,10\n2,16,11\n", "not a profiler trace: convert it with osf import"),
         ("t.txt", "hello world", "is not a profiler trace that osfmodel reads (kineto), nor a file for osf import"),
         ("e.json", "", "is empty"),
     ],

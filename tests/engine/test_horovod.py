@@ -82,10 +82,10 @@ def test_groups_wait_until_they_are_whole():
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
-        ((("t0", "gone"), ("t1",)), "'gone' is none of its tensors"),
-        ((("t0",),), "each tensor belongs into one group"),
-        ((("t0", "t1"), ("t1",)), "each tensor belongs into one group"),
-        ((("t0", "t1"), ()), "each tensor belongs into one group"),
+        ((("t0", "gone"), ("t1",)), "'gone' is not one of its tensors"),
+        ((("t0",),), "each tensor must be in exactly one group"),
+        ((("t0", "t1"), ("t1",)), "each tensor must be in exactly one group"),
+        ((("t0", "t1"), ()), "each tensor must be in exactly one group"),
     ],
 )
 def test_groups_of_other_tensors_are_refused(groups, reason):

@@ -347,13 +347,13 @@ def test_a_failed_all_reduce_is_told_and_left_out():
     ("old", "new", "message"),
     [
         ('"ts": 31285, "pid": 2', '"ts": "late", "pid": 2', "event 22: has no time 'ts' in microseconds"),
-        ('"ts": 31285, "pid": 2', '"ts": 31285, "pid": 99', "event 22: is of pid 99, which no event names"),
+        ('"ts": 31285, "pid": 2', '"ts": 31285, "pid": 99', "event 22: has pid 99, but no event names"),
         ('"ts": 31285, "pid": 2', '"ts": 31285, "pid": [2]', "event 22: names no tensor by 'pid'"),
         ('"ts": 31285, "pid": 2', '"ts" 31285, "pid": 2', r"event 22: is not a JSON object {\.\.\.}"),
         ('"shape": "[10]"', '"shape": "[10, x]"', r"has no dtype and shape such as '\[64, 3\]'"),
         ('"dtype": "float32"', '"dtype": "<unknown>"', "is not a dtype of Horovod: '<unknown>'"),
         ('"shape": "[10]"', '"shape": "[9999999999, 9999999999]"', "is too large to be the shape of a tensor"),
-        ('"s": "g"}]', '"s": "g"}] junk', "stands behind the end of the array: 'junk'"),
+        ('"s": "g"}]', '"s": "g"}] junk', "comes after the end of the array: 'junk'"),
     ],
 )
 def test_a_bad_event_is_named(old, new, message):

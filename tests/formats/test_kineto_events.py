@@ -820,11 +820,13 @@ def test_traces_are_read_where_they_lie(tmp_path):
     assert holds_traces([plain, packed, archive])
     assert not holds_traces([other, other])
     assert not holds_traces([plain], "csv-layers")
-    with pytest.raises(DataError, match="are not of one format: import them apart"):
+    with pytest.raises(DataError, match="are not of one format: import each by itself"):
         holds_traces([plain, other])
     with pytest.raises(OsfError, match="unknown format"):
         holds_traces([plain], "none")
-    with pytest.raises(DataError, match=r"layers.csv: is csv-layers .* no trace of a profiler: osf import"):
+    with pytest.raises(
+        DataError, match=r"layers.csv: is csv-layers .* not a profiler trace: convert it with osf import"
+    ):
         load_trace([other])
 
 
@@ -919,7 +921,7 @@ def test_files_of_a_job_are_imported_together(tmp_path, monkeypatch):
     assert seen.pop() == ("stdin", [3])
     result = run("run_rank0.json", "own.json")
     assert result.exit_code == 1
-    assert "run_rank0.json and own.json are not of one format: import them apart" in result.stderr
+    assert "run_rank0.json and own.json are not of one format: import each by itself" in result.stderr
 
 
 def test_a_trace_given_for_a_workload_is_told_how_to_become_one(tmp_path):

@@ -302,7 +302,7 @@ def test_an_empty_time_is_a_fault_of_its_line(row):
 
 
 def test_a_table_without_any_worker_count_and_times_of_two_units():
-    assert "no row that states its workers (n_gpus)" in refused("n_gpus,bytes,time_us\n,1024,20\n,2048,20\n")
+    assert "no row states its workers: fill the column n_gpus" in refused("n_gpus,bytes,time_us\n,1024,20\n,2048,20\n")
     mixed = "n_gpus,bytes,time_ms,inplace_time_us\n8,1024,20,19000\n8,2048,21,22000\n"
     assert read(mixed)[0][0].tables[0].times == pytest.approx((19e-3, 21e-3))
 

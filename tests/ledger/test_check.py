@@ -264,7 +264,7 @@ def test_a_file_of_which_nothing_counts_says_so(tmp_path, live_workload):
     assert CliRunner().invoke(main, ["check", path]).exit_code == 0
     result = CliRunner().invoke(main, ["check", path, "--tolerance", "0.5"])
     assert result.exit_code == 1
-    assert "nothing counts: repeats differ by more than 5%" in result.stderr
+    assert "no run counts: repeats differ by more than 5%" in result.stderr
 
 
 def test_a_run_says_which_ratios_are_inside_the_spread():

@@ -145,18 +145,18 @@ def test_a_model_that_the_executor_cannot_train_is_tuned_for_ddp(tmp_path):
     ("choice", "recommended", "verdict"),
     [
         (Choice([100], [90], [100], "", [80]), "executor", "20.0% less time than the default, 11.1% less than DDP's"),
-        (Choice([100], [100], [100], "", [80]), "executor", "it measured 20.0% less time than the default, beyond"),
+        (Choice([100], [100], [100], "", [80]), "executor", "it took 20.0% less time than the default, beyond"),
         (
             Choice([100], [80], [100], "", [79.9]),
             "tuned",
-            "The executor's plan measured 0.1% less time than DDP's tuned plan.",
+            "The executor's plan took 0.1% less time than DDP's tuned plan.",
         ),
         (
             Choice([100], [100], [100], "", [110]),
             "default",
-            "The executor's plan measured 10.0% more time than the default.",
+            "The executor's plan took 10.0% more time than the default.",
         ),
-        (Choice([100], [90], [104], "", [89]), "tuned", "measured 1.1% less time than DDP's tuned plan."),
+        (Choice([100], [90], [104], "", [89]), "tuned", "took 1.1% less time than DDP's tuned plan."),
     ],
 )
 def test_the_executor_is_recommended_only_where_it_wins(choice, recommended, verdict):
@@ -174,9 +174,9 @@ def test_the_executor_is_recommended_only_where_it_wins(choice, recommended, ver
         (
             Choice([100, 101, 100], [90, 91, 90], [100, 100, 101]),
             True,
-            "it measured 10.0% less time, beyond the noise of 1.0%",
+            "it took 10.0% less time, beyond the noise of 1.0%",
         ),
-        (Choice([100, 101, 100], [103, 103, 103], [100, 100, 101]), False, "the tuned plan measured 3.0% slower"),
+        (Choice([100, 101, 100], [103, 103, 103], [100, 100, 101]), False, "the tuned plan was 3.0% slower"),
         (Choice([100, 104, 100], [99, 99, 99], [104, 100, 104]), False, "2.9% less time, within the noise of 3.8%"),
         (
             Choice([100, 100, 100], [99.8, 99.8, 99.8], [100, 100, 100]),

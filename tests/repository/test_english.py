@@ -7,8 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from osfmodel.cli import main
+from osfmodel.cli.app import COMMANDS
 from tests.conftest import ROOT
 
 QUESTION = re.compile(r"((by|from|in|of|to|with) )?(what|who|whose|whom|which|where|that|those)\b", re.IGNORECASE)
@@ -60,6 +63,19 @@ class B:
     ]
 
 
+def test_no_help_of_an_option_begins_with_a_question_word():
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in COMMANDS}
+    helps = {
+        f"{name} {option.opts[0]}": option.help
+        for name, command in commands.items()
+        for option in command.params
+        if isinstance(option, click.Option) and option.help
+    }
+    assert len(helps) > 100
+    assert [option for option, text in helps.items() if QUESTION.match(text)] == []
+
+
 GONE = (
     "nine tenths of measured runs", "communicate alike", "No improvement worth having", "The lines all the same",
     "as slow as stated the default", "host in step with the device", "above bound", "set-ups as they were measured",
@@ -69,6 +85,8 @@ GONE = (
     "reach it with Tab",
     "put together / measured", "Hold predictions against", "One worker alone",
     "What would an executor bring",
+    "cannot carry out", "whole or not at all", "with nobody to talk to", "which no trace is", "`` hears ",
+    '"""Least ', '"""Most ',
 )  # fmt: skip
 """Beginnings of sentences that readers had to decode, in messages, documents and docstrings."""
 

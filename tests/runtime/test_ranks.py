@@ -62,7 +62,7 @@ def test_what_a_launcher_cannot_mean(command, changes, message):
         (PLACE, None, 8, ("nccl", "cuda:0")),
         (Place(9, 16, 1, "a:1"), "nccl", 8, ("nccl", "cuda:1")),
         (PLACE, "nccl", 0, "--backend nccl needs CUDA and a PyTorch with NCCL: use --backend gloo"),
-        (Place(9, 16, 8, "a:1"), None, 8, "rank 9 would need GPU 8, and this host has 8: start fewer ranks"),
+        (Place(9, 16, 8, "a:1"), None, 8, "rank 9 needs GPU 8, but this host has 8: start fewer ranks"),
     ],
 )
 def test_backend_and_device(monkeypatch, place, backend, gpus, found):

@@ -73,7 +73,7 @@ def test_a_page_of_many_ranks_and_messages_is_below_a_megabyte():
     ranks = tuple(replace(one.ranks[0], rank=number) for number in range(1000))
     text = explanation_page(replace(one, buckets=rows, ranks=ranks), "1")
     assert len(text.encode()) < 1e6
-    assert f"the {MOST} of {len(rows)} messages with most exposed" in text
+    assert f"the {MOST} of {len(rows)} messages with the most exposed time" in text
     assert len(labels(Page(text))) == 1  # the mean alone; the table has every rank
     assert len(labels(Page(explanation_page(replace(one, ranks=ranks[:ROWED]), "1")))) == 1 + ROWED
 

@@ -41,7 +41,7 @@ class Sample:
         require_count(self.size, "size of a sample", least=1)
         require_time(self.time, "time of a sample")
         if self.time == 0:
-            raise CostError("a sample takes no time at all, which no collective does")
+            raise CostError("a sample takes no time: every collective takes some")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def load_plan(path: str | os.PathLike[str], workload: Workload | None = None) ->
     def decoded(content: bytes) -> Plan:
         if content.lstrip().startswith(b"{") and b'"buckets"' not in content:
             raise DataError(
-                "holds no plan (settings of a framework are none): osf tune ... --format json -o FILE has it"
+                "holds settings of a framework, not a plan: write the plan with osf tune ... --format json -o FILE"
             )
         plan = documents.decode_plan(content)
         if workload is not None:
@@ -72,7 +72,7 @@ def read(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no profile is")
+            raise DataError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, the maximum for a profile")
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     try:

@@ -1,6 +1,6 @@
 """A CSV of measured collectives: columns of bytes, times and workers, and columns that distinguish set-ups.
 
-The time is the smaller of ``time_us`` and ``inplace_time_us``, or a median. If the same worker count and size stand
+The time is the smaller of ``time_us`` and ``inplace_time_us``, or a median. If the same worker count and size are
 in several rows, columns of words (a device, a version), then the layout over nodes, tell clusters apart; what is left
 are repeats, of which the median is taken. Rows without a worker count are left out. A table of published fits
 (``alpha_s``, ``beta_s_per_byte``) gives Hockney clusters.
@@ -47,7 +47,7 @@ def read(text: Text, hints: Hints) -> list[Cluster]:
     count = pick(columns, *WORKERS)
     counted = [(number, row) for number, row in rows if count is None or row[count].strip()]
     if not counted:
-        raise DataError(f"has no row that states its workers ({count})")
+        raise DataError(f"no row states its workers: fill the column {count}")
     return [_table(text, group, label, hints) for label, group in _groups(counted, keys).items()]
 
 

@@ -87,7 +87,7 @@ def _tell_how_it_ended(text: Text, document: dict[str, Any], points: list[Point]
     """Tell the user what failed, and whether the test was cut off."""
     for field, value in document.items():
         if isinstance(value, dict) and str(value.get("okay")).lower() == "false":
-            text.tell(f"{field}: is not okay: {value!s:.100}")
+            text.tell(f"{field}: nccl-tests reports a failure: {value!s:.100}")
     config = document.get("config")
     largest = _figure(config.get("maximum_bytes")) if isinstance(config, dict) else 0.0
     reached = max((point.size for point in points), default=0)

@@ -60,7 +60,7 @@ class Autotune:
 
     @property
     def best(self) -> Trial:
-        """The trial with the highest score, the first of several."""
+        """The first trial with the highest score."""
         return max(self.tried, key=lambda trial: trial.score)
 
     def steps(self, steps_per_sample: int = STEPS_PER_SAMPLE, warm_ups: int = WARM_UPS) -> int:

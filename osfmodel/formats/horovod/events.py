@@ -128,7 +128,7 @@ def entries(text: Text) -> Iterator[tuple[int, dict[str, Any]]]:
         number, place = number + 1, place + length
     if content[place + 1 :].strip():
         if content[place] == "]":
-            raise text.fault(number, content[place + 1 :].lstrip()[:200], "stands behind the end of the array")
+            raise text.fault(number, content[place + 1 :].lstrip()[:200], "comes after the end of the array")
         text.tell(f"event {number} was cut off and is left out")
 
 
@@ -215,7 +215,9 @@ class EventReader:
     def _stack(self, number: int, event: dict[str, Any]) -> tuple[int | str, list[str]]:
         pid = self._pid(number, event)
         if pid not in self._names:
-            raise self.text.fault(number, json.dumps(event)[:200], f"is of pid {pid!r:.40}, which no event names")
+            raise self.text.fault(
+                number, json.dumps(event)[:200], f"has pid {pid!r:.40}, but no event names that process"
+            )
         return pid, self._open.setdefault(pid, [])
 
     def _mark(self, number: int, event: dict[str, Any], time: float) -> None:

@@ -110,7 +110,7 @@ class TraceFile:
     """The trace of one rank: ``events`` in the order of the file, once. ``path`` names it for people.
 
     ``checksum`` tells it from others of its name.
-    ``header`` is what stands beside the events, at first only before them; it is complete when they have ended.
+    ``header`` has the members beside the events, at first those before them; it is complete when the events end.
     """
 
     path: str
@@ -135,8 +135,8 @@ def read_events(
     """A trace for each rank's file in ``paths``: files, archives and folders of them, or texts in memory.
 
     keep:     (category, name) -> whether such events are wanted; asked once for each, unless they are very many
-    tell:     hears of files that are left out, and why
-    progress: hears (bytes read, bytes in all files) as they lie on disk, after each 16 KiB
+    tell:     receives a sentence on each file that is left out, with the reason
+    progress: called with (bytes read, bytes in all files), as they are on disk, after each 16 KiB
 
     Take the events of one trace to their end before the next. Raises DataError, which names file and event.
     """
@@ -283,7 +283,7 @@ def _word(value: Any) -> str | None:
 
 
 def _whole(name: str, spelling: str, value: Any) -> int | None:
-    """A whole number; for args that are not checked, None if it is none."""
+    """A whole number; for args that are not checked, None if it is not one."""
     number = _number(value)
     if number == number // 1 and (0 <= number <= LARGEST_COUNT or name not in COUNTS):
         return value if isinstance(value, int) else int(number)

@@ -251,12 +251,12 @@ def _host_handler(name: str) -> Handler | None:
 
 
 def wanted(cat: str, name: str) -> bool:
-    """Whether such events are kept if a device computes."""
+    """Whether events of this category and name are kept if a device computes."""
     return handler(cat, name) is not None
 
 
 def wanted_of_host(cat: str, name: str) -> bool:
-    """Whether such events are kept if the host computes: its operators too."""
+    """Whether events of this category and name are kept if the host computes: its operators too."""
     return _computes(cat) or wanted(cat, name)
 
 

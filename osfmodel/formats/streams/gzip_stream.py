@@ -26,7 +26,7 @@ def unpacked(content: bytes) -> bytes:
     if not content.startswith(MAGIC):
         return content
     steps = (content[start : start + STEP] for start in range(0, len(content), STEP))
-    return b"".join(limited(streamed(steps), LARGEST_FILE, "which no log or profile is"))
+    return b"".join(limited(streamed(steps), LARGEST_FILE, "the maximum for a log or a profile"))
 
 
 def limited(pieces: Iterable[bytes], limit: int, why: str) -> Iterator[bytes]:
@@ -72,7 +72,7 @@ def _unpacked(content: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
             raise DataError(f"begins like a gzip file but cannot be unpacked: {error}") from None
         given += len(part)
         if given > SUSPECT and given > TIGHTEST * packed:
-            raise DataError(f"unpacks to more than {TIGHTEST} times its size, which no log, profile or trace does")
+            raise DataError(f"unpacks to more than {TIGHTEST} times its size, more than any log, profile or trace")
         yield part
         content = packer.unconsumed_tail
         if packer.eof:

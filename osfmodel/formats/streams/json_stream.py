@@ -96,7 +96,7 @@ class Cursor:
 
     def _taken(self, what: str, value: Any, end: int) -> Any:
         if end - self.place > LONGEST:
-            raise DataError(f"{what}: is longer than {LONGEST >> 20} MiB, which none is")
+            raise DataError(f"{what}: is longer than {LONGEST >> 20} MiB, the maximum for one value")
         if not self.text.isascii():
             found = self.text[self.place : end].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             if found != self.text[self.place : end]:
@@ -190,7 +190,7 @@ class ArrayStream(Generic[Item]):
     """The elements of ``member`` of the JSON object in ``pieces``.
 
     decode:  (an array in JSON) -> its elements; None where it refuses any
-    convert: (an element, parsed) -> the same; raises DataError for what is none
+    convert: (an element, parsed) -> the same; raises DataError for anything else
     header:  the other members; those behind the array are there when the elements have ended
     """
 

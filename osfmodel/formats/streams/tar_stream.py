@@ -83,7 +83,7 @@ class TarHeader:
 def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tuple[str, Body]]:
     """(name, content) of each regular file; the rest of a file is skipped when the next is asked for.
 
-    Links, devices and names that lead out of the archive are told of and left out. Raises DataError for an archive
+    Links, devices and names that lead out of the archive are reported and left out. Raises DataError for an archive
     that is damaged, cut off, holds a file twice, more entries than any job has, or only files whose names lead out.
     """
     archive, seen, outside = Bytes(pieces), set[str](), 0
@@ -192,7 +192,7 @@ def _decimal(text: bytes) -> int:
 def _extended(archive: Bytes, entry: TarHeader) -> dict[str, bytes]:
     """The ``path``, ``size`` and sparse keys of an extended header, for the next file."""
     if entry.size > LARGEST_HEADER:
-        raise DataError(f"is a tar archive with a header of {entry.size:,} bytes, which none has")
+        raise DataError(f"is a tar archive with a header of {entry.size:,} bytes: the maximum is {LARGEST_HEADER:,}")
     content = b"".join(Body(archive, "a header", entry.size))
     _skip(archive, "a header", -entry.size % BLOCK)
     if entry.kind == LONG_NAME:

@@ -16,7 +16,7 @@ from osfmodel.formats.streams.gzip_stream import STEP, limited, streamed
 HEAD = 65_536
 LARGEST_TRACE = 2**35
 """Maximum bytes of a file, unpacked."""
-TOO_LARGE = "which no trace is"
+TOO_LARGE = "the maximum for a trace: record fewer steps"
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 MOST_FILES = 20_000
 MOST_TOLD = 5
@@ -72,8 +72,8 @@ def opened(files: Files, known: Callable[[str], bool], endings: Sequence[str]) -
     """(name for people, content) of each trace in ``files``.
 
     In folders those whose names end in one of ``endings`` or as archives do. In archives and folders those that
-    ``known`` says are traces by their beginning; ``files.tell`` hears of others. Take each to its end before the next.
-    Raises DataError, with the path, for what cannot be read, and where there is no trace.
+    ``known`` says are traces by their beginning; ``files.tell`` receives the others. Take each to its end before the
+    next. Raises DataError, with the path, for what cannot be read, and where there is no trace.
     """
     listed = [(path, [] if isinstance(path, Text) else _listed(path, endings)) for path in files.paths]
     meter = ByteCounter((file for _, inside in listed for file, _ in inside), files.progress)

@@ -28,8 +28,8 @@ ONE_SIZE = (
 def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequence[Noun]:
     """The workload, the cluster and the measured steps, as far as the trace holds them.
 
-    ``tell`` hears what is missing and how to record it; ``hints`` say what no trace does: the batch, and what few do,
-    how many GPUs hosts have.
+    ``tell`` receives what is missing and how to record it; ``hints`` add what no trace has, the batch size, and what
+    few have, the number of GPUs per host.
     """
     for remark in (*trace.remarks, *_contradicted(trace, hints)):
         tell(remark)
@@ -43,7 +43,9 @@ def nouns_of(trace: Trace, hints: Hints, tell: Callable[[str], None]) -> Sequenc
         tell(ONE_SIZE)
     for idleness in (idle(noun) for noun in nouns if isinstance(noun, Workload)):
         if idleness:
-            tell(f"{idleness}, the rest is the host, input or other collectives, which no faster device shortens")
+            tell(
+                f"{idleness}, the rest is the host, input or other collectives, which a faster device does not shorten"
+            )
     for said in cautions(trace):
         tell(said)
     return [_as_told(noun, hints) for noun in nouns]
@@ -89,7 +91,7 @@ OFF = 0.05
 
 
 OTHERS = 0.01
-"""Part of a step from which collectives that a workload has as computation are reported."""
+"""Fraction of a step from which collectives that a workload has as computation are reported."""
 
 
 def own_step(trace: Trace) -> float | None:

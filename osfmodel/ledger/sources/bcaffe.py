@@ -1,6 +1,6 @@
 """GoogLeNet under B-Caffe on K80 nodes over 10 GbE: priced with the all-reduce times of the runs' own log.
 
-Taken from where:
+Sources:
 
 * ``googlenet-k80-tensors``: sizes and backward times of 128 tensors, from the log of the measured runs;
 * ``k80-10gbe-log``: what each message took in those runs, on 2, 4 and 8 nodes;

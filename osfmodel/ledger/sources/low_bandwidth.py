@@ -1,6 +1,6 @@
 """Horovod between V100 nodes with slow links: ResNet-50 and VGG-16 on 4 nodes of one GPU, 2.5 and 5 Gb/s.
 
-Taken from where:
+Sources:
 
 * compute time: the run on one GPU, data loading included;
 * tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured), ``vgg16-reconstructed``;

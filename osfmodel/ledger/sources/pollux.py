@@ -1,6 +1,6 @@
 """AdaptDL (PyTorch DDP) on T4 GPUs, four in a node: many placements, each over several batch sizes, four models.
 
-Taken from where:
+Sources:
 
 * compute time of each batch size: the run on one GPU, which is under DDP too, so that its hooks and copies are in it;
 * tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured on another GPU); the other three

@@ -1,6 +1,6 @@
 """PyTorch DDP on machines of 8 V100 (NVLink, 4 x 100 Gb/s InfiniBand): 1 to 16 GPUs, buckets of 25 MB and of 1 MB.
 
-Taken from where:
+Sources:
 
 * compute time: the run without DDP, on one GPU;
 * tensors, and when each is ready as a share of that time: ``resnet50-v100`` (measured), the others ``-reconstructed``;

@@ -63,7 +63,7 @@ class BenchRequest(NamedTuple):
 
 
 def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings, tell: Callable[[str], None]) -> None:
-    """Measure, and fill ``findings``; ``tell`` hears of progress. Raises RuntimeError as torch does."""
+    """Measure, and fill ``findings``; ``tell`` receives the progress. Raises RuntimeError as torch does."""
     findings.threads = threads_of(job.backend)
     offered = []
     for collective in request.collectives:

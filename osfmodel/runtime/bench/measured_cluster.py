@@ -45,7 +45,7 @@ class Findings:
     """Results so far; filled while measuring, so that an interruption leaves them.
 
     tables:    collective -> bytes -> sample
-    together:  bytes -> number at once, on as many channels -> seconds until all have ended
+    together:  bytes -> number of concurrent collectives, one per channel -> seconds until all have ended
     queues:    bytes -> seconds until each of several in one queue had ended
     threads:   collectives that a queue runs at once, as the library says; None if it does not
     slowdown:  fraction by which computation took longer while collectives ran; None if not measured

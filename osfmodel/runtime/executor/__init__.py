@@ -239,8 +239,9 @@ class Executor:
             self._complete(missing)
         elif missing:
             raise UsageError(
-                f"{len(missing)} parameters got no gradient in backward, {missing[0].name!r} the first: freeze with "
-                "requires_grad_(False), before execute(), what the loss never depends on, or pass unused=True to it"
+                f"{len(missing)} parameters got no gradient in backward, the first is {missing[0].name!r}: freeze with "
+                "requires_grad_(False) the parameters that the loss never depends on, before execute(), or pass "
+                "unused=True to it"
             )
         for gradient in self.gradients:
             gradient.taken = False

@@ -66,7 +66,9 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
 
 def _require_released(optimizer: Any, plan: Plan, parameters: dict[str, Any], unused: bool) -> None:
     if plan.split:
-        raise PlanError("the plan splits all-reduces, whose gathers follow backward, and releases gradients in it")
+        raise PlanError(
+            "the plan releases gradients in backward, but its split all-reduces end after it: drop split or release"
+        )
     if unused:
         raise UsageError("a plan that releases gradients updates every parameter in each step: leave unused=True out")
     require_separate(optimizer, parameters.values(), "release")

@@ -2,8 +2,8 @@
 
 Every gradient has a home of its own, in the buffer of its message if it travels whole, and is scaled on its way there:
 the memory that autograd added it up in may be that of another gradient still to come. Only pieces of a cut tensor that
-travel with others are copied out again. A gradient of a sparse bucket has none: it goes into what was not sent before,
-and its mean is made when the entries of all ranks are there, whose memory is given back then.
+travel with others are copied out again. A gradient of a sparse bucket has none: it is added to its unsent rest. Its
+mean is computed when the entries of all ranks have arrived, and their memory is freed then.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ class Gradient:
 
     like:   a tensor without memory that has its shape, and strides without gaps
     home:   its memory: part of a message's buffer, or that of a cut tensor; None for a sparse one, and
-            between iterations where it is released
+            between iterations if it is released
     unsent: the unsent part of a sparse one, from which each message takes its entries; None for others
-    value:  that of this iteration, once it is there
-    veil:   the type of what the parameter has in its place until backward has ended
-    taken:  whether this backward has given it
-    released: whether it is given back as soon as the parameter is updated
-    used:   whether a backward gave something since the last that was sent
-    absent: whether what is under way is not of this iteration; ``kept`` is what it had been, left so if no rank has one
-    form:   shape, type and strides of the parameter, which homes were made for
+    value:  the value of this iteration; of a sparse one, once its message has arrived
+    veil:   the type of the parameter's ``grad`` until backward has ended
+    taken:  whether it was taken from ``parameter.grad`` in this backward
+    released: whether its memory is freed as soon as the parameter is updated
+    used:   whether a backward has produced it since it was last sent
+    absent: whether this rank sends something else, as its backward produced none; ``kept`` is the earlier ``grad``,
+            restored if no rank has one
+    form:   shape, type and strides of the parameter when homes were made
     """
 
     name: str
@@ -105,7 +106,7 @@ class Gradient:
             message.take(self)
 
     def require_first(self, *_: Any) -> None:
-        """Raise UsageError if this backward has given it already."""
+        """Raise UsageError if this backward has already produced it."""
         if self.taken:
             raise UsageError(
                 f"{self.name!r} got a second gradient in one backward, as where reentrant checkpoints share it: "

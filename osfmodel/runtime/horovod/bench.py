@@ -79,7 +79,7 @@ def _idle(turns: HorovodTurns, capacity: int) -> float:
         turns.run(Loop(0, 0, cache_capacity=capacity), {"task": "idle"}, noted)
         told = turns.each(_gap(path) if turns.place.rank == 0 else None)[0]
     if told is None:
-        raise DataError("Horovod's timeline marks no cycles: is HOROVOD_TIMELINE overridden?")
+        raise DataError("Horovod's timeline marks no cycles: let nothing override HOROVOD_TIMELINE in the job")
     return float(told)
 
 
@@ -94,8 +94,8 @@ def cluster_of(found: Mapping[str, Any], turns: HorovodTurns, name: str, network
     place, table = turns.place, found["table"]
     said = (
         f"{place.world} ranks, {place.per_host} on each host; Horovod {version('horovod')} over gloo, "
-        f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: what {BESIDE} more "
-        "messages of a size put off; negotiation from the median cycle that finds nothing"
+        f"network {network}; medians of up to {found['repeat']} repeats of the slowest rank: the delay by {BESIDE} "
+        "more messages of a size; negotiation from the median idle cycle"
     )
     return Cluster(
         name,

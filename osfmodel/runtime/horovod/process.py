@@ -82,7 +82,9 @@ def train(
     behind = dict(named)
     strange = next((name for group in groups for name in group if name not in behind), None)
     if strange is not None:
-        raise DataError(f"the model has no tensor {strange!r}, which the plan sends: is it of another profile?")
+        raise DataError(
+            f"the model has no tensor {strange!r}, which the plan sends: use a plan made for this model's profile"
+        )
     grouped = {"groups": [[behind[name] for name in group] for group in groups]} if groups else {}
     sent = hvd.Compression.fp16 if compression == FP16 else hvd.Compression.none
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=sent, **grouped)

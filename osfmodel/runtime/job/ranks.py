@@ -78,7 +78,7 @@ class Place:
             raise UsageError("--backend nccl needs CUDA and a PyTorch with NCCL: use --backend gloo")
         if self.local_rank >= usable:
             raise UsageError(
-                f"rank {self.rank} would need GPU {self.local_rank}, and this host has {usable}: start fewer ranks on "
+                f"rank {self.rank} needs GPU {self.local_rank}, but this host has {usable}: start fewer ranks on "
                 "it, or use --backend gloo"
             )
         return replace(self, backend="nccl", device=f"cuda:{self.local_rank}")
@@ -208,7 +208,7 @@ class Watchdog:
 
     Between two beats at most ``patience`` seconds may pass. SIGINT and SIGTERM raise StoppedError in the main thread;
     if that does not end the process soon, the watching thread does. Whichever of them ends the process calls ``saving``
-    before, once, which keeps what there is of results; ``kept`` is what the last line says of them. ``telling`` hears
+    before, once, which saves the results so far; ``kept`` is the last line's remark on them. ``telling`` receives
     what begins.
     """
 

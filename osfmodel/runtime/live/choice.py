@@ -35,7 +35,7 @@ class Choice:
 
     @property
     def gain(self) -> float:
-        """Part of the default's time that the tuned plan saved; below 0 if it was slower."""
+        """Fraction of the default's time that the tuned plan saved; below 0 if it was slower."""
         return 1 - self.tuned_time / self.default_time
 
     @property
@@ -75,12 +75,12 @@ class Choice:
             against_default, against_stock = (1 - self.executed_time / x for x in (self.default_time, self.stock_time))
             tuned = f", {against_stock:.1%} less than {self._stock}" if self.take_tuned else ""
             return (
-                f"Take the executor's plan: it measured {against_default:.1%} less time than the default{tuned}, "
+                f"Take the executor's plan: it took {against_default:.1%} less time than the default{tuned}, "
                 f"beyond the noise of {self.noise:.1%}."
             )
         apart = 1 - self.executed_time / self.stock_time
         how = f"{apart:.1%} less" if apart >= 0 else f"{-apart:.1%} more"
-        return f"{self._stock_verdict} The executor's plan measured {how} time than {self._stock}."
+        return f"{self._stock_verdict} The executor's plan took {how} time than {self._stock}."
 
     @property
     def _stock(self) -> str:
@@ -89,11 +89,11 @@ class Choice:
     @property
     def _stock_verdict(self) -> str:
         """The verdict on DDP's plans."""
-        saved = f"measured {self.gain:.1%} less time"
+        saved = f"took {self.gain:.1%} less time"
         if self.take_tuned:
             return f"Take the tuned plan: it {saved}, beyond the noise of {self.noise:.1%}."
         if self.deviation:
             return f"Keep the default: the tuned plan was not formed ({self.deviation})."
         if self.gain < 0:
-            return f"Keep the default: the tuned plan measured {-self.gain:.1%} slower (noise {self.noise:.1%})."
+            return f"Keep the default: the tuned plan was {-self.gain:.1%} slower (noise {self.noise:.1%})."
         return f"Keep the default: the tuned plan {saved}, within the noise of {self.noise:.1%}."

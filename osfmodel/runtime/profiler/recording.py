@@ -129,7 +129,7 @@ class IterationRecorder:
         self.watching.close()
 
     def backward_begins(self) -> None:
-        """Note that the outermost call of backward begins."""
+        """Record the start of the outermost call of backward."""
         self.depth += 1
         if self.current is not None and self.depth == 1 and self.current.backward_start is None:
             self._keep_saved(LOSS)
@@ -182,7 +182,7 @@ class IterationRecorder:
         self._detach()
 
     def _watch_activations(self) -> None:
-        """Count what autograd keeps during this one forward, a warm-up; each storage once, without parameters."""
+        """Count the bytes that autograd keeps during this one warm-up forward: each storage once, no parameters."""
         import torch
 
         known = {tensor.untyped_storage().data_ptr() for tensor in self.subject.tensors.values()}

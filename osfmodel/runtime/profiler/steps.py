@@ -36,7 +36,7 @@ class Ready(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """The most bytes alive at once in an interval, and those of them that do not depend on the batch."""
+    """The maximum of bytes alive at once in an interval, and those of them that do not depend on the batch."""
 
     bytes: int
     steady: int
@@ -109,7 +109,7 @@ def layers_of(
     """Layers in reverse ready order, with medians over ``steps``, which must all be alike.
 
     ``activations`` are bytes by module, ``peaks`` are by layer. A module's forward counts for the one of its tensors
-    that stands last, so that it comes after all of them; tensors whose gradient never came are left out.
+    that is last, so that it comes after all of them; tensors whose gradient never came are left out.
     """
     forward_end = middle([step.forward_end for step in steps])
     names = [ready.name for ready in steps[0].ready]

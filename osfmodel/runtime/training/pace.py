@@ -116,5 +116,5 @@ def _gpu_clock() -> float:
 
 
 def pace_of(device: str) -> SleepingPace | SpinningPace:
-    """The stand-in for computation on ``device``."""
+    """The replacement of computation on ``device``."""
     return SleepingPace() if device == "cpu" else SpinningPace()

@@ -145,7 +145,7 @@ def _node(pace: SleepingPace | SpinningPace, noise: Noise) -> Any:
         @staticmethod
         def backward(ctx: Any, carried: Any) -> Any:
             tensor = ctx.tensor
-            # One element in the shape of all: what computes a gradient is stood in for, so it must cost nothing itself.
+            # One element in the shape of all: waiting replaces computation, so the gradient itself must cost nothing.
             gradient = None if tensor is None else tensor.new_ones(()).expand(tensor.shape)
             if pace.counts and tensor is not None:
                 gradient = noise.like(tensor)

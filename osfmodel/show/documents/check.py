@@ -55,14 +55,14 @@ class Judged:
             for one in self.checked
             if not one.passed
         ] + [
-            f"{one.source}: errors near 100 %: iteration times are in seconds, are these?"
+            f"{one.source}: errors near 100 %: check that iteration times are in seconds"
             for one in self.checked
             if one.tolerance is None and (one.median_abs_error or 0) > IMPLAUSIBLE
         ]
 
 
 def _uncounted(one: Checked) -> str:
-    return f"nothing counts: repeats differ by more than {UNSTEADY:.0%}" if one.unsteady else "nothing is predicted"
+    return f"no run counts: repeats differ by more than {UNSTEADY:.0%}" if one.unsteady else "nothing is predicted"
 
 
 def _beside(beside: Beside) -> dict[str, Any]:

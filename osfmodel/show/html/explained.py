@@ -134,7 +134,8 @@ def _messages(one: Explanation) -> Iterable[Markup]:
     stroke = "A stroke is where the gradients of a message were ready, the bar where it was under way."
     words = f"{whose_messages(one)} {stroke}".lstrip()
     if len(one.buckets) > len(shown):
-        words += f" These are the {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
+        words += f" These are the {len(shown)} of {len(one.buckets)} messages with the most exposed time; "
+        words += "for all: --format csv."
     yield element("p", words, class_="note")
 
 

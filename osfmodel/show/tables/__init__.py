@@ -20,7 +20,7 @@ class Column(Generic[Record]):
     value:   (record) -> value in JSON
     shown:   (record) -> text for people
     flat:    (value) -> cell in CSV
-    after:   key of the column that it follows for people, if another one stands before it in documents
+    after:   key of the column that it follows for people, if another one precedes it in documents
     only:    TERMINAL or PAGE, if only one of them has it
     on_page: its heading on a page, if a longer one is wanted there
     """
@@ -96,10 +96,10 @@ def spaced(values: Iterable[object]) -> str:
 
 
 def percent(value: float) -> str:
-    """``3.1%`` of 0.031."""
+    """A fraction in percent: 0.031 -> ``3.1%``."""
     return f"{value:.1%}"
 
 
 def signed_percent(value: float) -> str:
-    """``+3.1%`` of 0.031."""
+    """A fraction in percent with its sign: 0.031 -> ``+3.1%``."""
     return f"{value:+.1%}"

@@ -87,9 +87,11 @@ def _show_messages(console: Console, one: Explanation) -> None:
     if whose_messages(one):
         console.print(whose_messages(one), markup=False)
     if count:
-        console.print(f"No room for {' and '.join(LEFT_OUT[:count])}: a wider terminal, or --format csv.", markup=False)
+        console.print(
+            f"No room for {' and '.join(LEFT_OUT[:count])}: use a wider terminal or --format csv.", markup=False
+        )
     if len(one.buckets) > len(shown):
-        words = f"The {len(shown)} of {len(one.buckets)} messages with most exposed; all: --format csv."
+        words = f"The {len(shown)} of {len(one.buckets)} messages with the most exposed time; for all: --format csv."
         console.print(words, markup=False)
 
 

@@ -83,7 +83,7 @@ def _descend(
     is_allowed: Callable[[tuple[int, ...]], bool],
     count: int,
 ) -> tuple[int, ...]:
-    """The first improvement, again and again, until there is none."""
+    """The ends after taking the first improvement repeatedly, until there is none."""
     value, tries, improved = value_of(ends), 0, True
     while improved and tries < MOST_TRIES:
         improved = False
