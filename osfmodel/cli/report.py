@@ -113,7 +113,7 @@ def report_command(
         require_other(output, traces)
     what_if = replace(subject.what_if, batch_size=batch_size)
     if not traces and hints != Hints(""):
-        raise UsageError("--ddp-logging, --model and --steps are of a trace: give --trace FILE")
+        raise UsageError("--ddp-logging, --model and --steps apply to a trace: give --trace FILE")
     workload, cluster = load_subject(subject)
     counts = parse_workers(workers, cluster)
     warn_of_batches(workload, what_if, counts[-1:])

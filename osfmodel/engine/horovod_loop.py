@@ -54,7 +54,7 @@ class Loop:
     groups:         names of tensors that are submitted together, and never with others; all tensors, or none
     use_groups:     whether the groups are in force, or only on offer
     streams:        collectives in flight at once over NCCL (HOROVOD_NUM_NCCL_STREAMS)
-    cache_capacity: tensors whose negotiation is remembered; one more takes the place of that used longest ago
+    cache_capacity: tensors whose negotiation is remembered; one more evicts the least recently used
     waits:          whether over NCCL, too, the loop waits until a batch is computed before it launches it, as it does
                     while a timeline is written, and did in older versions
     hierarchical:   whether all-reduces go over nodes by themselves, run in the loop

@@ -28,7 +28,7 @@ def read(text: Text, hints: Hints) -> list[Workload | Cluster]:
         cluster = decode_cluster(content(text))
         lookup.require(cluster.cost_model, COST_MODELS, "cost model")
         return [cluster]
-    raise DataError(f"is osfmodel's own, of kind {kind!s:.40}: only workloads and clusters are imported")
+    raise DataError(f"is a file of osfmodel, of kind {kind!s:.40}: only workloads and clusters are imported")
 
 
 def _told(workload: Workload, hints: Hints) -> Workload:

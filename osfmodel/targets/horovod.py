@@ -246,7 +246,7 @@ TEMPLATE = """\
 
 {python}"""
 NAMELESS = """\
-# Groups for an exact plan are of parameters by name, which the trace did not know: osf profile does.
+# An exact plan needs groups of parameters by name, which the trace does not have: osf profile records them.
 """
 PYTHON = """\
 # 4. Python, {advice}, with

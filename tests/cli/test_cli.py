@@ -589,7 +589,7 @@ def test_settings_of_a_framework_are_no_plan(tmp_path):
     assert run(*TUNE, "--workers", 8, "--for", "deepspeed", "-o", tmp_path / "deepspeed.json").exit_code == 0
     result = run("predict", *TUNE[1:], "--workers", 8, "--plan", tmp_path / "deepspeed.json")
     assert result.exit_code == 1
-    assert "deepspeed.json: holds no plan" in result.stderr
+    assert "deepspeed.json: holds settings of a framework" in result.stderr
     assert "--format json" in result.stderr
 
 

@@ -217,4 +217,4 @@ def test_no_groups_by_names_that_are_made_up():
     assert not nameless.knobs.groups
     assert "named_parameters=" not in nameless.rendered
     assert "HOROVOD_FUSION_THRESHOLD=" in nameless.rendered
-    assert "which the trace did not know: osf profile does" in nameless.rendered
+    assert "which the trace does not have: osf profile records them" in nameless.rendered

@@ -277,7 +277,7 @@ def test_own_files_are_read_as_they_are(tmp_path, small_workload):
     assert isinstance(workload, Workload)
     assert outcome(Text("file.txt", samples.OWN_CLUSTER))[0].name == "wires"
     plan = '{"schema_version": 1, "workload": "w", "buckets": []}'
-    assert "is osfmodel's own, of kind plan: only workloads and clusters" in outcome(Text("file.txt", plan))
+    assert "is a file of osfmodel, of kind plan: only workloads and clusters" in outcome(Text("file.txt", plan))
 
 
 def test_a_row_without_times_is_a_fault_of_its_line():
@@ -301,7 +301,7 @@ FOUND = {
     "kind with codes for terminals": (
         ["import", "broken.json", "--as", "osfmodel"],
         {"broken.json": rb'{"schema_version": 1, "kind": "\u001b[31m\n"}'},
-        r"broken.json: is osfmodel's own, of kind \x1b[31m",
+        r"broken.json: is a file of osfmodel, of kind \x1b[31m",
     ),
     "version of many numbers": (
         ["import", "broken.json"],

@@ -182,7 +182,7 @@ def test_rows_with_wrong_results_are_left_out_and_told():
     (cluster,), told = read(json_run(nwrong="17", okay="false"))
     assert cluster.tables[0].sizes == (2**21, 2**22)
     assert told[0] == "results[0]: has 17 wrong results and is left out"
-    assert told[1].startswith("out_of_bounds: is not okay")
+    assert told[1].startswith("out_of_bounds: nccl-tests reports a failure")
 
 
 @pytest.mark.parametrize(("counts", "said"), [(("0", "5"), "5"), (("3e+01", "N/A"), "3e+01")])

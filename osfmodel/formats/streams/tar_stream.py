@@ -90,7 +90,7 @@ def files(pieces: Iterator[bytes], tell: Callable[[str], None]) -> Iterator[tupl
     for number, entry in enumerate(_entries(archive), 1):
         name, left = shown(entry.name), entry.size
         if number > MOST_ENTRIES:
-            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
+            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, the maximum")
         if reason := _unread(entry):
             tell(f"{name}: left out: {reason}")
             outside += reason == OUTSIDE
@@ -132,7 +132,7 @@ def _entries(archive: Bytes) -> Iterator[TarHeader]:
     while header := _header(archive):
         number += 1
         if number > 4 * MOST_ENTRIES:
-            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, which no job has")
+            raise DataError(f"is a tar archive of more than {MOST_ENTRIES:,} entries, the maximum")
         entry.kind, entry.name, entry.size = header[KIND], _name(header), _number(header[SIZE])
         if entry.kind in (EXTENDED, GLOBAL, LONG_NAME, LONG_LINK):
             entry.said |= _extended(archive, entry)

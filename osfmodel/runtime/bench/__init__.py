@@ -84,7 +84,7 @@ def measure(job: CollectiveJob, request: MeasurementRequest, findings: Findings,
     findings.copies = copying(job)
     tell(f"copies into buckets {findings.copies.into * 1e12:.0f} ps/B, out of them {findings.copies.out * 1e12:.0f}")
     findings.sparse = selecting(job)
-    tell(f"choosing what sparse buckets send {findings.sparse['select'] * 1e12:.0f} ps/B and what comes with it")
+    tell(f"choosing the entries of sparse buckets {findings.sparse['select'] * 1e12:.0f} ps/B, and their other work")
     if request.compute != "none":
         _slowing(job, request, findings)
         tell(f"computation beside all-reduces: {findings.slowdown or 0:+.1%}")

@@ -51,7 +51,7 @@ def require_possible(model: Any, optimizer: Any, plan: Plan, parameters: dict[st
     if any(bucket.release_time for bucket in plan.buckets):
         raise PlanError("the plan has release times, a framework's clock, which the executor does not have")
     if len({tensor.device for tensor in parameters.values()}) > 1:
-        raise UsageError("the parameters are on several devices: one for each rank can be trained")
+        raise UsageError("the parameters are on several devices: put them on one device for each rank")
     if plan.forward_overlap:
         deferral.require_possible(model, optimizer, parameters.values())
     if plan.sparse and unused:

@@ -37,8 +37,8 @@ REMOVED = (
     "releases gradients: call zero_grad() before backward or after step(), or run the plan with release false"
 )
 TWICE = (
-    "step() was called twice after one backward: the plan releases gradients, so that there are none for a second "
-    "step(): call it once, or run the plan with release false"
+    "step() was called twice after one backward: the plan releases gradients, so a second step() "
+    "has none: call it once, or run the plan with release false"
 )
 EARLY = (
     "{} was used in backward, or between it and step(), when it was updated already, as the plan releases gradients: "

@@ -25,7 +25,7 @@ BESIDE = 4
 PIECES = 8
 """Tensors in a fused message when its copies are measured."""
 IDLE = 1.0
-"""Seconds in which the loop runs without anything to do."""
+"""Seconds for which the loop runs idle."""
 
 Tell = Callable[..., None]
 
