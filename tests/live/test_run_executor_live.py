@@ -106,7 +106,7 @@ def test_a_model_trains_as_with_the_default(tmp_path):
 
 def test_what_ddp_cannot_form_names_the_executor(tiny, tmp_path):
     saved(tiny, tmp_path)
-    for name, wanted in {"cut.json": "2 channels and tensors cut", "backwards.json": "in another order"}.items():
+    for name, wanted in {"cut.json": "2 channels and tensors cut", "backwards.json": "out of ready order"}.items():
         for one in ranks(["run", "tiny.json", "--plan", name, *SHORT, "-o", "run.json"], 2, tmp_path):
             assert one.code == 1
             assert "DDP cannot run plan" in one.stderr
