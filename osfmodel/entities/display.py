@@ -41,7 +41,12 @@ def show_predicted(value: float) -> str:
 
 
 def show_share(part: float, sign: str = "") -> str:
-    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"12%"``; ``sign`` "+" for both."""
+    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"12%"``; ``sign`` "+" for both.
+
+    From ten times the whole on it is a factor, ``"42x"``.
+    """
+    if part >= 10:
+        return f"{part:{sign}.3g}x"
     return f"{part:{sign}.0%}" if abs(part) >= LARGE_SHARE else f"{part:{sign}.1%}"
 
 

@@ -14,6 +14,7 @@ from osfmodel.entities.cluster import Cluster
 from osfmodel.entities.errors import DataError, PlanError
 from osfmodel.entities.executors import ExecutorRow
 from osfmodel.entities.plan import PLAIN, Objective, Plan
+from osfmodel.entities.rounding import within
 from osfmodel.entities.timeline import Timeline
 from osfmodel.entities.workload import Workload
 from osfmodel.planning.cautions import (
@@ -59,11 +60,29 @@ def compare(
     """
     require_nouns(workload, cluster)
     subject = _Subject(workload, cluster, workers, engine)
-    predictions = tuple(_predict(subject, plan, rules) for plan in plans)
+    predictions = tuple(_said_of_optimal([_predict(subject, plan, rules) for plan in plans]))
     bounds = tuple(dict.fromkeys(prediction.bound for prediction in predictions)) or (
         subject.bound(PLAIN, subject.paid(PLAIN)),
     )
     return Comparison(workload, cluster, workers, bounds, predictions)
+
+
+def _said_of_optimal(predictions: list[Prediction]) -> list[Prediction]:
+    """The predictions; with a caveat where the optimum under plain rules is slower than another plan under these."""
+    fastest = min((one.iteration_time for one in predictions), default=0.0)
+    return [
+        replace(one, caveats=(*one.caveats, NOT_THE_FASTEST))
+        if one.name == OPTIMAL and one.bound.objective != PLAIN and one.iteration_time > within(fastest)
+        else one
+        for one in predictions
+    ]
+
+
+OPTIMAL = "optimal"
+NOT_THE_FASTEST = (
+    "`optimal` is the optimum for one collective at a time and a barrier before the update; under these rules "
+    "`planned` is the plan to ask for"
+)
 
 
 class _Subject:

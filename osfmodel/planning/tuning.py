@@ -261,6 +261,8 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:
     """A remark on how much slower than stated the network may be before the default would be better."""
     default = task.target.convert.default_knobs()
+    if any(mine > theirs for mine, theirs in zip(task.judged(knobs), task.judged(default), strict=True)):
+        return []  # it loses on this network too, as the verdict says
     for factor in MARGINS:
         slower = task.slower(factor)
         pairs = zip(slower.judged(knobs), slower.judged(default), strict=True)

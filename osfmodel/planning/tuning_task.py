@@ -162,8 +162,9 @@ class TuningProblem:
         return replace(self, stock=tuple(pricing.slower(factor) for pricing in self.stock))
 
     def caveats(self) -> tuple[str, ...]:
-        """Assumptions of the target's and the solver's results."""
-        return self.target.text.caveats(self.workload) + self._rule.caveats(self.workload)
+        """Assumptions of the target's and the solver's results; with leads of the host the result says its own."""
+        of_target = () if self.leads else self.target.text.caveats(self.workload)
+        return of_target + self._rule.caveats(self.workload)
 
     def extrapolation(self, plan: Plan) -> tuple[str, ...]:
         """Warnings about messages beyond the measured sizes, without repeats."""

@@ -20,7 +20,7 @@ import numpy as np
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
-from osfmodel.entities.rounding import just_below, least, within
+from osfmodel.entities.rounding import least, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload, element_bytes
 from osfmodel.solve.search.robust import fairest
@@ -37,15 +37,18 @@ MOST_MIXED_CAPS = 150
 HALVINGS = 12
 """Halvings of all bytes down to which :func:`capped_plans` tries single caps."""
 CHUNK_CELLS = 2_000_000
+ALIKE = 5e-4
+"""Caps whose communication ends within this part of the earliest end count as equally good.
+
+Prices leave out what a bucket costs the host, so ever smaller caps look ever so slightly better."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapSearch:
     """The best single cap, and the best (first cap, cap), in bytes; whether all caps and all pairs were tried.
 
-    ``whole_mib`` is the best single cap in whole MiB, for launchers that take no other; None if none
-    keeps the limits. Among equally
-    good caps the largest is given, which makes the fewest buckets.
+    ``whole_mib`` is the best single cap in whole MiB, for launchers that take no other; None if none keeps the limits.
+    Among caps that are ALIKE the largest is given, which makes the fewest buckets.
     """
 
     cap: int
@@ -161,7 +164,7 @@ def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
 
 
 def best_cap(workload: Workload, cost: Cost) -> int:
-    """The single cap, in bytes, with the smallest end of communication; 1 if there is nothing to send."""
+    """The largest cap, in bytes, whose end of communication is ALIKE the smallest; 1 if there is nothing to send."""
     gradients = workload.gradients
     if not gradients:
         return 1
@@ -243,9 +246,9 @@ def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch |
 
 
 def _best_of(layouts: Mapping[int, list[list[int]]], gradients: Gradients, cost: Cost, limits: Limits) -> int | None:
-    """The best of increasing caps, the last of equals; None if none is allowed; gradients in bytes."""
+    """The best of increasing caps, the last of those ALIKE; None if none is allowed; gradients in bytes."""
     kept = [cap for cap, layout in layouts.items() if allowed(layout, gradients, limits)]
-    return least(reversed(kept), lambda cap: finish(layouts[cap], gradients, cost)) if kept else None
+    return least(reversed(kept), lambda cap: finish(layouts[cap], gradients, cost), tie=ALIKE) if kept else None
 
 
 def _thinned(caps: Array, most: int) -> Array:
@@ -280,8 +283,8 @@ def _best_cap(
 
 
 def _last_minimum(values: Array) -> int:
-    """Position of the last value that equals the minimum up to rounding."""
-    return int(np.flatnonzero(values <= within(values.min()))[-1])
+    """Position of the last value that is ALIKE the minimum."""
+    return int(np.flatnonzero(values <= within(values.min(), ALIKE))[-1])
 
 
 def single_cap_finishes(
@@ -314,7 +317,7 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
     """
     last = len(ready)
     firsts = ready + cost(prefix[1:].astype(float))
-    best, pair = float("inf"), (0, 0)
+    found: list[tuple[float, float, tuple[int, int]]] = []  # the least, and that of the largest cap that is ALIKE
     for chunk in np.array_split(caps, 1 + len(caps) * last // CHUNK_CELLS):
         add = np.zeros((last + 1, len(chunk)))
         least = np.full((last + 1, len(chunk)), -np.inf)
@@ -327,6 +330,7 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
                 least[start] = np.maximum(ready[end - 1] + add[start], least[end, column])
             finishes = np.maximum(firsts[start - 1] + add[start], least[start])
             winner = _last_minimum(finishes)
-            if finishes[winner] < just_below(best):
-                best, pair = float(finishes[winner]), (int(prefix[start]), int(chunk[winner]))
-    return pair
+            found.append((float(finishes.min()), float(finishes[winner]), (int(chunk[winner]), int(prefix[start]))))
+    most = within(min(best for best, _, _ in found), ALIKE)
+    cap, first = max(pair for _, value, pair in found if value <= most)
+    return first, cap

@@ -119,7 +119,7 @@ def layout_finish(found, limits, cost):
 
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, coarse_table])
 def test_best_caps_equal_brute_force(make_cost):
-    """All caps, and all pairs of first cap and cap, tried one by one with the rule itself."""
+    """All caps, and all pairs of first cap and cap, tried one by one with the rule itself: the largest that is alike."""
     rng = np.random.default_rng(2)
     for _ in range(40):
         count = int(rng.integers(1, 9))
@@ -127,13 +127,14 @@ def test_best_caps_equal_brute_force(make_cost):
         workload, cost = workload_of((0.01 + np.cumsum(rng.exponential(1, count))).tolist(), sizes), make_cost(rng)
         found = workload.gradients
         everything = range(1, sum(sizes) + 1)
-        single = min(layout_finish(found, [cap], cost) for cap in everything)
-        best = ddp_caps.search_caps(workload, cost)
-        assert layout_finish(found, [best.cap], cost) == pytest.approx(single, rel=1e-9)
+        single = {cap: layout_finish(found, [cap], cost) for cap in everything}
+        best, most = ddp_caps.search_caps(workload, cost), 1 + ddp_caps.ALIKE
+        alike = [cap for cap, end in single.items() if end <= min(single.values()) * most * (1 + 1e-9)]
+        assert ddp.bucket_layout(found, [best.cap]) == ddp.bucket_layout(found, [max(alike)])
         firsts = [sum(sizes[: i + 1]) for i in range(count)]
         caps = ddp_caps.candidate_caps(found)[0].tolist()
         pair = min(layout_finish(found, [first, cap], cost) for first in firsts for cap in caps)
-        assert layout_finish(found, best.pair, cost) == pytest.approx(pair, rel=1e-9)
+        assert pair * (1 - 1e-9) <= layout_finish(found, best.pair, cost) <= pair * most * (1 + 1e-9)
         assert best.pair_exhaustive
 
 

@@ -34,7 +34,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     console.print(table_of((*PLANS, RATE) if wanted else PLANS, plan_rows(comparison)))
     console.print(
         f"{_alone(comparison)} Lower bound for any schedule"
-        f"{_bounds(comparison.bounds)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
+        f"{_bounds(comparison)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
         f"{how_many(len(workload.gradients), 'tensor')}."
     )
     _show_executors(console, comparison.predictions)
@@ -54,11 +54,19 @@ def _varied(what_if: WhatIf) -> str:
     return f" with {what_if.words}" if what_if.words else ""
 
 
-def _bounds(bounds: Sequence[Bound]) -> str:
-    """The bound for one set of rules; for several, each bound with its rules."""
+def _bounds(comparison: Comparison) -> str:
+    """The bound for one set of rules; for several, each bound with its rules, and its plans if rules are alike."""
+    bounds = comparison.bounds
     if len(bounds) == 1 and bounds[0].plan is None:
         return f": {show_predicted_time(bounds[0].value)}"
-    return " with " + "; with ".join(f"{_rules(bound)}: {show_predicted_time(bound.value)}" for bound in bounds)
+    rules = [_rules(bound) for bound in bounds]
+    plans = [", ".join(one.name for one in comparison.predictions if one.bound == bound) for bound in bounds]
+    said = [
+        f"{words} ({names})" if rules.count(words) > 1 else words for words, names in zip(rules, plans, strict=True)
+    ]
+    return " with " + "; with ".join(
+        f"{words}: {show_predicted_time(bound.value)}" for words, bound in zip(said, bounds, strict=True)
+    )
 
 
 def _show_executors(console: Console, predictions: Sequence[Prediction]) -> None:
