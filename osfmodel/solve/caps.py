@@ -20,7 +20,7 @@ import numpy as np
 from osfmodel.cost.shapes import Array, Cost
 from osfmodel.entities.filling import Closes, fill_by_dtype
 from osfmodel.entities.plan import Plan, grouped_plan
-from osfmodel.entities.rounding import least, within
+from osfmodel.entities.rounding import TIE, least, within
 from osfmodel.entities.units import MIB
 from osfmodel.entities.workload import Gradients, Workload, element_bytes
 from osfmodel.solve.search.robust import fairest
@@ -164,14 +164,14 @@ def capped_plans(workload: Workload, cost: Cost) -> list[Plan]:
 
 
 def best_cap(workload: Workload, cost: Cost) -> int:
-    """The largest cap, in bytes, whose end of communication is ALIKE the smallest; 1 if there is nothing to send."""
+    """The single cap, in bytes, with the smallest end of communication; 1 if there is nothing to send."""
     gradients = workload.gradients
     if not gradients:
         return 1
     if len(set(gradients.dtypes)) > 1 or gradients.held:
-        found = _one_by_one(gradients, cost, Limits())
+        found = _one_by_one(gradients, cost, Limits(), TIE)
         return 1 if found is None else found.cap
-    return _best_cap(*_arrays(gradients), candidate_caps(gradients)[0], cost)
+    return _best_cap(*_arrays(gradients), candidate_caps(gradients)[0], cost, tie=TIE)
 
 
 def search_caps(workload: Workload, cost: Cost, limits: Limits = Limits()) -> CapSearch | None:
@@ -232,11 +232,12 @@ def _prefix(sizes: Sequence[int]) -> Array:
     return np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
 
 
-def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch | None:
+def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits, tie: float = ALIKE) -> CapSearch | None:
     caps = _thinned(candidate_caps(gradients)[0], MOST_MIXED_CAPS)
 
     def best(tried: Array) -> int | None:
-        return _best_of({cap: bucket_layout(gradients, [cap]) for cap in tried.tolist()}, gradients, cost, limits)
+        layouts = {cap: bucket_layout(gradients, [cap]) for cap in tried.tolist()}
+        return _best_of(layouts, gradients, cost, limits, tie)
 
     cap, whole = best(caps), best(np.unique(-(-caps // MIB)) * MIB)
     if cap is None:
@@ -245,10 +246,12 @@ def _one_by_one(gradients: Gradients, cost: Cost, limits: Limits) -> CapSearch |
     return CapSearch(cap, whole_mib, (cap, cap), cap_exhaustive=False, pair_exhaustive=False)
 
 
-def _best_of(layouts: Mapping[int, list[list[int]]], gradients: Gradients, cost: Cost, limits: Limits) -> int | None:
-    """The best of increasing caps, the last of those ALIKE; None if none is allowed; gradients in bytes."""
+def _best_of(
+    layouts: Mapping[int, list[list[int]]], gradients: Gradients, cost: Cost, limits: Limits, tie: float = ALIKE
+) -> int | None:
+    """The best of increasing caps, the last of those within ``tie``; None if none is allowed; gradients in bytes."""
     kept = [cap for cap, layout in layouts.items() if allowed(layout, gradients, limits)]
-    return least(reversed(kept), lambda cap: finish(layouts[cap], gradients, cost), tie=ALIKE) if kept else None
+    return least(reversed(kept), lambda cap: finish(layouts[cap], gradients, cost), tie=tie) if kept else None
 
 
 def _thinned(caps: Array, most: int) -> Array:
@@ -275,16 +278,21 @@ def candidate_caps(gradients: Gradients) -> tuple[Array, bool]:
 
 
 def _best_cap(
-    prefix: Array, ready: Array, caps: Array, cost: Callable[[Array], Array], closing: Closing = AT_LEAST
+    prefix: Array,
+    ready: Array,
+    caps: Array,
+    cost: Callable[[Array], Array],
+    closing: Closing = AT_LEAST,
+    tie: float = ALIKE,
 ) -> int:
     chunks = np.array_split(caps, 1 + len(caps) // CHUNK_CELLS)
     finishes = np.concatenate([single_cap_finishes(prefix, ready, chunk, cost, closing) for chunk in chunks])
-    return int(caps[_last_minimum(finishes)])
+    return int(caps[_last_minimum(finishes, tie)])
 
 
-def _last_minimum(values: Array) -> int:
-    """Position of the last value that is ALIKE the minimum."""
-    return int(np.flatnonzero(values <= within(values.min(), ALIKE))[-1])
+def _last_minimum(values: Array, tie: float) -> int:
+    """Position of the last value that is within ``tie`` of the minimum."""
+    return int(np.flatnonzero(values <= within(values.min(), tie))[-1])
 
 
 def single_cap_finishes(
@@ -329,7 +337,7 @@ def _best_pair(prefix: Array, ready: Array, caps: Array, cost: Cost) -> tuple[in
                 add[start] = time + add[end, column]
                 least[start] = np.maximum(ready[end - 1] + add[start], least[end, column])
             finishes = np.maximum(firsts[start - 1] + add[start], least[start])
-            winner = _last_minimum(finishes)
+            winner = _last_minimum(finishes, ALIKE)
             found.append((float(finishes.min()), float(finishes[winner]), (int(chunk[winner]), int(prefix[start]))))
     most = within(min(best for best, _, _ in found), ALIKE)
     cap, first = max(pair for _, value, pair in found if value <= most)

@@ -284,7 +284,7 @@ def test_prices_beyond_a_fit_carry_a_warning(small_workload):
         ((1, 8, 1.0), "workers of a sample is 1"),
         ((2, 0, 1.0), "size of a sample is 0"),
         ((2, 8, -1.0), r"time of a sample is -1\.0"),
-        ((2, 8, 0.0), "takes no time at all"),
+        ((2, 8, 0.0), "takes no time"),
     ],
 )
 def test_impossible_samples_are_refused(row, said):
