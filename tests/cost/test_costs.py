@@ -11,8 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osfmodel import AlphaBeta, Cluster, CostError, Link, OsfError, cost_of
-from osfmodel.cost import AffineCost, TableCost
+from osfmodel import (
+    AlphaBeta,
+    Cluster,
+    CostError,
+    DataError,
+    Link,
+    NcclShape,
+    OsfError,
+    Table,
+    cost_of,
+    load_cluster,
+)
+from osfmodel.cost import AffineCost, TableCost, hierarchical, textbook
 from osfmodel.cost.clusters import pricing_of
 from osfmodel.cost.textbook import FORMULAS
 from tests.conftest import ROOT
@@ -185,3 +196,30 @@ def test_halves_without_prices_are_assumed_where_there_is_anything_to_pay():
     fitted = Cluster("c", "hockney", fits=(AlphaBeta(4, 1.0, 0.01),))
     assert pricing_of(fitted, 4).assumed == ("reduce_scatter", "all_gather")
     assert pricing_of(fitted, 1).assumed == ()
+
+
+@pytest.mark.parametrize(("workers", "sent"), [(2, 0.5), (4, 1.25), (8, 2.125)])
+def test_recursive_doubling_leaves_out_each_workers_own_part(workers, sent):
+    """log2(P) messages of the whole less one P-th part, and never less than the rest of the message."""
+    load = textbook.recursive_doubling_reduce_scatter(workers)
+    assert tuple(load) == (workers.bit_length() - 1, sent, sent)
+
+
+def test_tables_and_generations_that_cannot_be_are_refused():
+    with pytest.raises(DataError, match="has 3 sizes and 2 times: it needs 2 or more of each"):
+        Table(2, (1, 2, 3), (0.1, 0.2))
+    with pytest.raises(DataError, match="unknown GPU generation 'hoper': did you mean hopper"):
+        NcclShape("hoper", "nvswitch", 1e11)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("hierarchical:8,5us,200GB/s,50us,25Gbps/node", "25 Gbps per node, shared by its 8 GPUs"),
+        ("hierarchical:8,5us,200GB/s,50us,25Gbps", "25 Gbps per GPU, 200 Gbps per node"),
+        ("hierarchical:8,5us,200GB/s,50us,25Gbps,4", "25 Gbps per NIC, 100 Gbps per node"),
+        ("hierarchical:1,5us,200GB/s,50us,25Gbps", "25 Gbps per GPU"),
+    ],
+)
+def test_rates_name_their_owner(text, rate):
+    assert hierarchical.rates(load_cluster(text)) == rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from osfmodel import Objective, UsageError
 from osfmodel.cost import AffineCost, Cost, TableCost
 from osfmodel.entities.workload import Gradients
 from osfmodel.solve import Limits, Status
@@ -174,3 +176,9 @@ def test_many_dtypes_or_states_are_a_heuristic_that_says_so(monkeypatch):
         assert solution.status is Status.HEURISTIC
         best = exhaustive.solve(asked(workload, cost)).timeline.iteration_time
         assert best <= solution.timeline.iteration_time <= 1.3 * best
+
+
+def test_exhaustive_search_refuses_rules_that_it_does_not_search():
+    question = asked(workload_of([1.0], [1]), affine(np.random.default_rng(1)))
+    with pytest.raises(UsageError, match="trying all plans"):
+        exhaustive.solve(replace(question, objective=Objective(channels=2)))

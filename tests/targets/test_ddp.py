@@ -119,7 +119,7 @@ def layout_finish(found, limits, cost):
 
 @pytest.mark.parametrize("make_cost", [affine, min_of_affine, coarse_table])
 def test_best_caps_equal_brute_force(make_cost):
-    """All caps, and all pairs of first cap and cap, tried one by one with the rule itself: the largest that is alike."""
+    """All caps, and all pairs of first cap and cap, tried one by one with the rule: the largest that is alike."""
     rng = np.random.default_rng(2)
     for _ in range(40):
         count = int(rng.integers(1, 9))
