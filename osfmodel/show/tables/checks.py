@@ -8,8 +8,6 @@ from osfmodel.entities.display import show_time
 from osfmodel.ledger.results import Beside, Checked, PlanRuns, Row
 from osfmodel.show.tables import Column, column, percent, signed_percent
 
-FITTED: Column[Checked] = column("fitted_rows", "fitted", lambda one: one.fitted)
-"""The first of the columns that a narrow terminal leaves out."""
 SOURCES: tuple[Column[Checked], ...] = (
     column("source", "source", lambda one: one.source),
     column("n", "predicted", lambda one: one.n),
@@ -20,7 +18,7 @@ SOURCES: tuple[Column[Checked], ...] = (
     column("tolerance", "tolerance", lambda one: one.tolerance, percent),
     column("fitted_on", None, lambda one: one.fitted_on),
     column("self_consistency", None, lambda one: one.self_consistency),
-    FITTED,
+    column("fitted_rows", "fitted", lambda one: one.fitted),
     column("not_predicted_rows", "not predicted", lambda one: one.not_predicted),
     column("unsteady_rows", None, lambda one: one.unsteady),
     column("passed", None, lambda one: one.passed),
