@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ import osfmodel as osf
 from osfmodel.ledger.check import check
 from osfmodel.show.documents.results import Predicted
 from osfmodel.show.terminal.check import show_check
-from osfmodel.show.terminal.results import show_comparison
+from osfmodel.show.terminal.results import show_comparison, show_economics
 
 PLANS = ("osf:64MiB,5ms", "byte-scheduler", "ddp", "optimal")
 
@@ -58,3 +59,27 @@ def test_check_names_what_it_leaves_out(width, missing):
     text = " ".join(shown(width, show_check, [one], (None, None), True).split())
     assert ("No room for not predicted" in text) == bool(missing)
     assert "googlenet-k80-tensors mg-wfbp 1x 64" in text
+
+
+def test_sources_have_their_own_units():
+    found = {
+        one.source: shown(120, show_check, [one], (None, None), True) for one in check(["bcaffe", "papers", "memory"])
+    }
+    assert "427.6 ms" in found["bcaffe"]
+    assert "1.196      1.172" in found["papers"]
+    assert "898.7 MiB" in found["memory"]
+
+
+def test_an_engine_without_error_bands_has_no_column_for_them():
+    subject = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 16, ["ddp"]
+    text = shown(120, show_comparison, osf.compare(*subject, engine="osf"))
+    assert "vs bound  samples/s" in text
+    assert "No error bands: " in text
+
+
+def test_plans_with_the_same_sweet_spot_are_named_together():
+    console = Console(file=io.StringIO(), width=200)
+    rows = Predicted([compared(workers) for workers in (8, 16)]).plans
+    paid = [[row._replace(paid=SimpleNamespace(hours=1.0, gpu_hours=8.0, cost=None)) for row in one] for one in rows]
+    show_economics(console, paid, {"wfbp": 8, "single": None, "ddp": None})
+    assert "Sweet spot: 8 workers for wfbp; beyond these counts for single and ddp." in console.file.getvalue()

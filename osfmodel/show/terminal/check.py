@@ -9,7 +9,7 @@ from rich.console import Console
 from osfmodel.entities.display import how_many
 from osfmodel.ledger.results import Beside, Checked
 from osfmodel.show.tables import percent
-from osfmodel.show.tables.checks import RUNS, SOURCES, TURNS, Turn
+from osfmodel.show.tables.checks import SOURCES, TURNS, Turn, runs_of
 from osfmodel.show.terminal.tables import ENDS, print_fitting, show_title
 
 PREDICTIONS = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
@@ -47,7 +47,7 @@ def show_check(
 
 def _show_runs(console: Console, one: Checked) -> None:
     show_title(console, one.source)
-    print_fitting(console, RUNS, one.rows, ENDS, LEFT_OUT, wrapped=["note"])
+    print_fitting(console, runs_of(one), one.rows, ENDS, LEFT_OUT, wrapped=["note"])
     console.print()
 
 

@@ -9,18 +9,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.display import how_many, show_bytes, show_predicted_time
+from osfmodel.entities.display import how_many, listed, show_bytes, show_predicted_time
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.units import show_sizes
 from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.show.tables import headed, texts
+from osfmodel.show.tables import Column, headed, texts
 from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, band_text, plan_rows
 from osfmodel.show.terminal.tables import empty_table, fits, print_fitting, show_title
 
 MOST_COLUMNS = 4
 """Maximum number of plans for which a sweep has a column each."""
-LEFT_OUT = ("samples/s", "exposed", "buckets", "batch of each", "speed-up", "vs bound", "lower bound")
+LEFT_OUT = ("samples/s", "exposed", "buckets", "batch of each", "speed-up", "vs bound", "bound")
 """Columns to leave out on a narrow terminal, the first one first."""
 
 
@@ -30,9 +30,10 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
     show_title(console, title)
-    print_fitting(console, (*PLANS, RATE) if workload.batch_size else PLANS, plan_rows(comparison), leave_out=LEFT_OUT)
+    columns = _with_bands((*PLANS, RATE) if workload.batch_size else PLANS, [comparison])
+    print_fitting(console, columns, plan_rows(comparison), leave_out=LEFT_OUT)
     console.print(
-        f"{_alone(comparison)} Lower bound for any schedule"
+        f"{_alone(comparison)} Bound for any schedule"
         f"{_bounds(comparison.bounds)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
         f"{how_many(len(workload.gradients), 'tensor')}."
     )
@@ -129,6 +130,8 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
     said = dict.fromkeys(caveat for prediction in predictions for caveat in prediction.caveats)
     for caveat in said:
         console.print(f"Note: {caveat}.", markup=False)
+    if not any(prediction.has_bands for prediction in predictions):
+        console.print("No error bands: predictions of this engine were not compared with measured runs.", markup=False)
 
 
 def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
@@ -151,19 +154,28 @@ def _by_plan(plans: Sequence[Sequence[PlanRow]]) -> list[PlanRow]:
 
 
 def _print_by_plan(console: Console, plans: Sequence[Sequence[PlanRow]], heads: Sequence[str]) -> None:
-    print_fitting(console, headed(EVERY, *heads), _by_plan(plans), leave_out=LEFT_OUT)
+    columns = _with_bands(headed(EVERY, *heads), [rows[0].comparison for rows in plans])
+    print_fitting(console, columns, _by_plan(plans), leave_out=LEFT_OUT)
+
+
+def _with_bands(columns: Sequence[Column[PlanRow]], comparisons: Sequence[Comparison]) -> list[Column[PlanRow]]:
+    """The columns, without that of error bands if no prediction has one."""
+    known = any(prediction.band for comparison in comparisons for prediction in comparison.predictions)
+    return [column for column in columns if known or column.key != "error_band"]
 
 
 def _side_by_side(plans: Sequence[Sequence[PlanRow]]) -> Table:
     """A table with a column for each plan."""
     columns = headed(EVERY, "iteration", "scaling factor")
-    heads = ["workers", *(escape(row.prediction.name) for row in plans[0]), "bound", "error band"]
+    heads = ["workers", *(escape(row.prediction.name) for row in plans[0]), "bound"]
+    known = any(row.prediction.band for rows in plans for row in rows)
+    heads += ["error band"] if known else []
     table = empty_table(heads, words=())
     for rows in plans:
         cells = ["  ".join(texts(columns, row)) for row in rows]
         bands = _widths([row.prediction.band for row in rows])
         one = rows[0].comparison
-        table.add_row(str(one.workers), *cells, show_predicted_time(one.lower_bound), bands)
+        table.add_row(str(one.workers), *cells, show_predicted_time(one.lower_bound), *([bands] if known else []))
     return table
 
 
@@ -208,10 +220,17 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
     heads = ("plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
     _print_by_plan(console, plans, heads)
     if len(plans) > 1:
-        found = ", ".join(f"{escape(plan)} {turn or 'beyond these counts'}" for plan, turn in knees.items())
+        spots: dict[int | None, list[str]] = {}
+        for plan, turn in knees.items():
+            spots.setdefault(turn, []).append(plan)
+        found = "; ".join(
+            f"{'beyond these counts' if turn is None else how_many(turn, 'worker')} for {listed(plans)}"
+            for turn, plans in sorted(spots.items(), key=lambda spot: spot[0] or float("inf"))
+        )
         console.print(
             f"Sweet spot: {found}. Beyond it, the next step raises GPU hours by a larger percentage than it cuts the "
-            "time (for a doubling: less than 1.5 times as fast)."
+            "time (for a doubling: less than 1.5 times as fast).",
+            markup=False,
         )
 
 

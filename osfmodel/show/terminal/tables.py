@@ -94,7 +94,7 @@ def print_fitting(
         table.columns[place].no_wrap = head in cut
         table.columns[place].overflow = "ellipsis" if head in cut else "fold"
     width = console.width
-    console.width = width if console.is_terminal else max(least, width)
+    console.width = max(least, width)
     console.print(table)
     console.width = width
     if dropped:
