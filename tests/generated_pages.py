@@ -116,9 +116,7 @@ def _title(page: Path) -> str:
 
 def _commands() -> str:
     """The list of commands, each with its line of ``osf --help``."""
-    said = re.findall(r"^\s*osf (\S+) {2,}(.+)$", main.help or "", re.MULTILINE)
-    assert {name for name, _ in said} == set(COMMANDS), "osf --help must list what COMMANDS has"
-    rows = [(f"[`osf {name}`]({name}.md)", _cell(meaning)) for name, meaning in said]
+    rows = [(f"[`osf {name}`]({name}.md)", _cell(entry.meaning)) for name, entry in COMMANDS.items()]
     return f"# Commands\n\n{_table(('command', 'what it does'), rows)}\n\n{SHARED}"
 
 

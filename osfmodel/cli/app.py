@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -24,20 +24,41 @@ from osfmodel.entities.workload import Workload
 from osfmodel.show.documents.render import FORMATS, Result, choose_format, ending_of, render
 
 LARGEST_WORKER_COUNT = 10**7
+
+
+class Entry(NamedTuple):
+    """A command: its ``module:function``, loaded only when the command is used, and its line in ``osf --help``."""
+
+    function: str
+    meaning: str
+
+
 COMMANDS = {
-    "predict": "osfmodel.cli.predict:predict_command",
-    "tune": "osfmodel.cli.tune:tune_command",
-    "memory": "osfmodel.cli.memory:memory_command",
-    "run": "osfmodel.cli.run:run_command",
-    "check": "osfmodel.cli.check:check_command",
-    "report": "osfmodel.cli.report:report_command",
-    "explain": "osfmodel.cli.explain:explain_command",
-    "bench": "osfmodel.cli.bench:bench_command",
-    "import": "osfmodel.cli.importing:import_command",
-    "profile": "osfmodel.cli.profile:profile_command",
-    "list": "osfmodel.cli.listing:list_command",
+    "predict": Entry(
+        "osfmodel.cli.predict:predict_command", "predict the iteration time under each way of fusing gradients"
+    ),
+    "tune": Entry("osfmodel.cli.tune:tune_command", "find the best settings for your framework (osf list targets)"),
+    "memory": Entry(
+        "osfmodel.cli.memory:memory_command", "predict the peak memory of a step under each plan, and who owns it"
+    ),
+    "run": Entry("osfmodel.cli.run:run_command", "train for real under each plan, and measure it (needs PyTorch)"),
+    "explain": Entry(
+        "osfmodel.cli.explain:explain_command", "explain from profiler traces why a job is slow, and what would help"
+    ),
+    "check": Entry("osfmodel.cli.check:check_command", "compare predictions with measured runs"),
+    "report": Entry(
+        "osfmodel.cli.report:report_command", "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace"
+    ),
+    "bench": Entry(
+        "osfmodel.cli.bench:bench_command", "measure collectives here, and write a cluster file (needs PyTorch)"
+    ),
+    "import": Entry("osfmodel.cli.importing:import_command", "convert files of benchmarks, profilers and frameworks"),
+    "profile": Entry(
+        "osfmodel.cli.profile:profile_command", "measure your own PyTorch model, and write a workload file"
+    ),
+    "list": Entry("osfmodel.cli.listing:list_command", "list bundled workloads, clusters, plans, targets, formats ..."),
 }
-"""Module and function of each command; the module is loaded only when the command is used."""
+"""The commands, in the order in which ``osf --help`` lists them."""
 
 
 EXAMPLES = {
@@ -56,11 +77,16 @@ class CommandLine(click.Group):
         """Names of the commands."""
         return list(COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, a line each."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.meaning) for name, entry in COMMANDS.items()])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, function = COMMANDS[cmd_name].partition(":")
+        module, _, function = COMMANDS[cmd_name].function.partition(":")
         command: click.Command = getattr(import_module(module), function)
         return command
 
@@ -167,19 +193,8 @@ def main() -> None:
     """Predict and plan the communication of synchronous data-parallel training.
 
     \b
-    osf predict   predict the iteration time under each way of fusing gradients
-    osf tune      find the best settings for your framework (osf list targets)
-    osf memory    predict the memory of a step under each plan: its peak, and who owns it
-    osf run       train for real under each plan, and measure it (needs PyTorch, under torchrun)
-    osf explain   explain from profiler traces why a job is slow, and how to speed it up
-    osf check     compare predictions with measured runs
-    osf report    draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace
-    osf bench     measure collectives here, under torchrun, and write a cluster file
-    osf import    turn files of benchmarks, profilers and frameworks into workloads and clusters
-    osf profile   measure your own PyTorch model, and write a workload file
-    osf list      list bundled workloads, clusters, plans, targets, formats ...
-
-    Shell completion:  eval "$(_OSF_COMPLETE=bash_source osf)"   (zsh_source, fish_source)
+    Shell completion (or zsh_source, fish_source):
+      eval "$(_OSF_COMPLETE=bash_source osf)"
     """
 
 

@@ -15,6 +15,7 @@ from osfmodel.engine import predict_timeline
 from osfmodel.engine.memory import caveat, memory_of
 from osfmodel.engine.optimizers import OPTIMIZERS
 from osfmodel.entities.batches import at_batch
+from osfmodel.entities.display import how_many
 from osfmodel.entities.errors import UsageError
 from osfmodel.entities.executors import DDP, KEEPERS, LOCAL, RUNTIME
 from osfmodel.entities.files import profiles
@@ -93,4 +94,6 @@ def memory_command(
         label = "a single worker" if workers is None else label
         memories[label] = memory_of(workload, plan, timeline, counts[0], keeper or executor.name, optimizer, kept)
         times[label] = timeline.iteration_time
-    emit(style, as_json, output, MemoryPredicted(workload.name, workload.batch_size, memories, times, (caveat(kept),)))
+    where = "" if alone else f" on {cluster.name}, {how_many(counts[0], 'worker')}"
+    predicted = MemoryPredicted(workload.name, workload.batch_size, memories, times, (caveat(kept),), where)
+    emit(style, as_json, output, predicted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -61,6 +62,12 @@ def _four_digits(value: float) -> str:
 def how_many(number: int, noun: str) -> str:
     """A number with its noun: ``1 worker``, ``2 workers``."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names in a sentence: ``a``, ``a and b``, ``a, b and c``."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def brief(noun: Any, text: str = "") -> str:

@@ -194,14 +194,14 @@ REMEDIES: Mapping[str, Measure] = MappingProxyType(
             network=True,
         ),
         "workers-half": Measure(
-            lambda job: f"{job.workers // 2} of {job.workers} workers",
+            lambda job: f"training on {job.workers // 2} of the {job.workers} workers",
             lambda job: job.step(job.workload, job.cluster, job.workers // 2),
             samples=lambda job: job.workers // 2 / job.workers,
             applies=lambda job: job.workers >= 4,  # of fewer, half are one
             network=True,
         ),
         "workers-1": Measure(
-            lambda job: f"1 of {job.workers} workers",
+            lambda job: f"training on 1 of the {job.workers} workers",
             lambda job: job.step(job.workload, job.cluster, 1),
             samples=lambda job: 1 / job.workers,
             network=True,

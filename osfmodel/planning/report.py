@@ -177,7 +177,7 @@ class Report:
         limit = against.lower_bound * (1 - BELOW)
         # Steps differ: the one that is drawn may be fast although other usual steps are not.
         return tuple(
-            f"The measured step ({seen.name}) takes {show_time(seen.time)}, less than the lower bound of "
+            f"The measured step ({seen.name}) takes {show_time(seen.time)}, less than the bound of "
             f"{against.name}, {show_time(against.lower_bound)}: the job computed or communicated faster than the "
             "workload or the cluster says, so predictions from them are too slow."
             for seen in self.measured

@@ -216,9 +216,7 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
             f"one configuration for all counts costs up to {show_share(worst)} (at {workers} workers) against "
             "one for each"
         ]
-    return [
-        f"the best plan of whole tensors would be {show_share(worst)} faster than what was found for this framework"
-    ]
+    return [f"the ideal plan would be {show_share(worst)} faster than what was found for this framework"]
 
 
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:

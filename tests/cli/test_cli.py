@@ -346,7 +346,8 @@ def test_code_alone(tmp_path):
 def test_bare_osf_shows_what_there_is():
     result = run()
     assert result.exit_code == 0
-    assert "osf predict" in result.stdout
+    assert "predict  predict the iteration time under" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_brackets_in_names_are_no_markup(tmp_path):
@@ -423,7 +424,8 @@ def test_a_global_batch_of_a_workload_without_one_speaks_of_no_other_option(tmp_
     assert "are taken for --batch-size 64" in run(*words, "--batch-size", 64).stderr
 
 
-def test_names_are_whole_on_a_narrow_terminal():
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_names_are_whole_on_a_narrow_terminal(width):
     from rich.console import Console
 
     from osfmodel.cli import listing
@@ -431,10 +433,14 @@ def test_names_are_whole_on_a_narrow_terminal():
 
     for kind, entries in listing.LISTINGS.items():
         rows = entries().rows
-        console = Console(file=io.StringIO(), width=70)
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
         list_screen.show_list(console, kind, rows)
         text = console.file.getvalue()
         assert [row.name for row in rows if row.name not in text] == []
+        assert max(map(len, text.splitlines())) <= width
+        if kind == "workloads":
+            said = "source" if width == 80 else "source and GPU" if width == 70 else "source, GPU and batch"
+            assert f"No room for {said}: widen the terminal, or" in text
 
 
 def test_one_entry_in_full():

@@ -70,7 +70,7 @@ def test_what_mends_it_brings_most(name):
 @pytest.mark.parametrize("name", ["slow-link", "tiny-buckets"])
 def test_each_message_has_a_line_on_a_narrow_terminal(name, width, missing):
     """The widest columns are as in print: times of five digits, with their units."""
-    console = Console(width=width, record=True, file=io.StringIO())
+    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
     show_explanation(console, osf.explain(paths_of(name)))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width

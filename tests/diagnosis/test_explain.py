@@ -621,7 +621,7 @@ def test_remedies_of_the_network_have_no_price_where_other_collectives_matter():
     assert other["half"].step_time is not None
     (line,) = [words for words in others(tuple(other.values())) if "not priced" in words]
     assert line.startswith(
-        "a network 2 times as fast; a network 10 times as fast; 1 of 2 workers: not priced: 20.00 ms"
+        "a network 2 times as fast; a network 10 times as fast; training on 1 of the 2 workers: not priced: 20.00 ms"
     )
 
 

@@ -550,7 +550,7 @@ def test_import_gives_all_nouns_of_a_job(tmp_path):
     result = CliRunner().invoke(main, ["import", *files, *hints, "-o", str(tmp_path / "job")])
     assert result.exit_code == 0, result.output
     assert "2 of 2 ranks, 3 steps of" in result.output
-    assert "of gradients 2: 300 400 elements" in result.output
+    assert "2 of gradients: 300 400 elements" in result.output
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == [
         "mine-cluster.json",
         "mine-measurements.json",

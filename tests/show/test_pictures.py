@@ -213,7 +213,7 @@ def test_a_step_below_the_bound_of_its_plan_is_pointed_out():
     bound = shown.report.comparison.predictions[2].lower_bound
     assert all(gantt.end < bound for gantt in shown.measured)
     assert len(shown.report.doubts) == len(shown.measured) == 2
-    assert all("less than the lower bound of as traced" in doubt for doubt in shown.report.doubts)
+    assert all("less than the bound of as traced" in doubt for doubt in shown.report.doubts)
 
 
 def test_a_fast_step_of_a_job_that_is_not_fast_is_no_doubt():

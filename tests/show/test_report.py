@@ -310,7 +310,7 @@ def test_a_traced_job_is_shown_with_its_buckets_its_doubts_and_what_limits_it(tm
         shown = " ".join(run(*words).stdout.split())
         assert "What limits the traced job: Latency: " in shown
         for said in ("".join(found.text), shown, written.stderr):
-            assert ("less than the lower bound of as traced" in said) == doubted
+            assert ("less than the bound of as traced" in said) == doubted
 
 
 def test_an_idle_step_is_pointed_out():

@@ -78,10 +78,12 @@ def found_in(trace: Trace) -> str:
     ranks += f", {each} on each node by their GPUs" if each else ""
     collectives = f"{how_many(len(step.collectives), 'collective')} a step"
     sizes = [one.elements for one in step.reductions]
-    shown = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN]) + " ..." * (
-        len(sizes) > MOST_SHOWN
-    )
-    buckets = f", of gradients {len(sizes)}: {shown} elements" if sizes else ""
+    if sizes and None not in sizes and len(set(sizes)) == 1:
+        shown = f"{sizes[0]} elements{' each' * (len(sizes) > 1)}"
+    else:
+        several = " ".join("?" if size is None else str(size) for size in sizes[:MOST_SHOWN])
+        shown = f"{several}{' ...' * (len(sizes) > MOST_SHOWN)} elements"
+    buckets = f", {len(sizes)} of gradients: {shown}" if sizes else ""
     time = show_time(measurement_of(trace).iteration_time)
     return f"{ranks}, {how_many(len(trace.pace.steps), 'step')} of {time}, {collectives}{buckets}"
 

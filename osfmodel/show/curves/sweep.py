@@ -59,7 +59,7 @@ def draw_sweep(axes: Any, sweep: Sweep) -> None:
     axes.axhline(
         sweep.default * factor, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"{sweep.target} by default"
     )
-    axes.axhline(sweep.bound * factor, color="black", linestyle=(0, (5, 4)), linewidth=1, label="lower bound")
+    axes.axhline(sweep.bound * factor, color="black", linestyle=(0, (5, 4)), linewidth=1, label="bound")
     axes.set_xscale("log")
     axes.set(xlabel=f"{sweep.setting} ({name})", ylabel=f"iteration time ({unit})")
     axes.xaxis.set_major_formatter("{x:g}")
@@ -102,6 +102,11 @@ def sweep_key(sweep: Sweep) -> Markup:
     ])  # fmt: skip
 
 
+def _limit(value: float) -> str:
+    """A limit with four digits, whatever they are."""
+    return f"{value:#.4g}".rstrip(".")
+
+
 def _cap_words(sweep: Sweep, place: int) -> str:
     buckets = sweep.buckets[place]
     return (
@@ -117,8 +122,8 @@ def sizes(sweep: Sweep) -> Iterable[Markup]:
     yield sweep_key(sweep)
     name, unit = sweep.unit
     rows = [
-        (f"{cap / unit:.4g}", show_predicted_time(time), str(count), "best" if place == sweep.best else "")
+        (_limit(cap / unit), show_predicted_time(time), str(count), "best" if place == sweep.best else "")
         for place, (cap, time, count) in enumerate(zip(sweep.caps, sweep.times, sweep.buckets, strict=True))
     ]
-    every = table("One limit for all buckets", (f"limit ({name})", "iteration", "buckets", ""), rows)
+    every = table("One limit for all buckets", (f"limit ({name})", "iteration", "buckets", ""), rows, "figures")
     yield folded("Bucket sizes as a table", every)

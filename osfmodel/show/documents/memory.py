@@ -15,13 +15,17 @@ from osfmodel.show.tables.memory import FITS, LEVELS, OWNERS_OF_LEVEL, PEAKS, SA
 
 @dataclass(frozen=True, slots=True)
 class MemoryPredicted:
-    """The result of ``osf memory``: memory and iteration time of each plan, by name."""
+    """The result of ``osf memory``: memory and iteration time of each plan, by name.
+
+    where: cluster and worker count in words; "" for a single worker
+    """
 
     workload: str
     batch_size: int | None
     memories: Mapping[str, Memory]
     times: Mapping[str, float]
     notes: Sequence[str] = ()
+    where: str = ""
 
     def document(self) -> dict[str, Any]:
         return {
@@ -41,7 +45,7 @@ class MemoryPredicted:
     def show(self, console: Any) -> None:
         from osfmodel.show.terminal import memory as memory_screen
 
-        title = f"{self.workload}, a batch of {self.batch_size} per worker"
+        title = f"{self.workload}{self.where}, a batch of {self.batch_size} per worker"
         console.print(title, style="bold", markup=False)
         memory_screen.show_memory(console, self.memories, self.times, None)
         for note in self.notes:

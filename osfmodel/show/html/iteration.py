@@ -106,7 +106,13 @@ def table(gantt: Gantt, key: str) -> Markup:
         for number, bar in enumerate(gantt.collectives)
     ]
     caption = element("caption", f"Collectives of {gantt.name}, {_kind(gantt).lower()}")
-    return element("table", caption, element("thead", head), element("tbody", *rows), class_="wide")
+    return element(
+        "table",
+        caption,
+        element("thead", head),
+        element("tbody", *rows),
+        class_="wide" if gantt.measured else "wide planned",
+    )
 
 
 def _cells(bar: Bar, gantt: Gantt) -> list[str]:

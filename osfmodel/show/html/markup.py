@@ -60,13 +60,15 @@ def folded(summary: str, content: Markup, **attributes: object) -> Markup:
     return element("details", element("summary", summary), element("div", content, class_="tablebox"), **attributes)
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]]) -> Markup:
+def table(
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | Markup]], style: str | None = None
+) -> Markup:
     """A table; the first cell of each row is its name."""
     head = element("tr", *(element("th", text, scope="col") for text in heads))
     body = [
         element("tr", element("th", row[0], scope="row"), *(element("td", text) for text in row[1:])) for row in rows
     ]
-    return element("table", element("caption", caption), element("thead", head), element("tbody", *body))
+    return element("table", element("caption", caption), element("thead", head), element("tbody", *body), class_=style)
 
 
 def figure_words(words: str) -> Markup:

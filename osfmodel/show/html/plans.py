@@ -31,7 +31,7 @@ def plans(report: Report) -> Iterable[Markup]:
     yield key([("bound", None, words)])
     columns = for_people(PLANS, PAGE)
     rows = [[text or NONE for text in texts(columns, row)] for row in plan_rows(report.comparison)]
-    yield folded("Plans as a table", table("Every plan", [one.heading(PAGE) for one in columns], rows))
+    yield folded("Plans as a table", table("Every plan", [one.heading(PAGE) for one in columns], rows, "ending"))
 
 
 def plans_plot(report: Report) -> Markup:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
-from osfmodel.entities.display import show_time
-from osfmodel.ledger.results import Beside, Checked, PlanRuns, Row
+from osfmodel.entities.display import show_bytes, show_time
+from osfmodel.ledger.results import MEMORY, Beside, Checked, PlanRuns, Row
 from osfmodel.show.tables import Column, column, percent, signed_percent
 
-FITTED: Column[Checked] = column("fitted_rows", "fitted", lambda one: one.fitted)
-"""The first of the columns that a narrow terminal leaves out."""
 SOURCES: tuple[Column[Checked], ...] = (
     column("source", "source", lambda one: one.source),
     column("n", "predicted", lambda one: one.n),
@@ -20,7 +20,7 @@ SOURCES: tuple[Column[Checked], ...] = (
     column("tolerance", "tolerance", lambda one: one.tolerance, percent),
     column("fitted_on", None, lambda one: one.fitted_on),
     column("self_consistency", None, lambda one: one.self_consistency),
-    FITTED,
+    column("fitted_rows", "fitted", lambda one: one.fitted),
     column("not_predicted_rows", "not predicted", lambda one: one.not_predicted),
     column("unsteady_rows", None, lambda one: one.unsteady),
     column("passed", None, lambda one: one.passed),
@@ -29,12 +29,27 @@ SOURCES: tuple[Column[Checked], ...] = (
 
 
 def _four_digits(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:#.4g}"
 
 
 def _unless_plain(status: str) -> str:
     """A status that keeps a prediction from counting; "" for others, which other columns show."""
     return status if status in ("fitted", "unsteady") else ""
+
+
+def runs_of(one: Checked) -> list[Column[Row]]:
+    """RUNS, with figures in the unit of the source: bytes, seconds, or none for ratios of times."""
+    timed = not one.listed or any(row.regime for row in one.rows)
+    write = show_bytes if one.compares == MEMORY else show_time if timed else _four_digits
+
+    def shown(row: Row, key: str | None) -> str:
+        value = getattr(row, str(key))
+        return "not predicted" if value is None else write(value)
+
+    return [
+        replace(found, shown=partial(shown, key=found.key)) if found.key in ("measured", "predicted") else found
+        for found in RUNS
+    ]
 
 
 RUNS: tuple[Column[Row], ...] = (

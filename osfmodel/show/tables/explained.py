@@ -9,7 +9,7 @@ from typing import NamedTuple
 from osfmodel.diagnosis.causes import CAUSES
 from osfmodel.diagnosis.explanation import COMPUTE, COMPUTE_SUMMARY, BucketRow, Explanation, RankParts, Remedy
 from osfmodel.diagnosis.waits import Parts
-from osfmodel.entities.display import show_bytes, show_time
+from osfmodel.entities.display import show_bytes, show_predicted_time, show_time
 from osfmodel.show.tables import Column, column, percent
 
 HELPS = 0.005
@@ -174,10 +174,10 @@ ESTIMATES = {"model": "predicted", "replay": "replayed"}
 REMEDIES: tuple[Column[Remedy], ...] = (
     column("remedy", None, lambda remedy: remedy.name),
     column("what", "what would help", lambda remedy: remedy.what),
-    column("step_time_s", "step", lambda remedy: remedy.step_time, show_time, on_page="a step then"),
+    column("step_time_s", "step", lambda remedy: remedy.step_time, show_predicted_time, on_page="a step then"),
     Column("throughput_factor", "samples/s", lambda remedy: remedy.throughput, faster),
     column("by", "estimate", lambda remedy: remedy.by, ESTIMATES.__getitem__),
-    column("note", "", lambda remedy: remedy.note, on_page="left out"),
+    column("note", "", lambda remedy: remedy.note, on_page="note"),
 )
 """Columns of a remedy."""
 

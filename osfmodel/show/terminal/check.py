@@ -9,13 +9,13 @@ from rich.console import Console
 from osfmodel.entities.display import how_many
 from osfmodel.ledger.results import Beside, Checked
 from osfmodel.show.tables import percent
-from osfmodel.show.tables.checks import FITTED, RUNS, SOURCES, TURNS, Turn
-from osfmodel.show.terminal.tables import ENDS, show_title, table_of
+from osfmodel.show.tables.checks import SOURCES, TURNS, Turn, runs_of
+from osfmodel.show.terminal.tables import ENDS, print_fitting, show_title
 
 PREDICTIONS = "Error of predictions, predicted / measured - 1, on runs that nothing was fitted on"
 SELF_CONSISTENCY = "Self-check (not a prediction): each run replayed from its own measurements, replayed / measured - 1"
-NARROW = 96
-"""Width in characters below which a table leaves out its last columns rather than cut names."""
+LEFT_OUT = ("not predicted", "fitted", "tolerance", "bias", "note", "spread", "speed-up predicted")
+"""Columns to leave out on a narrow terminal, the first one first."""
 
 
 def show_check(
@@ -30,11 +30,8 @@ def show_check(
     for one in checked:
         for beside in one.beside:
             _show_beside(console, beside)
-    columns = SOURCES if console.width >= NARROW else SOURCES[: SOURCES.index(FITTED)]
     show_title(console, SELF_CONSISTENCY if all(one.self_consistency for one in checked) else PREDICTIONS)
-    table = table_of(columns, checked)
-    table.columns[0].min_width = max(len(one.source) for one in checked)
-    console.print(table)
+    print_fitting(console, SOURCES, checked, leave_out=LEFT_OUT)
     if len(checked) > 1:
         middle, high = overall
         console.print(f"Over all sources (median of each column): median error {_known(middle)}, p90 {_known(high)}.")
@@ -50,7 +47,7 @@ def show_check(
 
 def _show_runs(console: Console, one: Checked) -> None:
     show_title(console, one.source)
-    console.print(table_of(RUNS, one.rows, ENDS))
+    print_fitting(console, runs_of(one), one.rows, ENDS, LEFT_OUT, wrapped=["note"])
     console.print()
 
 
@@ -59,7 +56,7 @@ def _show_beside(console: Console, beside: Beside) -> None:
     scale = "" if beside.scale in (None, "1") else f", computation times {beside.scale}"
     where = f"{beside.workload} on {beside.cluster}, {beside.workers} workers{scale}"
     show_title(console, f"{where}; speed-up over {beside.default.plan}")
-    console.print(table_of(TURNS, [Turn(beside, runs) for runs in beside.turns]))
+    print_fitting(console, TURNS, [Turn(beside, runs) for runs in beside.turns], leave_out=LEFT_OUT)
     console.print()
 
 

@@ -21,13 +21,12 @@ from osfmodel.show.tables.explained import (
     title,
     whose_messages,
 )
-from osfmodel.show.terminal.tables import ENDS, empty_table, table_of
+from osfmodel.show.terminal.tables import ENDS, empty_table, print_fitting, table_of
 
 WIDTH = 40
 """Characters of the bar of a whole step."""
 LEFT_OUT = ("hidden", "start", "ready", "end", "size")
 """Columns to leave out on a narrow terminal, the first one first."""
-ANY_WIDTH = 1000
 LISTED = 24
 """Maximum number of buckets that are listed; other formats list all."""
 
@@ -77,19 +76,9 @@ def _show_messages(console: Console, one: Explanation) -> None:
         return
     console.print()
     shown = most_exposed(one.buckets, LISTED)
-    for count in range(len(LEFT_OUT) + 1):
-        table = table_of([column for column in messages(one) if column.head not in LEFT_OUT[:count]], shown)
-        for column in table.columns:
-            column.no_wrap = True
-        if console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum <= console.width:
-            break
-    console.print(table)
+    print_fitting(console, messages(one), shown, leave_out=LEFT_OUT)
     if whose_messages(one):
         console.print(whose_messages(one), markup=False)
-    if count:
-        console.print(
-            f"No room for {' and '.join(LEFT_OUT[:count])}: use a wider terminal or --format csv.", markup=False
-        )
     if len(one.buckets) > len(shown):
         words = f"The {len(shown)} of {len(one.buckets)} messages with the most exposed time; for all: --format csv."
         console.print(words, markup=False)

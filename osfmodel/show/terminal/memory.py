@@ -49,7 +49,8 @@ def show_memory(console: Console, named: Mapping[str, Memory], times: Mapping[st
     longest = max(times.values())
     wide = max(map(len, named))
     for name, memory in named.items():
-        console.print(f"{name:<{wide}}  {bars(memory, top, longest)}", markup=False, soft_wrap=True)
+        row = bars(memory, top, longest, width=max(1, min(WIDTH, console.width - wide - 2)))
+        console.print(f"{name:<{wide}}  {row}", markup=False, soft_wrap=True)
     console.print(
         f"{'':<{wide}}  0 to {show_predicted_time(longest)}; a full block is {show_bytes(top)}.", markup=False
     )

@@ -9,19 +9,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from osfmodel.engine.bands import Band
-from osfmodel.entities.display import how_many, show_bytes, show_predicted_time
+from osfmodel.entities.display import how_many, listed, show_bytes, show_predicted_time
 from osfmodel.entities.plan import REPLICATED, SPLIT, Objective, Plan
 from osfmodel.entities.units import show_sizes
 from osfmodel.planning.results import Bound, Comparison, Prediction, Tuning
 from osfmodel.planning.what_if import WhatIf
-from osfmodel.show.tables import headed, texts
+from osfmodel.show.tables import Column, headed, texts
 from osfmodel.show.tables.plans import EVERY, OUTCOMES, PLANS, RATE, PlanRow, band_text, plan_rows
-from osfmodel.show.terminal.tables import empty_table, show_title, table_of
+from osfmodel.show.terminal.tables import empty_table, fits, print_fitting, show_title
 
 MOST_COLUMNS = 4
 """Maximum number of plans for which a sweep has a column each."""
-ROOMY = 100
-"""Minimum width in characters for showing samples per second even if nothing is compared with them."""
+LEFT_OUT = ("samples/s", "exposed", "buckets", "batch of each", "speed-up", "vs bound", "bound")
+"""Columns to leave out on a narrow terminal, the first one first."""
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
@@ -29,11 +29,11 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     workload = comparison.workload
     where = f"{comparison.cluster.name}{_varied(comparison.what_if)}"
     title = f"{workload.name} on {where}, {how_many(comparison.workers, 'worker')}"
-    wanted = workload.batch_size and (comparison.what_if.words or console.width >= ROOMY)
     show_title(console, title)
-    console.print(table_of((*PLANS, RATE) if wanted else PLANS, plan_rows(comparison)))
+    columns = _with_bands((*PLANS, RATE) if workload.batch_size else PLANS, [comparison])
+    print_fitting(console, columns, plan_rows(comparison), leave_out=LEFT_OUT)
     console.print(
-        f"{_alone(comparison)} Lower bound for any schedule"
+        f"{_alone(comparison)} Bound for any schedule"
         f"{_bounds(comparison)}. Gradients: {show_bytes(workload.gradient_bytes)} in "
         f"{how_many(len(workload.gradients), 'tensor')}."
     )
@@ -138,6 +138,8 @@ def _show_caveats(console: Console, comparisons: Sequence[Comparison]) -> None:
     said = dict.fromkeys(caveat for prediction in predictions for caveat in prediction.caveats)
     for caveat in said:
         console.print(f"Note: {caveat}.", markup=False)
+    if not any(prediction.has_bands for prediction in predictions):
+        console.print("No error bands: predictions of this engine were not compared with measured runs.", markup=False)
 
 
 def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
@@ -145,11 +147,12 @@ def show_sweep(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     first = plans[0][0].comparison
     where = f"{first.cluster.name}{_varied(first.what_if)}"
     show_title(console, f"{first.workload.name} on {where}: iteration time and scaling factor")
-    if len(first.predictions) > MOST_COLUMNS:
+    across = _side_by_side(plans)
+    if len(first.predictions) > MOST_COLUMNS or not fits(console, across):
         heads = ("plan", "workers", "iteration", "scaling factor", "vs bound", "error band")
-        console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
+        _print_by_plan(console, plans, heads)
     else:
-        console.print(_side_by_side(plans))
+        console.print(across)
     _show_below_sweep(console, [rows[0].comparison for rows in plans])
 
 
@@ -158,15 +161,29 @@ def _by_plan(plans: Sequence[Sequence[PlanRow]]) -> list[PlanRow]:
     return [row for rows in zip(*plans, strict=True) for row in rows]
 
 
+def _print_by_plan(console: Console, plans: Sequence[Sequence[PlanRow]], heads: Sequence[str]) -> None:
+    columns = _with_bands(headed(EVERY, *heads), [rows[0].comparison for rows in plans])
+    print_fitting(console, columns, _by_plan(plans), leave_out=LEFT_OUT)
+
+
+def _with_bands(columns: Sequence[Column[PlanRow]], comparisons: Sequence[Comparison]) -> list[Column[PlanRow]]:
+    """The columns, without that of error bands if no prediction has one."""
+    known = any(prediction.band for comparison in comparisons for prediction in comparison.predictions)
+    return [column for column in columns if known or column.key != "error_band"]
+
+
 def _side_by_side(plans: Sequence[Sequence[PlanRow]]) -> Table:
     """A table with a column for each plan."""
     columns = headed(EVERY, "iteration", "scaling factor")
-    table = empty_table(["workers", *(escape(row.prediction.name) for row in plans[0]), "bound", "error band"])
+    heads = ["workers", *(escape(row.prediction.name) for row in plans[0]), "bound"]
+    known = any(row.prediction.band for rows in plans for row in rows)
+    heads += ["error band"] if known else []
+    table = empty_table(heads, words=())
     for rows in plans:
         cells = ["  ".join(texts(columns, row)) for row in rows]
         bands = _widths([row.prediction.band for row in rows])
         one = rows[0].comparison
-        table.add_row(str(one.workers), *cells, show_predicted_time(one.lower_bound), bands)
+        table.add_row(str(one.workers), *cells, show_predicted_time(one.lower_bound), *([bands] if known else []))
     return table
 
 
@@ -176,7 +193,7 @@ def show_scaling(console: Console, plans: Sequence[Sequence[PlanRow]]) -> None:
     kind = "weak" if first.what_if.global_batch is None else "strong"
     show_title(console, f"{first.workload.name} on {first.cluster.name}{_varied(first.what_if)}: {kind} scaling")
     heads = ("plan", "workers", "batch of each", "iteration", "samples/s", "speed-up", "scaling factor", "error band")
-    console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
+    _print_by_plan(console, plans, heads)
     _show_below_sweep(console, [rows[0].comparison for rows in plans])
 
 
@@ -209,12 +226,19 @@ def show_economics(console: Console, plans: Sequence[Sequence[PlanRow]], knees: 
     console.print()
     show_title(console, f"Training time and cost, batch of {size}")
     heads = ("plan", "workers", "speed-up", "hours", "GPU hours", *(["cost"] if priced else []))
-    console.print(table_of(headed(EVERY, *heads), _by_plan(plans)))
+    _print_by_plan(console, plans, heads)
     if len(plans) > 1:
-        found = ", ".join(f"{escape(plan)} {turn or 'beyond these counts'}" for plan, turn in knees.items())
+        spots: dict[int | None, list[str]] = {}
+        for plan, turn in knees.items():
+            spots.setdefault(turn, []).append(plan)
+        found = "; ".join(
+            f"{'beyond these counts' if turn is None else how_many(turn, 'worker')} for {listed(plans)}"
+            for turn, plans in sorted(spots.items(), key=lambda spot: spot[0] or float("inf"))
+        )
         console.print(
             f"Sweet spot: {found}. Beyond it, the next step raises GPU hours by a larger percentage than it cuts the "
-            "time (for a doubling: less than 1.5 times as fast)."
+            "time (for a doubling: less than 1.5 times as fast).",
+            markup=False,
         )
 
 
@@ -222,7 +246,7 @@ def show_tuning(console: Console, tuning: Tuning, executes: bool) -> None:
     """Print the verdict, the times, and the lines to paste; ``executes``: whether the plan is for our executor."""
     title = f"{tuning.workload.name} on {tuning.cluster.name}{_varied(tuning.what_if)} for {tuning.target}"
     show_title(console, title)
-    console.print(table_of(OUTCOMES, tuning.outcomes))
+    print_fitting(console, OUTCOMES, tuning.outcomes, leave_out=LEFT_OUT)
     console.print(tuning.verdict, style="bold", markup=False)
     sizes = [bucket.size for bucket in tuning.plan.buckets]
     if sizes:

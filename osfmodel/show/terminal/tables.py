@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from osfmodel.entities.display import listed
 from osfmodel.show.tables import TERMINAL, Column, Record, for_people, texts
 
 FIRST, ENDS = (0,), (0, -1)
 """Columns of words: the first alone, or the last as well."""
+BETWEEN = 2
+"""Characters between two columns."""
+LEAST = 20
+"""Minimum characters of a column that may be wrapped or cut."""
+ANY_WIDTH = 1000
+FIGURE = re.compile(r"[-+]?[0-9][0-9.,]*")
 
 
 def empty_table(heads: Sequence[str], words: Sequence[int] = FIRST) -> Table:
@@ -24,12 +34,91 @@ def empty_table(heads: Sequence[str], words: Sequence[int] = FIRST) -> Table:
 
 
 def table_of(columns: Sequence[Column[Record]], records: Iterable[Record], words: Sequence[int] = FIRST) -> Table:
-    """A table of ``records``, with the ``columns`` that a terminal shows."""
+    """A table of ``records``, with the ``columns`` that a terminal shows; figures alone are aligned to the right."""
     shown = for_people(columns, TERMINAL)
-    table = empty_table([one.heading(TERMINAL) for one in shown], words)
-    for record in records:
-        table.add_row(*map(escape, texts(shown, record)))
+    rows = [texts(shown, record) for record in records]
+    left = [place % len(shown) for place in words]
+    table = empty_table(
+        [one.heading(TERMINAL) for one in shown],
+        [place for place in left if not _figures([row[place] for row in rows])],
+    )
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
+
+
+def _figures(cells: Sequence[str]) -> bool:
+    """Whether all cells that are not empty are plain numbers."""
+    return any(cells) and all(FIGURE.fullmatch(cell) for cell in cells if cell)
+
+
+def print_fitting(
+    console: Console,
+    columns: Sequence[Column[Record]],
+    records: Iterable[Record],
+    words: Sequence[int] = FIRST,
+    leave_out: Sequence[str] = (),
+    wrapped: Sequence[str] = (),
+    cut: Sequence[str] = (),
+) -> None:
+    """Print a table without cutting names and figures; on a narrow terminal leave out columns, and name them below.
+
+    ``leave_out``: headings of these columns, the first one first; ``wrapped`` and ``cut``: headings of columns whose
+    cells may be wrapped or cut. A pipe gets every column, however wide.
+    """
+    rows = list(records)
+    every = for_people(columns, TERMINAL)
+    heads = [one.heading(TERMINAL) for one in every]
+    left = {heads[place] for place in (place % len(heads) for place in words)}
+    soft = {*wrapped, *cut}
+    dropped: list[str] = []
+    candidates = [head for head in leave_out if head in heads] if console.is_terminal else []
+    while True:
+        shown = [one for one in every if one.heading(TERMINAL) not in dropped]
+        widths = _widths([(one.heading(TERMINAL), [one.shown(row) for row in rows]) for one in shown], soft)
+        least = sum(width for width, _ in widths) + BETWEEN * (len(widths) - 1)
+        if least <= console.width or len(dropped) == len(candidates):
+            break
+        dropped.append(candidates[len(dropped)])
+    places = [place for place, one in enumerate(shown) if one.heading(TERMINAL) in left]
+    table = table_of([*map(_as_ordered, shown)], rows, places)
+    spare = max(console.width - least, 0)
+    # Headings get the rest of the room first, and columns that may be wrapped or cut what is left.
+    order = sorted(range(len(shown)), key=lambda place: shown[place].heading(TERMINAL) in soft)
+    for place in order:
+        narrow, full = widths[place]
+        head = shown[place].heading(TERMINAL)
+        more = min(full - narrow, spare) if head in soft or full - narrow <= spare else 0
+        spare -= more
+        table.columns[place].width = narrow + more
+        table.columns[place].no_wrap = head in cut
+        table.columns[place].overflow = "ellipsis" if head in cut else "fold"
+    width = console.width
+    console.width = max(least, width)
+    console.print(table)
+    console.width = width
+    if dropped:
+        console.print(f"No room for {listed(dropped)}: widen the terminal, or --format csv.", markup=False)
+
+
+def _widths(cells: Sequence[tuple[str, Sequence[str]]], soft: Iterable[str]) -> list[tuple[int, int]]:
+    """The least and the full width of each column; a heading may be wrapped between its words."""
+    found = []
+    for head, column in cells:
+        longest = max(map(cell_len, column), default=0)
+        least = min(longest, LEAST) if head in soft else longest
+        found.append((max(least, *map(cell_len, head.split() or [""])), max(longest, cell_len(head))))
+    return found
+
+
+def _as_ordered(column: Column[Record]) -> Column[Record]:
+    """The column where it stands, whichever other column it was to follow."""
+    return replace(column, after=None)
+
+
+def fits(console: Console, table: Table) -> bool:
+    """Whether the table needs no wrapping."""
+    return console.measure(table, options=console.options.update(width=ANY_WIDTH)).maximum <= console.width
 
 
 def show_title(console: Console, title: str) -> None:

@@ -1,0 +1,85 @@
+"""Tables on narrow terminals: nothing is cut, and what is left out is named."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+import osfmodel as osf
+from osfmodel.ledger.check import check
+from osfmodel.show.documents.results import Predicted
+from osfmodel.show.terminal.check import show_check
+from osfmodel.show.terminal.results import show_comparison, show_economics
+
+PLANS = ("osf:64MiB,5ms", "byte-scheduler", "ddp", "optimal")
+
+
+def shown(width, show, *arguments, terminal=True):
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
+    show(console, *arguments)
+    return console.file.getvalue()
+
+
+def compared(workers, plans=PLANS):
+    workload, cluster = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe")
+    return osf.compare(workload, cluster, workers, plans)
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [(120, ""), (80, "samples/s"), (70, "samples/s and exposed"), (60, "samples/s, exposed and buckets")],
+)
+def test_plans_are_whole_and_columns_left_out_are_named(width, missing):
+    text = shown(width, show_comparison, compared(16))
+    assert all(f"\n{plan} " in text for plan in PLANS)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert f"No room for {missing}: widen" in " ".join(text.split()) if missing else "No room" not in text
+
+
+def test_a_pipe_gets_every_column():
+    text = shown(60, show_comparison, compared(16), terminal=False)
+    assert "samples/s" in text
+    assert "No room" not in text
+
+
+def test_a_sweep_that_is_too_wide_has_a_row_for_each_plan_and_count():
+    sweep = Predicted([compared(workers) for workers in (8, 16)])
+    wide, narrow = (shown(width, sweep.show).splitlines() for width in (120, 80))
+    assert wide[1].split()[0] == "workers"
+    assert [line.split()[:2] for line in narrow[2:4]] == [[PLANS[0], "8"], [PLANS[0], "16"]]
+
+
+@pytest.mark.parametrize(("width", "missing"), [(96, ""), (65, "not predicted")])
+def test_check_names_what_it_leaves_out(width, missing):
+    (one,) = check(["bcaffe"])
+    text = " ".join(shown(width, show_check, [one], (None, None), True).split())
+    assert ("No room for not predicted" in text) == bool(missing)
+    assert "googlenet-k80-tensors mg-wfbp 1x 64" in text
+
+
+def test_sources_have_their_own_units():
+    found = {
+        one.source: shown(120, show_check, [one], (None, None), True) for one in check(["bcaffe", "papers", "memory"])
+    }
+    assert "427.6 ms" in found["bcaffe"]
+    assert "1.196      1.172" in found["papers"]
+    assert "898.7 MiB" in found["memory"]
+
+
+def test_an_engine_without_error_bands_has_no_column_for_them():
+    subject = osf.load_workload("resnet50-v100"), osf.load_cluster("v100-10gbe"), 16, ["ddp"]
+    text = shown(120, show_comparison, osf.compare(*subject, engine="osf"))
+    assert "vs bound  samples/s" in text
+    assert "No error bands: " in text
+
+
+def test_plans_with_the_same_sweet_spot_are_named_together():
+    console = Console(file=io.StringIO(), width=200)
+    rows = Predicted([compared(workers) for workers in (8, 16)]).plans
+    paid = [[row._replace(paid=SimpleNamespace(hours=1.0, gpu_hours=8.0, cost=None)) for row in one] for one in rows]
+    show_economics(console, paid, {"wfbp": 8, "single": None, "ddp": None})
+    assert "Sweet spot: 8 workers for wfbp; beyond these counts for single and ddp." in console.file.getvalue()
