@@ -145,11 +145,14 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
     """Errors of each source of the ledger, as ``osf check`` finds them."""
     middle, high = overall(checked)
     times = [one for one in checked if LEDGER[one.source].compares == TIME]
-    head = ("source", "runs", "median", "90th percentile", "worst", "bias", "description")
-    table = _table(head, [_errors(one) for one in checked])
+    head = ("source", "runs", "median", "p90", "worst", "bias")
+    right = "|---" + "|---:" * (len(head) - 1)
+    table = _table(head, [_errors(one) for one in checked]).replace("|---" * len(head), right)
+    sources = "\n".join(f"* `{one.source}`: {_cell(LEDGER[one.source].summary)}" for one in checked)
     fitted = _table(("sources", "runs fitted on", "what was fitted"), _fitted(checked))
     text = TEMPLATE.format(
         table=table,
+        sources=sources,
         fitted=fitted,
         runs=f"{sum(one.n for one in checked):,}",
         middle=_percent(middle),
@@ -163,7 +166,7 @@ def accuracy_page(checked: Sequence[Checked]) -> dict[Path, str]:
 def _errors(one: Checked) -> Sequence[str]:
     absolute = [_percent(error) for error in (one.median_abs_error, one.p90_abs_error, one.worst_abs_error)]
     bias = "" if one.bias is None else f"{one.bias:+.1%}"
-    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias, _cell(LEDGER[one.source].summary)
+    return f"[`{one.source}`]({_page(one.source)})", f"{one.n:,}", *absolute, bias
 
 
 def _fitted(checked: Sequence[Checked]) -> Iterable[Sequence[str]]:
@@ -198,10 +201,13 @@ memory (`memory`). `osf check` prints these errors. For times and speed-ups, the
 
 {table}
 
-An error is predicted / measured - 1; *bias* is the median with its sign, above 0 where predictions are too slow.
+An error is predicted / measured - 1; *p90* is the 90th percentile; *bias* is the median with its sign, above 0 where
+predictions are too slow.
 **Only runs on which nothing was fitted count.** The tests fail when a source gets worse.
 
-![predicted against measured iteration times, on logarithmic axes, source by source](ledger.png)
+{sources}
+
+[![predicted against measured iteration times, on logarithmic axes, source by source](ledger.png)](ledger.png)
 
 `osf check --plot ledger.png` draws this picture: measured times across, predicted times up. Ratios (`papers`) and
 bytes (`memory`) are left out. In a file of yours, hollow points are runs compared with the workload and cluster of

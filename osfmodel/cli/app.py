@@ -26,7 +26,7 @@ from osfmodel.show.documents.render import FORMATS, Result, choose_format, endin
 LARGEST_WORKER_COUNT = 10**7
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command: its ``module:function``, loaded only when the command is used, and its line in ``osf --help``."""
 
     function: str
@@ -34,29 +34,37 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "predict": Entry(
+    "predict": CommandEntry(
         "osfmodel.cli.predict:predict_command", "predict the iteration time under each way of fusing gradients"
     ),
-    "tune": Entry("osfmodel.cli.tune:tune_command", "find the best settings for your framework (osf list targets)"),
-    "memory": Entry(
+    "tune": CommandEntry(
+        "osfmodel.cli.tune:tune_command", "find the best settings for your framework (osf list targets)"
+    ),
+    "memory": CommandEntry(
         "osfmodel.cli.memory:memory_command", "predict the peak memory of a step under each plan, and who owns it"
     ),
-    "run": Entry("osfmodel.cli.run:run_command", "train for real under each plan, and measure it (needs PyTorch)"),
-    "explain": Entry(
+    "run": CommandEntry(
+        "osfmodel.cli.run:run_command", "train for real under each plan, and measure it (needs PyTorch)"
+    ),
+    "explain": CommandEntry(
         "osfmodel.cli.explain:explain_command", "explain from profiler traces why a job is slow, and what would help"
     ),
-    "check": Entry("osfmodel.cli.check:check_command", "compare predictions with measured runs"),
-    "report": Entry(
+    "check": CommandEntry("osfmodel.cli.check:check_command", "compare predictions with measured runs"),
+    "report": CommandEntry(
         "osfmodel.cli.report:report_command", "draw the iteration: terminal, HTML page, PNG, SVG, Chrome trace"
     ),
-    "bench": Entry(
+    "bench": CommandEntry(
         "osfmodel.cli.bench:bench_command", "measure collectives here, and write a cluster file (needs PyTorch)"
     ),
-    "import": Entry("osfmodel.cli.importing:import_command", "convert files of benchmarks, profilers and frameworks"),
-    "profile": Entry(
+    "import": CommandEntry(
+        "osfmodel.cli.importing:import_command", "convert files of benchmarks, profilers and frameworks"
+    ),
+    "profile": CommandEntry(
         "osfmodel.cli.profile:profile_command", "measure your own PyTorch model, and write a workload file"
     ),
-    "list": Entry("osfmodel.cli.listing:list_command", "list bundled workloads, clusters, plans, targets, formats ..."),
+    "list": CommandEntry(
+        "osfmodel.cli.listing:list_command", "list bundled workloads, clusters, plans, targets, formats ..."
+    ),
 }
 """The commands, in the order in which ``osf --help`` lists them."""
 

@@ -60,6 +60,8 @@ def plot_pictures(pictures: Pictures, path: str) -> None:
 
 def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
     """Draw lanes over time, from the top down; a bar is as high as it is busy, its exposed parts are hatched."""
+    from matplotlib.patheffects import withStroke
+
     unit, factor = time_unit(longest)
     for place, lane in enumerate(reversed(gantt.lanes)):
         for bar in lane.bars:
@@ -71,8 +73,10 @@ def draw_gantt(axes: Any, gantt: Gantt, longest: float) -> None:
             axes.broken_barh(parts, (place - 0.4, 0.8), facecolors="none", edgecolor="#7a2e00", hatch="////", lw=0)
             if bar.sends and bar.bucket is not None and bar.duration > NUMBERED * longest:
                 middle = (bar.start + bar.end) / 2 * factor
-                box = {"facecolor": WIRE, "edgecolor": "none", "pad": 1}
-                axes.text(middle, place, str(bar.bucket + 1), ha="center", va="center", fontsize=8, bbox=box)
+                said = axes.text(
+                    middle, place, str(bar.bucket + 1), ha="center", va="center", fontsize=9, weight="bold"
+                )
+                said.set_path_effects([withStroke(linewidth=7, foreground=WIRE)])  # readable on the hatch
     if gantt.alone is not None:
         axes.axvline(gantt.alone * factor, color="black", linestyle=":", linewidth=1)
     axes.set_yticks(range(len(gantt.lanes)), [lane.name for lane in reversed(gantt.lanes)])

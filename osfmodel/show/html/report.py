@@ -75,7 +75,7 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
             show_predicted_time(tuned.iteration_time),
             f"{show_share(change, '+')}, {_buckets(tuned)}",
         ),
-        ("Lower bound", show_predicted_time(report.bound), f"by the rules of {default.name}"),
+        ("Bound", show_predicted_time(report.bound), f"by the rules of {default.name}"),
         ("Single-worker time", show_predicted_time(default.alone), "without communication"),
         ("Speed-up, tuned", times(tuned.scaling_factor * workers), f"scaling factor {tuned.scaling_factor:.3f}"),
         (
