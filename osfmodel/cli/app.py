@@ -30,7 +30,7 @@ class CommandEntry(NamedTuple):
     """A command: its ``module:function``, loaded only when the command is used, and its line in ``osf --help``."""
 
     function: str
-    meaning: str
+    summary: str
 
 
 COMMANDS = {
@@ -88,7 +88,7 @@ class CommandLine(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, a line each."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.meaning) for name, entry in COMMANDS.items()])
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name; None if there is none."""
