@@ -220,7 +220,7 @@ def test_plans_beyond_ddp_are_refused_by_name(tiny):
         "wants sending by priority": replace(plain, credit=1),
         "wants a clock that releases": replace(plain, buckets=(replace(first, release_time=1), plain.buckets[1])),
         "wants tensors cut in pieces": replace(plain, buckets=(replace(first, blocks=pieces), plain.buckets[1])),
-        "in another order": replace(plain, buckets=plain.buckets[::-1]),
+        "out of ready order": replace(plain, buckets=plain.buckets[::-1]),
         "for workload 'else'": replace(plain, workload="else"),
     }
     for message, plan in cases.items():
