@@ -93,3 +93,11 @@ def test_dtypes_and_many_gradients():
     found = pareto.runs(long, pricing, 2)
     assert not found.exact
     assert found.finish == pytest.approx(finish(long, pricing, 2, found.ends))
+
+
+def test_a_first_tensor_with_most_bytes_may_travel_alone():
+    """Of more tensors than are tried as ends: one ends wherever its share of the bytes is full, so behind the first."""
+    many = gradients([float(number) for number in range(200)], [1000, *[1] * 199])
+    marks = pareto._marks(MergeProblem.of(many, Limits()))
+    assert (marks[0], marks[-1]) == (1, 200)
+    assert len(marks) <= pareto.MOST
