@@ -42,13 +42,8 @@ def show_predicted(value: float) -> str:
 
 
 def show_share(part: float, sign: str = "") -> str:
-    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"12%"``; ``sign`` "+" for both.
-
-    From ten times the whole on it is a factor, ``"42x"``.
-    """
-    if part >= 10:
-        return f"{part:{sign}.3g}x"
-    return f"{part:{sign}.0%}" if abs(part) >= LARGE_SHARE else f"{part:{sign}.1%}"
+    """``part`` in percent, with a decimal below 10 and none above: ``"3.1%"``, ``"1,200%"``; ``sign`` "+" for both."""
+    return f"{part:{sign},.0%}" if abs(part) >= LARGE_SHARE else f"{part:{sign}.1%}"
 
 
 LARGE_SHARE = 0.0995

@@ -216,7 +216,8 @@ def _shortfall(outcomes: Sequence[Outcome]) -> list[str]:
             f"one configuration for all counts costs up to {show_share(worst)} (at {workers} workers) against "
             "one for each"
         ]
-    return [f"the ideal plan would be {show_share(worst)} faster than what was found for this framework"]
+    another = 1 - outcomes[0].optimal_time / outcomes[0].tuned_time
+    return [f"the ideal plan would save another {show_share(another)} over what was found for this framework"]
 
 
 def _leads(task: TuningProblem, leads: Sequence[float] | None) -> tuple[float, ...]:
@@ -259,7 +260,8 @@ def _ahead(task: TuningProblem, knobs: Any) -> list[str]:
 def _margin(task: TuningProblem, knobs: Any) -> list[str]:
     """A remark on how much slower than stated the network may be before the default would be better."""
     default = task.target.convert.default_knobs()
-    if any(mine > theirs for mine, theirs in zip(task.judged(knobs), task.judged(default), strict=True)):
+    now = zip(task.judged(knobs), task.judged(default), strict=True)
+    if any(mine >= theirs * (1 + WORTHWHILE) for mine, theirs in now):
         return []  # it loses on this network too, as the verdict says
     for factor in MARGINS:
         slower = task.slower(factor)

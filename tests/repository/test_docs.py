@@ -204,6 +204,22 @@ def test_the_readme_has_the_two_commands():
         assert command in checks.replace("--quiet ", "")
 
 
+def test_what_needs_pytorch_runs_again_with_it():
+    """Tests that are skipped without PyTorch: .ci/run names their file or folder where it is installed."""
+    checks = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    (again,) = [line for line in checks.splitlines() if line.startswith("python -m pytest -q tests/live")]
+    paths = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    skipping = re.compile(r'importorskip\("torch|reason="torch is not')
+    needing = [
+        path.relative_to(ROOT).as_posix()
+        for path, text in paths.items()
+        if skipping.search(text) and path != Path(__file__)
+    ]
+    assert len(needing) > 20
+    named = again.split()[4:]
+    assert [path for path in needing if not any(path == one or path.startswith(f"{one}/") for one in named)] == []
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
