@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -20,19 +20,20 @@ def show_bytes(size: float) -> str:
 
 def show_time(seconds: float) -> str:
     """``seconds`` rounded for display: ``"95.6 ms"``; less than a nanosecond is ``"0 s"``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1:
-            return f"{_four_digits(seconds * scale)} {unit}"
-    return f"{_four_digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
+    return _in_unit(seconds, _four_digits)
 
 
 def show_predicted_time(seconds: float) -> str:
     """``seconds`` with three digits, as many as an error band of several percent leaves: ``"95.6 ms"``."""
-    rounded = float(f"{seconds:.3g}")
+    return _in_unit(float(f"{seconds:.3g}"), show_predicted)
+
+
+def _in_unit(seconds: float, digits: Callable[[float], str]) -> str:
+    """``seconds`` in the largest unit of which there is one or more."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if rounded * scale >= 1:
-            return f"{show_predicted(rounded * scale)} {unit}"
-    return f"{show_predicted(rounded * 1e9)} ns" if abs(rounded) >= 1e-9 else "0 s"
+        if seconds * scale >= 1:
+            return f"{digits(seconds * scale)} {unit}"
+    return f"{digits(seconds * 1e9)} ns" if abs(seconds) >= 1e-9 else "0 s"
 
 
 def show_predicted(value: float) -> str:
