@@ -157,8 +157,7 @@ def measure(folder: Path, chosen: Iterable[Setting]) -> None:
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--collective", "all_reduce"]
                 network = f"{setting.workers} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
                 osf(hosts, [*words, "--compute", "none", "--network", network, "-o", str(cluster_file)])
-            scale = f"{SCALES[setting.workload]:g}"
-            words = ["run", setting.workload, "--scale", scale, "--cluster", str(cluster_file), *setting.options]
+            words = [*run_words(setting.workload, SCALES[setting.workload], cluster_file), *setting.options]
             words += [word for plan in setting.plans for word in ("--plan", plan)]
             words += _saved(setting, folder, cluster_file) if setting.how == EXECUTOR else []
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS)]
@@ -186,6 +185,11 @@ def source_of(machine: str, iterations: int = ITERATIONS, repeats: int = REPEATS
     """The source of runs on such a machine."""
     said = f"{iterations} iterations after 3 of warm-up, {repeats} repeats, plans taking turns; computation by sleeping"
     return Source(ORIGIN, f"PyTorch with gloo between network namespaces on {machine}; {said}", LICENCE)
+
+
+def run_words(workload: str, scale: float, cluster: Path) -> list[str]:
+    """The beginning of ``osf run`` of a scaled replay on a measured network."""
+    return ["run", workload, "--scale", f"{scale:g}", "--cluster", str(cluster)]
 
 
 def osf(hosts: Hosts, words: list[str]) -> str:

@@ -106,14 +106,7 @@ def measure(folder: Path) -> None:
                 network = f"{WORKERS} network namespaces on a bridge, egress shaped to {setting.rate} by tc tbf"
                 words = ["bench", "--executor", "horovod", "--max-size", "128MiB", "--repeat", "12"]
                 live.osf(hosts, [*words, "--network", network, "-o", str(cluster_file)])
-            words = [
-                "run",
-                setting.workload,
-                "--scale",
-                f"{SCALES[setting.workload]:g}",
-                "--cluster",
-                str(cluster_file),
-            ]
+            words = live.run_words(setting.workload, SCALES[setting.workload], cluster_file)
             words += ["--executor", "horovod", *(word for plan in plans() for word in ("--plan", plan))]
             words += ["--iterations", str(ITERATIONS), "--repeat", str(REPEATS), "--warm-up", str(WARM_UPS)]
             partial = folder / f"unfinished-{setting.file}"
@@ -143,14 +136,7 @@ def tune(folder: Path) -> None:
             found = autotune(Text(str(log), log.read_text()))
             if found.converged is None:
                 sys.exit(f"{log}: Horovod's tuner did not come to an end in {TUNER_STEPS} steps")
-            words = [
-                "run",
-                setting.workload,
-                "--scale",
-                f"{SCALES[setting.workload]:g}",
-                "--cluster",
-                str(cluster_file),
-            ]
+            words = live.run_words(setting.workload, SCALES[setting.workload], cluster_file)
             words += ["--executor", "horovod", "--plan", "horovod", "--plan", "horovod:best"]
             words += ["--plan", found.converged.plan, "--iterations", str(TUNED_ITERATIONS)]
             words += ["--repeat", str(TUNED_REPEATS)]

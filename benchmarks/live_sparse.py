@@ -104,14 +104,7 @@ def measure(folder: Path) -> None:
                 words = ["bench", "--max-size", "64MiB", "--repeat", "10", "--compute", "none", "--network", network]
                 words += ["--collective", "all_reduce", "--collective", "all_gather"]
                 live.osf(hosts, [*words, "-o", str(cluster_file)])
-            words = [
-                "run",
-                setting.workload,
-                "--scale",
-                f"{SCALES[setting.workload]:g}",
-                "--cluster",
-                str(cluster_file),
-            ]
+            words = live.run_words(setting.workload, SCALES[setting.workload], cluster_file)
             words += ["--gradient-as-bucket-view"]
             words += [word for plan in (*DENSE, *SPARSE) for word in ("--plan", plan)]
             words += ["--iterations", str(ITERATIONS), "--repeat", str(live.REPEATS)]
